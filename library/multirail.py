@@ -106,8 +106,9 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 
 SPEC = {
@@ -136,7 +137,9 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     permitted = apply.Permission(host, [nic.pci for nic in nics.values()], given["max_disruption"])
 
     def look() -> Plan:
-        return permitted(multirail.plan(multirail.read(host, nics, policy), want))
+        names = ["systemd-sysctl.service"] if policy.values and nics else []
+        units = effective_unit.overrides(host, multirail.SETTINGS, (), names)
+        return merge(permitted(multirail.plan(multirail.read(host, nics, policy), want)), units)
 
     done = apply.converge(host, check_mode, look, mends=apply.either)
     return dict(done, notes=[*done["notes"], *multirail.undecided(policy, asked)])

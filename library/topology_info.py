@@ -134,9 +134,10 @@ withheld:
   returned: success
 """
 
-from typing import Any, Dict
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils import persisted_address
 from ansible_collections.busbar.fabric.plugins.module_utils.change.module import PROFILE, ROOTS, seconds
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
@@ -145,7 +146,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     ReadError,
     attempt,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     cloud,
     netdev_address,
@@ -240,9 +241,11 @@ def main() -> None:
         # A table has some hundred files.
         keys = partition.read(host, machine.nics) if partitions else None
         found = rails.match(machine, want)
-        plan = platform.plan(
-            machine, want, cross_checks, given["address_family"], addresses(host, want), mtus, given["site"], keys
-        )
+        known = addresses(host, want)
+        plan = platform.plan(machine, want, cross_checks, given["address_family"], known, mtus, given["site"], keys)
+        if isinstance(known, Mapping):
+            given_at_boot = persisted_address.findings(host, rails.ethernet(found, want), known, plan.findings)
+            plan = merge(plan, Plan(tuple(given_at_boot)))
         if given["guids"]:
             boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, [])
             more["fabric"] = {"boot_id": boot_id, "rails": rails.guids(found, want)}

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from . import netdev_mtu
+from . import netdev_mtu, persisted_address
 from .change import written
 from .core import advice, sysctl_files
 from .core.check import Check
@@ -31,6 +32,7 @@ from .machine.rail_address import RAIL_ADDRESS, RAIL_GID
 from .machine.rdma import ADDRESS_FAMILIES, of_family
 from .machine.topology import Nic
 from .owner import device, netplan, networkd, owner
+from .owner.addressing import Addressing
 from .owner.claim import Table
 from .owner.owner import Owner
 
@@ -41,6 +43,8 @@ SYSCTL_FILE = "/etc/sysctl.d/98-busbar-multirail.conf"
 GATEWAYS = ("none", "first", "last")
 # Rules of the kernel and of people are mostly at 0 and above 32765; tables 253 to 255 are the kernel's.
 FIRST_TABLE = 1000
+# More than a host has rails: below the first table after theirs no rule of others may be.
+RAIL_TABLES = 64
 RUN = advice.run("multirail")
 
 SETTINGS = Check(
@@ -168,6 +172,7 @@ class Rail:
     kept: Optional[str] = None
     no_gid: Optional[str] = None
     twice: Optional[str] = None
+    other_address: Optional[Finding] = None
 
     @property
     def table(self) -> int:
@@ -199,6 +204,7 @@ class Have:
     sysctl: Optional[str] = None
     leftover: Mapping[str, str] = field(default_factory=dict)
     problems: Tuple[Problem, ...] = ()
+    boot_rules: Tuple[Tuple[Rule, str], ...] = ()
 
 
 # -- sysctl files ----------------------------------------------------------------------------------------------------
@@ -251,9 +257,11 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
                 shared=owner.shared(claims[0], owners, (name,)) if claims else (),
                 kept=host.read_system(kept) if kept else None,
                 no_gid=_no_gid(nic),
+                other_address=_other_address(nic.label, name, owners, addresses),
             )
         )
     assignments, main = sysctl_files.read(host)
+    of_all = [one for owned in owners.values() for one in owned.claims if not one.unmanaged]
     return Have(
         rails=tuple(_told_apart(rails)),
         live_all={key: _live(host, "all", key) for key in policy.values},
@@ -263,7 +271,15 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
         sysctl=host.read_system(SYSCTL_FILE),
         leftover=_leftover(host, policy),
         problems=tuple(problems),
+        boot_rules=tuple(dict.fromkeys((rule, one.path) for one in of_all for rule in one.addressing.rules)),
     )
+
+
+def _other_address(
+    subject: str, name: str, owners: Mapping[str, Owner], addresses: Mapping[str, Sequence[Address]]
+) -> Optional[Finding]:
+    found = persisted_address.judge(subject, name, owners.get(name, Owner()), addresses.get(name, ()))
+    return None if found is None or found.ok else found
 
 
 def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
@@ -387,7 +403,7 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
     judged = {conf_key(rail.netdev, key): key for rail in have.rails for key in policy.values}
     for one in have.assignments + have.main:
         at_boot = one.path != sysctl_files.MAIN
-        later = one.path.rpartition("/")[2] > ours or not at_boot
+        later = bool(one.program) or one.path.rpartition("/")[2] > ours or not at_boot
         key = judged.get(one.key, "")
         if key and later and one.path != SYSCTL_FILE and one.value != str(policy.values[key]):
             found.append((_conflict(one, policy, key, at_boot, "it comes after %s" % SYSCTL_FILE), key))
@@ -407,7 +423,7 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
 
 
 def _conflict(one: Assignment, policy: Policy, key: str, at_boot: bool, reason: str) -> Finding:
-    fix = "correct or remove line %d of %s" % (one.line, one.path)
+    fix = "correct or remove %s of %s" % ("line %d" % one.line if one.line else one.key, one.path)
     said = "%s = %s; %s" % (one.key, one.value, reason if at_boot else "sysctl -p and sysctl --system set it")
     wanted = "%s %d (policy %s)" % (key, policy.values[key], policy.name)
     severity = "major" if at_boot else "minor"
@@ -491,7 +507,7 @@ def _routing(have: Have, want: Want) -> Plan:
     changes: List[FileChange] = []
     notes: List[str] = []
     for rail in have.rails:
-        if rail.twice:
+        if rail.twice or rail.other_address:
             findings += [_undecided_rules(rail, "live"), _undecided_rules(rail, "persisted")]
             continue
         finding, mending = _live_rules(have, rail, want)
@@ -503,15 +519,19 @@ def _routing(have: Have, want: Want) -> Plan:
             files = written.compare([FileChange(rail.file, rail.kept, text, claim.mode)])
         changes += files.changes
         notes += files.notes
-        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, files, want.mtu_judged)]
+        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, files, want)]
     return Plan(tuple(findings), tuple(changes), tuple(commands), notes=tuple(notes))
 
 
 def _undecided_rules(rail: Rail, aspect: str) -> Finding:
     said = "not judged while another rail has one of its addresses, too"
     fix = "give %s its own address; run ip address show %s" % (rail.netdev, rail.netdev)
+    because: Union[Finding, str, None] = rail.twice
+    if rail.other_address is not None and not rail.twice:
+        said, fix = "not judged while its addresses are not those of the next boot", rail.other_address.fix
+        because = rail.other_address
     wanted = "table %d for what comes from its address" % rail.table
-    return SOURCE_ROUTING.judge(rail.subject, "unknown", wanted, said, " ".join(RULES), fix, rail.twice, aspect=aspect)
+    return SOURCE_ROUTING.judge(rail.subject, "unknown", wanted, said, " ".join(RULES), fix, because, aspect=aspect)
 
 
 def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Command]]:
@@ -527,7 +547,8 @@ def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Comma
             way += ["dev", rail.netdev, "table", table]
             commands.append(Command(("ip", "-4", "route", "replace", route.destination, *way), why, "link"))
     own = {one.address for one in rail.addresses}
-    ours = [rule for rule in have.rules or () if rule.priority == rail.table]
+    # A rule for virtual routers (l3mdev) has the priority 1000 wherever there is one.
+    ours = [rule for rule in have.rules or () if rule.priority == rail.table and "l3mdev" not in rule.table]
     for rule in ours:
         if rule.source not in own or rule.table != table or rule.other:
             said.append("a rule from %s at priority %d" % (rule.source or "all", rule.priority))
@@ -566,18 +587,31 @@ def _no_address(rail: Rail) -> Tuple[str, str, str]:
 def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
     """Rules of others that take the rail's address elsewhere, before ours is asked."""
     found = []
-    for rule in have.rules or ():
-        mine = rule.source in {one.address for one in rail.addresses}
-        if mine and rule.priority < rail.table and rule.table != str(rail.table):
-            said = "a rule from %s to table %s at priority %d" % (rule.source, rule.table, rule.priority)
-            fix = "remove it where it is made, or: ip -4 rule del priority %d" % rule.priority
-            subject = "rule %d from %s" % (rule.priority, rule.source)
+    live = [(rule, " ".join(RULES), "live") for rule in have.rules or ()]
+    for rule, source, aspect in [*live, *((rule, path, "persisted") for rule, path in have.boot_rules)]:
+        if _comes_before(rule, rail):
+            said = "a rule from %s to table %s at priority %d" % (rule.source or "all", rule.table, rule.priority)
+            fix = "remove it where it is made, or give it a priority above %d" % (rail.table + RAIL_TABLES)
+            fix += "" if aspect == "persisted" else "; now: ip -4 rule del priority %d" % rule.priority
+            subject = "rule %d from %s" % (rule.priority, rule.source or "all")
             wanted = "no rule before %d" % rail.table
-            found.append(CONFLICT.judge(subject, "not_owned", wanted, said, " ".join(RULES), fix, aspect="live"))
+            found.append(CONFLICT.judge(subject, "not_owned", wanted, said, source, fix, aspect=aspect))
     return found
 
 
-def _kept_rules(rail: Rail, files: written.Files, mtu_judged: bool) -> Finding:
+def _comes_before(rule: Rule, rail: Rail) -> bool:
+    """Tell whether a rule takes all of a rail's packets, or all to some of its subnets, before the rail's own."""
+    if not 0 < rule.priority < rail.table or rule.some or rule.table in (str(rail.table), "local", "nop"):
+        return False
+    try:
+        sources, to = (IPv4Network(text or "0.0.0.0/0", strict=False) for text in (rule.source, rule.destination))
+    except ValueError:
+        return False
+    mine = [one for one in rail.addresses if IPv4Address(one.address) in sources]
+    return any(to.overlaps(one.subnet) for one in mine)
+
+
+def _kept_rules(rail: Rail, files: written.Files, want: Want) -> Finding:
     path = rail.file or "who sets up %s" % rail.netdev
     wanted = "table %d in %s" % (rail.table, rail.file or "the file of its owner")
     state, said, fix = files.state, files.wrong or "as wanted", RUN
@@ -586,16 +620,15 @@ def _kept_rules(rail: Rail, files: written.Files, mtu_judged: bool) -> Finding:
         state, said, fix = _no_address(rail)
         because = rail.no_gid
     elif not rail.file:
-        state, said, fix = _unwritable(rail)
-        if mtu_judged and (rail.owner.unclear or not rail.owner.claims):
+        state, said, fix = _unwritable(rail, table_of(rail, want.gateway))
+        if want.mtu_judged and (rail.owner.unclear or not rail.owner.claims):
             because = netdev_mtu.OWNER.at(rail.subject)
     return SOURCE_ROUTING.judge(rail.subject, state, wanted, said, path, fix, because, severity=files.severity)
 
 
-def _unwritable(rail: Rail) -> Tuple[str, str, str]:
-    """State, have and fix where the rules of a rail cannot be in a file of ours."""
+def _unwritable(rail: Rail, table: Table) -> Tuple[str, str, str]:
+    """State, have and fix where the rules of a rail cannot be in a file of ours: its owner's may have them."""
     owned, name = rail.owner, rail.netdev
-    add = "ip rule add from its address lookup %d priority %d, and its routes" % (rail.table, rail.table)
     if owned.unclear:
         return "unknown", owned.unclear, "let one file set %s up, in a way that can be read" % name
     if not owned.claims:
@@ -606,5 +639,22 @@ def _unwritable(rail: Rail) -> Tuple[str, str, str]:
     if rail.shared:
         said = "%s sets up %s, too" % (claim, ", ".join(rail.shared[:4]))
         return "not_owned", said, "give every rail a file of its own"
-    fix = "put into %s what does this at boot: %s" % (claim.path, add)
-    return "not_owned", "%s belongs to %s, which Busbar gives no rules" % (claim.path, claim.stack), fix
+    lacking = _lacking(claim.addressing, table)
+    if not lacking:
+        return "ok", "rules and routes of table %d in %s (%s)" % (table.number, claim.path, claim.stack), ""
+    said = "%s (%s) brings no %s" % (claim.path, claim.stack, ", no ".join(lacking))
+    return "not_owned", said, claim.table_advice(table, name)
+
+
+def _lacking(given: Addressing, table: Table) -> List[str]:
+    """Return what an owner's own files lack of a table."""
+    number = str(table.number)
+    rules = {(one.source, one.table) for one in given.rules if not one.other and one.priority == table.number}
+    routes = {(one.destination, one.gateway, one.source) for name, one in given.routes if name == number}
+    # Without a source in the route the kernel takes the interface's address, of which there may be several.
+    alone = len(table.sources) == 1
+    found = ["rule from %s" % one for one in table.sources if (one, number) not in rules]
+    for one in table.routes:
+        ways = [(one.destination, one.gateway, one.source), (one.destination, one.gateway, "")][: 1 + alone]
+        found += [] if routes & set(ways) else ["route to %s" % one.destination]
+    return found

@@ -119,6 +119,11 @@ def _take_address(machine: Machine) -> None:
         route.destination = network_of_other if route.netdev == netdev.name else route.destination
 
 
+def _widen_netmask(machine: Machine) -> None:
+    netdev = _netdev(machine, 3)
+    netdev.ipv4 = f"{(netdev.ipv4 or '').partition('/')[0]}/16"
+
+
 def _reroute(machine: Machine) -> None:
     machine.rules[f"rule 50 from {_ipv4(machine.rail(5))}"] = "lookup main"
 
@@ -376,6 +381,15 @@ CATALOGUE = (
         "platform.rail_address",
         rail_nic(7),
         _take_address,
+        consequences=("multirail.rules", "platform.rail_address_persisted"),
+        excludes=("address-missing", "port-down"),
+    ),
+    _fault(
+        "netmask",
+        "the netdev of rail 3 has a wider netmask than its file gives it",
+        "platform.rail_address_persisted",
+        rail_nic(3),
+        _widen_netmask,
         consequences=("multirail.rules",),
         excludes=("address-missing", "port-down"),
     ),

@@ -16,15 +16,22 @@ from .netdev_address import parse_json
 RULES = ("ip", "-j", "-4", "rule", "show")
 ROUTES = ("ip", "-j", "-4", "route", "show", "table", "all")
 
+_FOR_ALL = {"priority", "src", "srclen", "dst", "dstlen", "table", "protocol", "action", "goto", "suppress_prefixlen"}
+
 
 @dataclass(frozen=True)
 class Rule:
-    """source: address or subnet, "" for all. table: its number or name. other: it asks for more than the source."""
+    """source: address or subnet, "" for all. table: its number or name. other: it asks for more than the source.
+
+    destination: subnet, "" for all. some: it is for some packets only, by mark, port, interface or the like.
+    """
 
     priority: int
     source: str
     table: str
     other: bool = False
+    destination: str = ""
+    some: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,11 @@ def parse_rules(text: str) -> Tuple[Rule, ...]:
         length = one.get("srclen", 32)
         source = "" if source == "all" else source if length == 32 else "%s/%s" % (source, length)
         other = bool(set(one) - {"priority", "src", "srclen", "table", "protocol"})
-        found.append(Rule(priority, source, str(one.get("table", "")), other))
+        some = bool(set(one) - _FOR_ALL)
+        to = "%s/%s" % (one["dst"], one.get("dstlen", 32)) if one.get("dst", "all") != "all" else ""
+        # Without a table it refuses packets, or goes on elsewhere.
+        table = str(one.get("table") or one.get("action") or one.get("goto") or ("l3mdev" if "l3mdev" in one else ""))
+        found.append(Rule(priority, source, table, other, to, some))
     return tuple(found)
 
 

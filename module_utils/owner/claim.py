@@ -14,6 +14,7 @@ from typing import ClassVar, Dict, List, Optional, Tuple
 from ..core.host import ParseError
 from ..core.plan import Command
 from ..machine.netdev_routing import Route
+from .addressing import NO_ADDRESSING, Addressing
 
 TABLE_COMMENT = "Written by Busbar (role multirail): a table for what comes from this rail's address."
 
@@ -29,6 +30,17 @@ class Table:
     sources: Tuple[str, ...]
     routes: Tuple[Route, ...]
 
+    @property
+    def rule_lines(self) -> List[str]:
+        """Return what follows ``ip rule add``."""
+        return ["from %s table %d priority %d" % (source, self.number, self.number) for source in self.sources]
+
+    @property
+    def route_lines(self) -> List[str]:
+        """Return what follows ``ip route add``."""
+        ways = ["via %s" % one.gateway if one.gateway else "src %s" % one.source for one in self.routes]
+        return ["%s %s table %d" % (one.destination, way, self.number) for one, way in zip(self.routes, ways)]
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -38,6 +50,9 @@ class Claim:
     the interface: a section of the target, a stanza, or section/ID of netplan. before: None where there is no target.
     refused: why the MTU cannot be written there, and what to do; "" where it can. reload: makes the program read its
     files again, None where nothing has to.
+
+    addressing: addresses, rules and routes that it brings. priority: of two profiles the higher one counts. unmanaged:
+    the program has a file for the interface, and is configured to leave it alone.
 
     stack: the program's name. secret: whether its files may hold passwords. keeps_backup: whether an old file may
     stay beside the new one. gathers: the target holds the MTUs of all interfaces, and nothing else.
@@ -52,10 +67,15 @@ class Claim:
     mode: int = 0o644
     refused: Tuple[str, str] = ("", "")
     reload: Optional[Command] = None
+    addressing: Addressing = NO_ADDRESSING
+    priority: int = 0
+    unmanaged: bool = False
     stack: ClassVar[str] = ""
     secret: ClassVar[bool] = False
     keeps_backup: ClassVar[bool] = True
     gathers: ClassVar[bool] = False
+    # Commands that give an interface what its file says now.
+    apply_again: ClassVar[str] = "ifdown %(name)s; ifup %(name)s"
 
     def __str__(self) -> str:
         return "%s (%s)" % (self.path, self.stack)
@@ -76,6 +96,11 @@ class Claim:
         """The text of table_file."""
         raise NotImplementedError
 
+    def table_advice(self, table: Table, name: str) -> str:
+        """Say where the owner of the interface ``name`` takes the rules and routes of a table from."""
+        lines = "; ".join(table.rule_lines + table.route_lines)
+        return "let a file of netplan or systemd-networkd set %s up, which Busbar gives this: %s" % (name, lines)
+
 
 # By interface: what sets it up, and what could not be read or understood of that.
 Claims = Dict[str, List[Claim]]
@@ -83,11 +108,9 @@ Doubts = Dict[str, List[str]]
 
 
 def later(source: str, target: str) -> bool:
-    """Of two files whose names decide: whether ``source`` counts more than ``target``.
-
-    A .link file never does: udev has set its MTU before the program that sets the interface up brings its own.
-    """
-    return not source.endswith(".link") and source.rpartition("/")[2] > target.rpartition("/")[2]
+    """Compare two files of one program whose names decide: whether ``source`` counts more than ``target``."""
+    same_kind = source.rpartition(".")[2] == target.rpartition(".")[2]
+    return same_kind and source.rpartition("/")[2] > target.rpartition("/")[2]
 
 
 def parse_mtu(text: str) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ..core import udev_rules
 from ..core.host import Host, ParseError, Problem, attempt
 from ..machine.netdev import Netdev
 
@@ -24,7 +25,7 @@ class Device:
     """kind: DEVTYPE of the kernel, "" for a NIC. permanent: its own MAC address, None where it has another one now.
 
     path: udev's ID_PATH, "" where it has none. altnames: None where they are not known. lower, upper: interfaces below
-    and above it, one step.
+    and above it, one step. properties: as udev has recorded them.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Device:
     master: Optional[str] = None
     lower: Tuple[str, ...] = ()
     upper: Tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def _device(
     driver = attempt(lambda: host.realpath("%s/device/driver" % one.source), one.source, []) or ""
     # 0: the address is the device's own. A bond gives its members another one.
     permanent = one.mac if value("addr_assign_type") == "0" and one.master is None else None
+    index = value("ifindex")
     link = (links or {}).get(one.name)
     if link is not None and not kinds:
         permanent = link.permanent or one.mac
@@ -101,11 +104,12 @@ def _device(
         driver=driver.rpartition("/")[2],
         path="pci-%s" % one.pci if one.pci else "",
         ether=one.arp_type == 1,
-        index=value("ifindex"),
+        index=index,
         altnames=None if links is None else link.altnames if link else (),
         master=one.master,
         lower=tuple(sorted(lower[one.name])),
         upper=tuple(sorted(name for name, below in lower.items() if one.name in below)),
+        properties=attempt(lambda: udev_rules.properties(host, index), "udev", problems) or {},
     )
 
 

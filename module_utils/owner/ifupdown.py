@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import Host, ParseError
-from . import claim
-from .claim import Claims, Doubts, mtu_of
+from . import addressing, claim
+from .claim import Claims, Doubts, Table, mtu_of
 from .device import Device
 
 FILE = "/etc/network/interfaces"
@@ -46,6 +46,12 @@ class Ifupdown(claim.Claim):
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
         return set_mtu(text, self.ident, mtu)
 
+    def table_advice(self, table: Table, name: str) -> str:
+        lines = ["up ip rule add " + line for line in table.rule_lines]
+        # Without a device an address that is not up yet would name none.
+        lines += ["up ip route add %s dev %s" % (line, name) for line in table.route_lines]
+        return "add lines to the stanza of %s in %s: %s" % (name, self.path, "; ".join(lines))
+
 
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
     """Adds what has a stanza. Raises ReadError and ParseError."""
@@ -70,7 +76,9 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         refused = ("several files set its MTU (%s)" % ", ".join(sources), "keep one") if len(sources) > 1 else ("", "")
         mtu = min((number for number in numbers if number is not None), default=None)
         mode = host.mode_system(path) or 0o644
-        claims[name].append(Ifupdown(path, path, mtu, path, name, files[path], mode, refused))
+        stanzas = [one for text in files.values() for one in parse(text)[0] if one.name == name]
+        given = addressing.of_ifupdown([(one.method, one.pairs) for one in stanzas if one.family == "inet"], name)
+        claims[name].append(Ifupdown(path, path, mtu, path, name, files[path], mode, refused, addressing=given))
 
 
 def _gather(host: Host, path: str, files: Dict[str, str]) -> bool:
@@ -104,6 +112,10 @@ class Iface:
     method: str
     line: int
     options: Tuple[Tuple[str, str, int, int], ...]
+
+    @property
+    def pairs(self) -> List[Tuple[str, str]]:
+        return [(name, value) for name, value, _first, _last in self.options]
 
     @property
     def mtus(self) -> List[str]:

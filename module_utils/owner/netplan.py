@@ -16,8 +16,10 @@ from ..change import written
 from ..core import systemd_files
 from ..core.host import Host, ParseError
 from ..core.plan import Command
-from . import claim
+from . import addressing, claim, yaml_text
+from .addressing import Addressing
 from .claim import TABLE_COMMENT, Table
+from .yaml_text import Node
 
 FOLDERS = ("/run/netplan", "/etc/netplan", "/lib/netplan")
 # Our files, of all roles: they define no interface.
@@ -39,11 +41,13 @@ class Netplan(claim.Claim):
     reload: Optional[Command] = GENERATE
     others: Optional[int] = None
     stack: ClassVar[str] = "netplan"
+    apply_again: ClassVar[str] = "netplan apply"
     keeps_backup: ClassVar[bool] = False
     gathers: ClassVar[bool] = True
 
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
-        mtus = {"%s/%s" % key: value for key, value in parse(text).items() if value is not None}
+        found = {"%s/%s" % key: mtu_of(value) for key, value in parse(text).items()}
+        mtus = {ident: value for ident, value in found.items() if value is not None}
         mtus.pop(self.ident, None)
         if self.others != mtu:
             mtus[self.ident] = mtu
@@ -77,37 +81,44 @@ def table_files(host: Host) -> List[str]:
     return [path for path in paths if path.startswith(start)]
 
 
+Definition = Dict[str, Node]
+
+
 class Reader:
-    """The YAML files, read when they are first asked for."""
+    """The YAML files, read when they are first needed."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.files: Optional[List[Tuple[str, Dict[Tuple[str, str], Optional[int]]]]] = None
+        self.files: Optional[List[Tuple[str, Dict[Tuple[str, str], Definition]]]] = None
         self.problem = ""
 
-    def claim(self, path: str, ident: str, doubts: List[str]) -> Netplan:
-        """path: file that netplan has made of ``ident``. Raises ReadError."""
+    def claim(self, path: str, ident: str, name: str, doubts: List[str]) -> Netplan:
+        """Make the claim on an interface.   path: file that netplan has made of ``ident``. Raises ReadError."""
         if self.files is None:
             self.files = self._read()
         if self.problem:
             doubts.append(self.problem)
-        section, mtu, others, source = "", None, None, ""
-        for one, found in self.files:
-            for (kind, name), value in found.items():
-                if name != ident:
-                    continue
-                if not one.rpartition("/")[2].startswith(_OWN):
+        section, others, mtu, source = "", None, None, ""
+        merged: Node = {}
+        for file, found in self.files:
+            for kind, definition in ((key[0], one) for key, one in found.items() if key[1] == ident):
+                value = mtu_of(definition)
+                if not file.rpartition("/")[2].startswith(_OWN):
                     section = kind
                     others = value if value is not None else others
+                    merged = yaml_text.merge(merged, definition)
                 if value is not None:
-                    mtu, source = value, one
+                    mtu, source = value, file
         if not section:
             why = "no file in %s defines %s, though %s is there" % (FOLDER, ident, path)
             return Netplan(path, FILE, refused=(why, "run netplan generate and look at netplan get"))
         before = self.host.read_system(FILE)
-        return Netplan(path, FILE, mtu, source, "%s/%s" % (section, ident), before, others=others)
+        found_addressing = addressing_of(merged, name)
+        return Netplan(
+            path, FILE, mtu, source, "%s/%s" % (section, ident), before, others=others, addressing=found_addressing
+        )
 
-    def _read(self) -> List[Tuple[str, Dict[Tuple[str, str], Optional[int]]]]:
+    def _read(self) -> List[Tuple[str, Dict[Tuple[str, str], Definition]]]:
         found = []
         for _name, path in systemd_files.by_name(self.host, FOLDERS, ".yaml"):
             try:
@@ -119,95 +130,54 @@ class Reader:
 
 # -- the files -------------------------------------------------------------------------------------------------------
 
-_MTU = re.compile(r"[0-9]{1,5}")
-_KEY = re.compile(r"""(?:"([^"\\]+)"|'([^']+)'|([A-Za-z0-9_][^\s:#{}\[\]"',&*!|>%@`]*)) *:(?:\s+(.*))?$""")
+_MTU = re.compile(r"\+?0*[0-9]{1,5}")
+_TRUE = ("true", "on", "yes", "y")
 
 
-def parse(text: str) -> Dict[Tuple[str, str], Optional[int]]:
-    """(section, ID) -> MTU, None where the file names none. Reads a small part of YAML; ParseError at anything else."""
-    found: Dict[Tuple[str, str], Optional[int]] = {}
-    path: List[Tuple[int, str]] = []  # indent and key of the mappings around the line
-    levels: List[int] = []  # indent of each depth
-    skip = -1  # lines that are indented more than this belong to a value that is not read
-    open_brackets = 0
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = _uncommented(raw, number)
-        if open_brackets:
-            open_brackets += _brackets(line)
-            continue
-        if not line.strip() or (line == "---" and not path):
-            continue
-        indent = len(line) - len(line.lstrip(" "))
-        content = line.strip()
-        if skip >= 0 and (indent > skip or (indent == skip and (content + " ").startswith("- "))):
-            continue
-        skip = -1
-        while path and indent <= path[-1][0]:
-            path.pop()
-        key, value = _key(content, number)
-        keys = [name for _indent, name in path] + [key]
-        if levels[len(path) : len(path) + 1] not in ([], [indent]) or (indent and not path):
-            raise ParseError("line %d: its indent fits nothing above it" % number)
-        levels[len(path) :] = [indent]
-        if len(keys) == 1 and key != "network":
-            raise ParseError("line %d: %r is not understood here, expected network:" % (number, content[:60]))
-        if len(keys) == 3 and tuple(keys[1:]) in found:
-            raise ParseError("line %d: %s is there twice" % (number, key))
-        if len(keys) == 3 and keys[1] in SECTIONS:
-            found[keys[1], key] = None
-        if len(keys) == 4 and key == "mtu" and keys[1] in SECTIONS:
-            found[keys[1], keys[2]] = _number(value, number)
-        elif not value and len(keys) < 4 and (len(keys) < 2 or keys[1] in SECTIONS):
-            path.append((indent, key))
-        else:
-            _check_opaque(value, len(keys), number)
-            open_brackets = _brackets(value)
-            skip = indent
+def parse(text: str) -> Dict[Tuple[str, str], Definition]:
+    """Return (section, ID) -> what the file says of it. Raises ParseError where netplan would refuse the file."""
+    document = yaml_text.parse(text)
+    if document == "":
+        return {}
+    if not isinstance(document, dict) or set(document) != {"network"}:
+        raise ParseError("line 1: %r is not understood, expected network:" % text[:60])
+    network = document["network"] or {}
+    found: Dict[Tuple[str, str], Definition] = {}
+    for section in SECTIONS:
+        definitions = (network.get(section) if isinstance(network, dict) else None) or {}
+        for ident, definition in definitions.items() if isinstance(definitions, dict) else [(section, definitions)]:
+            if not isinstance(definition, dict):
+                raise ParseError("line 1: %s: %s is not a mapping" % (section, ident))
+            mtu_of(definition)
+            found[section, ident] = definition
+    if not isinstance(network, dict):
+        raise ParseError("line 1: network is not a mapping")
     return found
 
 
-def _uncommented(line: str, number: int) -> str:
-    if "\t" in line:
-        raise ParseError("line %d: has a tab in it" % number)
-    quote = ""
-    for at, char in enumerate(line):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'" and (at == 0 or line[at - 1] in " [{,:-"):
-            quote = char
-        elif char == "#" and (at == 0 or line[at - 1] == " "):
-            line = line[:at]
-            break
-    if quote:
-        raise ParseError("line %d: a quoted text does not end there" % number)
-    return line.rstrip()
-
-
-def _key(content: str, number: int) -> Tuple[str, str]:
-    match = _KEY.match(content)
-    if match is None:
-        raise ParseError("line %d: %r is not understood, expected KEY: VALUE" % (number, content[:60]))
-    return match.group(1) or match.group(2) or match.group(3), (match.group(4) or "").strip()
-
-
-def _check_opaque(value: str, depth: int, number: int) -> None:
-    """A value that is passed over must not be able to hold an MTU of the interface."""
-    flow = depth == 3 and value[:1] == "{" and not re.search(r"mtu|\\|[&*!]|<<", value)
-    if value[:1] in ("&", "*", "!") or (depth < 4 and value[:1] in ("|", ">", "[", "{") and value != "{}" and not flow):
-        raise ParseError("line %d: %r is not understood; write it as a block" % (number, value[:60]))
-    if depth < 4 and _brackets(value):
-        raise ParseError("line %d: a {...} over several lines is not understood; write it as a block" % number)
-
-
-def _brackets(text: str) -> int:
-    plain = re.sub(r"\"[^\"]*\"|'[^']*'", "", text)
-    return sum(plain.count(char) for char in "[{") - sum(plain.count(char) for char in "]}")
-
-
-def _number(value: str, number: int) -> int:
-    if _MTU.fullmatch(value) is None:
-        raise ParseError("line %d: mtu %r is not a number" % (number, value[:40]))
+def mtu_of(definition: Definition) -> Optional[int]:
+    """Return the MTU that a definition gives. Raises ParseError for one that netplan would refuse."""
+    value = definition.get("mtu", "")
+    if value == "":
+        return None
+    if not isinstance(value, str) or _MTU.fullmatch(value) is None:
+        raise ParseError("line 1: mtu %.40r is not a number" % (value,))
     return int(value)
+
+
+def addressing_of(definition: Node, name: str) -> Addressing:
+    """Read the addresses, rules and routes of one ID."""
+    values = definition if isinstance(definition, dict) else {}
+    found = [values.get(key) for key in ("addresses", "routes", "routing-policy")]
+    addresses, routes, rules = (one if isinstance(one, list) else [] for one in found)
+    listed = [next(iter(one), "") if isinstance(one, dict) else str(one) for one in addresses]
+    ways = [[str(one.get("to", "default")), *_words(one, "to")] for one in routes if isinstance(one, dict)]
+    policies = [_words(one) for one in rules if isinstance(one, dict)]
+    return addressing.make(listed, str(values.get("dhcp4", "")).lower() in _TRUE, policies, ways, name)
+
+
+def _words(values: Definition, but: str = "") -> List[str]:
+    return [word for key, value in values.items() if key != but for word in (key, str(value))]
 
 
 def render(comment: str, definitions: Mapping[str, Sequence[str]]) -> str:

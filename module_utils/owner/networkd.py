@@ -8,18 +8,20 @@ Sources: systemd.network(5), systemd.link(5), networkd's and udev's sources of 2
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
-from ..core import systemd_files
+from ..core import ini, systemd_files
 from ..core.host import Host
-from . import claim, ini, netplan
+from ..core.ini import Setting
+from . import addressing, claim, netplan
 from .claim import TABLE_COMMENT, Claims, Doubts, Table, mtu_of
 from .device import LINKS, Device, globs, same_mac
-from .ini import Setting
 
 FOLDERS = tuple(folder + "/systemd/network" for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"))
+UNIT = "systemd-networkd.service"
 # Our drop-ins of a .network file, in a folder with its name.
 _DROPIN = FOLDERS[0] + "/%s.d/90-busbar-mtu.conf"
 _TABLE_DROPIN = FOLDERS[0] + "/%s.d/90-busbar-multirail.conf"
@@ -30,6 +32,7 @@ class Networkd(claim.Claim):
     """target: a drop-in of ours."""
 
     stack: ClassVar[str] = "networkd"
+    apply_again: ClassVar[str] = "networkctl reload; networkctl reconfigure %(name)s"
     keeps_backup: ClassVar[bool] = False
 
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
@@ -75,6 +78,10 @@ class ConfigFile:
     parts: Tuple[Tuple[str, str], ...]
 
     @property
+    def blocks(self) -> List[Tuple[str, List[Setting]]]:
+        return [block for _path, text in self.parts for block in ini.blocks(text)]
+
+    @property
     def settings(self) -> List[Setting]:
         return [setting for _path, text in self.parts for setting in ini.settings(text)]
 
@@ -97,7 +104,7 @@ def table_files(host: Host) -> List[str]:
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
     """Adds what networkd sets up, netplan's part of it included. Raises ReadError."""
     running = host.read_system("/run/systemd/netif/state") is not None
-    if not running and not systemd_files.wanted_at_boot(host, "systemd-networkd.service"):
+    if not running and not systemd_files.wanted_at_boot(host, UNIT):
         return
     files = config_files(host, ".network")
     by_path = {one.path: one for one in files}
@@ -116,12 +123,13 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             continue
         match = re.fullmatch(r"/run/systemd/network/10-netplan-(.+)\.network", one.path)
         if match:
-            claims[name].append(generated.claim(one.path, match.group(1), doubts[name]))
+            claims[name].append(generated.claim(one.path, match.group(1), name, doubts[name]))
             continue
         value, source = one.last("Link", "MTUBytes")
         target = _DROPIN % one.name
         mtu = mtu_of(value, source, doubts[name])
-        claims[name].append(Networkd(one.path, target, mtu, source, "Link", host.read_system(target)))
+        before, given = host.read_system(target), addressing.of_networkd(one.blocks, name)
+        claims[name].append(Networkd(one.path, target, mtu, source, "Link", before, addressing=given))
 
 
 def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[str]) -> Optional[Link]:
@@ -175,7 +183,14 @@ def matches(found: Iterable[Setting], device: Device) -> Optional[bool]:
             words = wanted.setdefault(setting.key, [])
             if not setting.value:
                 words.clear()
-            words += setting.value.split()
+            # An exclamation mark before the list is for all of it.
+            text, mark = (setting.value[1:], "!") if setting.value[:1] == "!" else (setting.value, "")
+            try:
+                words += [mark + word for word in shlex.split(text)]
+            except ValueError:
+                return None
+    if not any(wanted.values()):
+        return None  # systemd takes or passes over such a file, by its version
     answers = [_match(key, words, device) for key, words in wanted.items() if words]
     if False in answers:
         return False
@@ -183,8 +198,10 @@ def matches(found: Iterable[Setting], device: Device) -> Optional[bool]:
 
 
 def _match(key: str, words: Sequence[str], device: Device) -> Optional[bool]:
-    if any(quote in word for word in words for quote in "\"'\\"):
-        return None
+    if key == "Property":
+        values = ["%s=%s" % pair for pair in device.properties.items()]
+        # What udev has recorded is known of a running node only.
+        return all(word[:1] != "!" and word in values for word in words) or (False if values else None)
     if key in ("Name", "OriginalName"):
         if any(globs(words, name) for name in (device.name, *(device.altnames or ()))):
             return True

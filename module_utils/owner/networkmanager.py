@@ -8,17 +8,19 @@ Sources: nm-settings-keyfile(5), nm-settings(5), NetworkManager.conf(5); host.md
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Dict, List, Mapping, Optional, Tuple
 
-from ..core import systemd_files
+from ..core import ini, systemd_files
 from ..core.host import Host
 from ..core.plan import Command
-from . import claim, ini, netplan
-from .claim import Claims, Doubts, mtu_of
+from . import addressing, claim, netplan, networkmanager_conf
+from .claim import Claim, Claims, Doubts, Table, mtu_of
 from .device import Device, globs, same_mac
+from .networkmanager_conf import Configuration
 
 FOLDERS = tuple(folder + "/NetworkManager/system-connections" for folder in ("/etc", "/run", "/usr/lib"))
+UNIT = "NetworkManager.service"
 _RELOAD = Command(("nmcli", "connection", "reload"), "have NetworkManager read its files again")
 _INFINIBAND = "infiniband"
 _LONG = "802-3-ethernet"
@@ -30,6 +32,7 @@ class NetworkManager(claim.Claim):
     """target: the keyfile itself. ident: its section for the kind of link."""
 
     stack: ClassVar[str] = "NetworkManager"
+    apply_again: ClassVar[str] = "nmcli connection reload; nmcli device connect %(name)s"
     secret: ClassVar[bool] = True
 
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
@@ -38,11 +41,48 @@ class NetworkManager(claim.Claim):
             text = ini.set_setting(text, _INFINIBAND, "transport-mode", "datagram", continued=False)
         return ini.set_setting(text, self.ident, "mtu", str(mtu), continued=False)
 
+    def table_advice(self, table: Table, name: str) -> str:
+        ids = [s.value for s in ini.settings(self.before or "", continued=False) if s.key == "id"]
+        return nmcli_advice(table, "'%s'" % ids[0] if ids else self.path)
+
+
+def nmcli_advice(table: Table, profile: str) -> str:
+    """Say how to add the rules and routes of a table. profile: as nmcli takes it."""
+    rules = ["+ipv4.routing-rules '%s'" % line for line in table.rule_lines]
+    ways = [" %s" % one.gateway if one.gateway else "" for one in table.routes]
+    more = ["table=%d%s" % (table.number, "" if one.gateway else " src=" + one.source) for one in table.routes]
+    to = [one.destination.replace("default", "0.0.0.0/0") for one in table.routes]
+    routes = ["+ipv4.routes '%s%s %s'" % one for one in zip(to, ways, more)]
+    return "nmcli connection modify %s %s; then nmcli connection up %s" % (profile, " ".join(rules + routes), profile)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Hold a keyfile. values: (section, key) -> value."""
+
+    path: str
+    text: str
+    values: Mapping[Tuple[str, str], str]
+
+    @property
+    def priority(self) -> int:
+        return priority(self.values.get(("connection", "autoconnect-priority"), ""))
+
+    @property
+    def names_device(self) -> bool:
+        keys = [("connection", "interface-name"), *((section, "mac-address") for section in _SECTIONS)]
+        return any(self.values.get(key) for key in keys)
+
+
+def priority(text: str) -> int:
+    """Return what a profile's autoconnect-priority means."""
+    return int(text) if re.fullmatch(r"-?[0-9]{1,4}", text) else 0
+
 
 def is_used(host: Host) -> bool:
     """Whether it runs, or is started at boot. Raises ReadError."""
     running = host.listdir_system("/run/NetworkManager")
-    return bool(running) or systemd_files.wanted_at_boot(host, "NetworkManager.service")
+    return bool(running) or systemd_files.wanted_at_boot(host, UNIT)
 
 
 def reload(host: Host) -> Optional[Command]:
@@ -60,40 +100,74 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
     """Adds what its keyfiles set up, netplan's part of it included. Raises ReadError."""
     if not is_used(host):
         return
-    generated, again = netplan.Reader(host), reload(host)
+    generated, again, conf = netplan.Reader(host), reload(host), networkmanager_conf.read(host)
     files = systemd_files.by_name(host, FOLDERS, ".nmconnection")
-    profiles = [(path, host.read_system(path) or "") for _name, path in files]
+    profiles = [_profile(path, host.read_system(path) or "") for _name, path in files]
     for name, device in devices.items():
         about = state(host, device)
-        if about.get("managed") == "false":
-            continue
         uuid = about.get("connection-uuid", "")
-        fitting: List[Tuple[int, str, str, str]] = []
-        for path, text in profiles:
-            profile = {(s.section, s.key): s.value for s in ini.settings(text, continued=False)}
-            answer = matches(profile, device)
-            if answer is None:
-                doubts[name].append("whether the profile %s is for %s is not known" % (path, name))
-            elif answer:
-                number = profile.get(("connection", "autoconnect-priority"), "0")
-                priority = int(number) if re.fullmatch(r"-?[0-9]{1,4}", number) else 0
-                fitting.append((priority, profile.get(("connection", "uuid"), ""), path, text))
-        best = [one for one in fitting if one[0] == max(each[0] for each in fitting)]
+        fitting = [one for one in profiles if _fits(one, device, doubts[name])]
+        unmanaged, why = conf.unmanaged(device)
+        if unmanaged is None and fitting:
+            doubts[name].append("whether NetworkManager manages %s is not known (%s)" % (name, why))
+        elif unmanaged:
+            claims[name] += [left_alone(one.path, why) for one in fitting[:1]]
+        if unmanaged or about.get("managed") == "false":
+            continue
+        best = [one for one in fitting if one.priority == max(each.priority for each in fitting)]
         # Of equal ones NetworkManager takes the one that it used last.
-        best = [one for one in best if len(best) == 1 or one[1] == uuid] or best
-        for _priority, _uuid, path, text in best:
-            match = re.fullmatch(r"/run/NetworkManager/system-connections/netplan-(.+)\.nmconnection", path)
+        best = [one for one in best if len(best) == 1 or one.values.get(("connection", "uuid"), "") == uuid] or best
+        named = [one for one in fitting if one.names_device and one not in best]
+        for one in best:
+            match = re.fullmatch(r"/run/NetworkManager/system-connections/netplan-(.+)\.nmconnection", one.path)
             if match:
-                claims[name].append(generated.claim(path, match.group(1), doubts[name]))
+                claim = generated.claim(one.path, match.group(1), name, doubts[name])
             else:
-                claims[name].append(_of_keyfile(host, path, text, again, doubts[name]))
+                claim = _of_keyfile(host, one, again, name, doubts[name])
+            if named and not one.names_device:
+                claim = replace(claim, refused=_taken(one, named[0]))
+            claims[name].append(with_default(replace(claim, priority=one.priority), conf, device, doubts[name]))
         if uuid and not fitting and not claims[name]:
             why = "NetworkManager uses a profile (%s) that is in no file of %s" % (uuid, FOLDERS[0])
             fix = "save it: nmcli connection modify %s save yes" % uuid
             claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, fix)))
 
 
-def _of_keyfile(host: Host, path: str, text: str, again: Optional[Command], doubts: List[str]) -> NetworkManager:
+def _profile(path: str, text: str) -> Profile:
+    return Profile(path, text, {(s.section, s.key): s.value for s in ini.settings(text, continued=False)})
+
+
+def _fits(profile: Profile, device: Device, doubts: List[str]) -> bool:
+    answer = matches(profile.values, device)
+    if answer is None:
+        doubts.append("whether the profile %s is for %s is not known" % (profile.path, device.name))
+    return answer is True
+
+
+def _taken(winner: Profile, own: Profile) -> Tuple[str, str]:
+    """Say that a profile for any device takes this one before the device's own."""
+    said = "%s has the higher autoconnect-priority (%d) and is for any device" % (winner.path, winner.priority)
+    ident = own.values.get(("connection", "id"), own.path)
+    return said, "nmcli connection modify '%s' connection.autoconnect-priority %d" % (ident, winner.priority + 1)
+
+
+def left_alone(path: str, why: str) -> NetworkManager:
+    """Claim that NetworkManager has a file for an interface, and is configured to leave it alone."""
+    said = "NetworkManager does not manage it (%s), so that %s has no effect" % (why, path)
+    fix = "remove the interface there and restart NetworkManager; or set it up by another program, and remove %s" % path
+    return NetworkManager(path, "", refused=(said, fix), unmanaged=True)
+
+
+def with_default(claim: Claim, conf: Configuration, device: Device, doubts: List[str]) -> Claim:
+    """Give a profile that names no MTU the one of NetworkManager's configuration."""
+    key = "ethernet.mtu" if device.ether else "infiniband.mtu"
+    value, path = conf.default("connection", key, device) if claim.mtu is None else ("", "")
+    mtu = mtu_of(value, path, doubts)
+    return claim if mtu is None else replace(claim, mtu=mtu, source=path)
+
+
+def _of_keyfile(host: Host, profile: Profile, again: Optional[Command], name: str, doubts: List[str]) -> NetworkManager:
+    path, text = profile.path, profile.text
     found = ini.settings(text, continued=False)
     is_ib = any((s.section, s.key, s.value) == ("connection", "type", _INFINIBAND) for s in found)
     # Of two names for one section NetworkManager takes the long one, and nothing of the other.
@@ -104,7 +178,8 @@ def _of_keyfile(host: Host, path: str, text: str, again: Optional[Command], doub
     if not path.startswith("/etc/"):
         refused = ("%s is not the administrator's file" % path, "save it: nmcli connection modify NAME save yes")
     mode = host.mode_system(path) or 0o600
-    return NetworkManager(path, path, mtu, path, section, text, mode, refused, again)
+    given = addressing.of_keyfile({key: value for (of, key), value in profile.values.items() if of == "ipv4"}, name)
+    return NetworkManager(path, path, mtu, path, section, text, mode, refused, again, given)
 
 
 def matches(profile: Mapping[Tuple[str, str], str], device: Device) -> Optional[bool]:

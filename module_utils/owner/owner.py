@@ -9,15 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Collection, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, Sequence, Tuple
 
+from ..core import effective_unit
 from ..core.host import Host, ParseError, ReadError
 from . import ifcfg, ifupdown, networkd, networkmanager
-from .claim import Claim
+from .claim import Claim, Claims, Doubts
 from .device import Device
 from .ifcfg import Ifcfg
 from .ifupdown import Ifupdown
 from .networkmanager import NetworkManager
+
+# Everything that can set an interface up at boot (its MTU, addresses, rules and routes), and the unit that runs it, ""
+# where others do. A new program needs one row.
+Read = Callable[[Host, Mapping[str, Device], Claims, Doubts], None]
+PROGRAMS: Tuple[Tuple[Read, str], ...] = (
+    (networkd.read, networkd.UNIT),
+    (networkmanager.read, networkmanager.UNIT),
+    (ifupdown.read, ""),
+    (ifcfg.read, ""),
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ def read(host: Host, devices: Mapping[str, Device]) -> Dict[str, Owner]:
     def read_links() -> None:
         links.extend(networkd.config_files(host, ".link"))
 
-    programs = [partial(one.read, host, devices, claims, doubts) for one in (networkd, networkmanager, ifupdown, ifcfg)]
+    programs = [partial(_read_program, host, devices, claims, doubts, *row) for row in PROGRAMS]
     for step in (*programs, read_links):
         try:
             step()
@@ -54,18 +65,38 @@ def read(host: Host, devices: Mapping[str, Device]) -> Dict[str, Owner]:
                 doubts[name].append(str(error))
     owners = {}
     for name, device in devices.items():
-        owner = Owner(_in_use(host, device, claims[name]), "; ".join(doubts[name]))
+        managed = [claim for claim in claims[name] if not claim.unmanaged]
+        owner = Owner(_in_use(host, device, managed or claims[name][:1]), "; ".join(doubts[name]))
         owners[name] = _with_link(host, device, owner, links)
     return owners
+
+
+def _read_program(
+    host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts, read_claims: Read, unit: str
+) -> None:
+    """Add the claims of one program; those of a program that the boot does not start count for nothing."""
+    found: Claims = {name: [] for name in devices}
+    read_claims(host, devices, found, doubts)
+    idle = effective_unit.read(host, unit).idle if unit and any(found.values()) else ""
+    again = ("unmask" if "masked" in idle else "enable", unit)
+    for name, new in found.items():
+        if idle:
+            refused = ("%s, so that %s has no effect at boot", "systemctl %s %s" % again)
+            new = [
+                replace(one, mtu=None, unmanaged=True, refused=(refused[0] % (idle, one.path), refused[1]))
+                for one in new
+            ]
+        claims[name] += new
 
 
 def _in_use(host: Host, device: Device, claims: Sequence[Claim]) -> Tuple[Claim, ...]:
     """The profile that NetworkManager uses, where all claims are its keyfiles and ifcfg files; else all claims."""
     if len(claims) > 1 and all(isinstance(claim, (NetworkManager, Ifcfg)) for claim in claims):
+        claims = [claim for claim in claims if claim.priority == max(one.priority for one in claims)]
         uuid = networkmanager.state(host, device).get("connection-uuid")
         used = [claim for claim in claims if uuid and uuid in (claim.before or "")]
-        if len(used) == 1:
-            return tuple(used)
+        if len(used) == 1 or len(claims) == 1:
+            return tuple(used or claims)
     return tuple(claims)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import ini, networkmanager
+from ansible_collections.busbar.fabric.plugins.module_utils.owner import networkmanager
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
 

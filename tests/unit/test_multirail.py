@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import multirail
+from ansible_collections.busbar.fabric.plugins.module_utils import multirail, persisted_address
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import sysctl_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
@@ -27,9 +27,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
     Rail,
     Want,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.owner import addressing
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.addressing import Addressing
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifupdown import Ifupdown
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.netplan import Netplan
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkd import Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkmanager import NetworkManager
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Owner
 from ansible_collections.busbar.fabric.plugins.modules import multirail as module
 from hypothesis import given, settings
@@ -401,12 +406,105 @@ def test_rules_that_cannot_be_read_are_unknown_and_none_is_set() -> None:
     assert plan.commands == ()
 
 
-def test_a_rule_of_others_that_comes_first_is_named() -> None:
+@pytest.mark.parametrize(
+    ("rule", "subject"),
+    [
+        ('"src":"10.0.0.1","table":"main"', "rule 100 from 10.0.0.1"),
+        ('"src":"10.0.0.0","srclen":24,"table":"main"', "rule 100 from 10.0.0.0/24"),
+        ('"src":"all","table":"main","suppress_prefixlen":0', "rule 100 from all"),
+        ('"src":"all","dst":"10.0.0.0","dstlen":8,"action":"blackhole"', "rule 100 from all"),
+        # Others' packets, some packets only, and the kernel's own rule for virtual routers.
+        ('"src":"10.0.9.0","srclen":24,"table":"main"', None),
+        ('"src":"all","dst":"169.254.0.0","dstlen":16,"table":"main"', None),
+        ('"src":"all","fwmark":"0x1","table":"main"', None),
+        ('"src":"all","iif":"lo","dport":22,"table":"main"', None),
+        ('"src":"all","action":"nop"', None),
+    ],
+)
+def test_a_rule_of_others_that_comes_first_is_named(rule: str, subject: str | None) -> None:
     there = have(rail())
-    plan = multirail.plan(replace(there, rules=(*(there.rules or ()), Rule(100, "10.0.0.1", "main"))), NVIDIA)
-    assert [(f.check, f.subject) for f in plan.findings if not f.ok] == [
-        ("multirail.conflict", "rule 100 from 10.0.0.1")
-    ]
+    theirs = netdev_routing.parse_rules('[{"priority":100,%s},{"priority":1000,"src":"all","l3mdev":null}]' % rule)
+    expected = [] if subject is None else [("multirail.conflict", subject)]
+    plan = multirail.plan(replace(there, rules=(*(there.rules or ()), *theirs)), NVIDIA)
+    assert [(f.check, f.subject) for f in plan.findings if not f.ok] == expected
+    assert plan.commands == ()
+    plan = multirail.plan(replace(there, boot_rules=((theirs[0], "/etc/x.network"),)), NVIDIA)
+    found = [(f.check, f.aspect) for f in plan.findings if not f.ok]
+    assert found == [("multirail.conflict", "persisted")] * len(expected)
+
+
+def test_rules_are_not_made_of_an_address_that_the_next_boot_does_not_bring() -> None:
+    claim = replace(rail().owner.claims[0], addressing=Addressing(("10.0.0.1/16",)))
+    found = persisted_address.judge("rail", "ens1", Owner((claim,)), rail().addresses)
+    assert found is not None
+    plan = multirail.plan(have(rail(other_address=found, routes=(), kept=None), rail(1)), NVIDIA)
+    wrong = [(f.check, f.state, f.because) for f in plan.findings if not f.ok]
+    assert wrong == [("multirail.rules", "unknown", found.id)] * 2
+    assert (plan.changes, plan.commands) == ((), ())
+
+
+RULE, ROUTE = "from 10.0.0.1 table 1000 priority 1000", "10.0.0.0/24 src 10.0.0.1 table 1000"
+KEYFILE = {"method": "manual", "routing-rule1": f"priority 1000 {RULE[:24]}", "route1": "10.0.0.0/24"}
+SCRIPTS = {"DEVICE": "ens1"}
+STANZA = [("address", "10.0.0.1/24"), ("up", f"ip rule add {RULE}"), ("up", f"ip route add {ROUTE} dev ens1")]
+
+
+@pytest.mark.parametrize(
+    ("claim", "given"),
+    [
+        (NetworkManager, addressing.of_keyfile({**KEYFILE, "route1_options": "table=1000,src=10.0.0.1"}, "ens1")),
+        (NetworkManager, addressing.of_keyfile({**KEYFILE, "route-table": "1000"}, "ens1")),
+        (Ifcfg, addressing.of_ifcfg(SCRIPTS, "ens1", [RULE], [f"{ROUTE} dev ens1"])),
+        (Ifcfg, addressing.of_ifcfg({**SCRIPTS, "ROUTING_RULE_1": RULE}, "ens1", [], ["# x", ROUTE])),
+        (Ifupdown, addressing.of_ifupdown([("static", STANZA)], "ens1")),
+    ],
+)
+def test_rules_that_an_owner_brings_as_advised_are_read_back(claim: type[Claim], given: Addressing) -> None:
+    owner = Owner((claim("/etc/x", "/etc/x", before="", addressing=given),))
+    assert all(f.ok for f in multirail.plan(have(rail(owner=owner)), NVIDIA).findings)
+    for lacking in (replace(given, rules=()), replace(given, routes=())):
+        owner = Owner((replace(owner.claims[0], addressing=lacking),))
+        wrong = [f for f in multirail.plan(have(rail(owner=owner)), NVIDIA).findings if not f.ok]
+        assert [(f.check, f.state) for f in wrong] == [("multirail.rules", "not_owned")]
+
+
+LINE = "net.ipv4.conf.ens1.arp_ignore"
+LATER = {
+    "tuned, which does not give way": {"/etc/tuned/tuned-main.conf": "reapply_sysctl = 0\n"},
+    "tuned, of a key that no file sets": {"/etc/sysctl.d/98-busbar-multirail.conf": ""},
+    "ufw": {"/etc/ufw/ufw.conf": "ENABLED=yes\n", "/etc/ufw/sysctl.conf": f"{LINE.replace('.', '/')}=0\n"},
+    "rc.local": {"/etc/rc.local": f"#!/bin/sh\nsysctl -w {LINE}=0\n"},
+}
+EARLIER = {
+    "tuned, which gives way": {},
+    "tuned is disabled": {
+        "/etc/tuned/tuned-main.conf": "reapply_sysctl=0\n",
+        "/usr/lib/systemd/system/tuned.service": "[Install]\nWantedBy=multi-user.target\n",
+    },
+    "ufw is off": {"/etc/ufw/ufw.conf": "ENABLED=no\n", "/etc/ufw/sysctl.conf": f"{LINE}=0\n"},
+}
+
+
+@pytest.mark.parametrize("name", [*LATER, *EARLIER])
+def test_what_sets_a_kernel_setting_after_systemd_counts(tmp_path: Path, name: str) -> None:
+    files = {"/etc/sysctl.d/98-busbar-multirail.conf": f"{LINE} = 1\n", **(LATER | EARLIER)[name]}
+    if "tuned" in name:
+        files |= {"/etc/tuned/active_profile": "site\n", "/etc/tuned/site/tuned.conf": "[main]\ninclude=base\n"}
+        files |= {"/usr/lib/tuned/base/tuned.conf": f"[sysctl]\n{LINE}=0\n", "/usr/sbin/tuned-adm": ""}
+    for path, text in files.items():
+        put(tmp_path, path, text, 0o755)
+    found = sysctl_files.effective(sysctl_files.read(Host("/x", str(tmp_path)))[0], LINE.replace(".", "/"))
+    assert found is not None
+    assert found.value == ("0" if name in LATER else "1")
+
+
+def test_a_new_program_that_sets_kernel_settings_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ("site", lambda host, lines: [Assignment("net/ipv4/conf/ens1/arp_ignore", "0", "/opt/site", 3)])
+    monkeypatch.setattr(sysctl_files, "LATER", (*sysctl_files.LATER, row))
+    there = have(rail())
+    lines, _main = sysctl_files.read(Host("/x", str(tmp_path)))
+    plan = multirail.plan(replace(there, assignments=(*there.assignments, *lines)), NVIDIA)
+    assert [f.subject for f in plan.findings if f.check == "multirail.conflict"] == ["/opt/site:3"]
 
 
 def test_networkd_gets_its_sections_in_a_drop_in() -> None:
@@ -459,7 +557,7 @@ def test_a_rail_that_has_lost_its_address_keeps_its_file() -> None:
         ({"owner": Owner()}, "unknown", "no file sets ens1 up"),
         ({"owner": Owner((), "who knows")}, "unknown", "who knows"),
         ({"shared": ("ens2", "eno1")}, "not_owned", "sets up ens2, eno1, too"),
-        ({"owner": Owner((Ifupdown("/etc/network/interfaces", ""),))}, "not_owned", "belongs to ifupdown"),
+        ({"owner": Owner((Ifupdown("/etc/network/interfaces", ""),))}, "not_owned", "(ifupdown) brings no rule"),
         ({"addresses": ()}, "unknown", "ens1 has no IPv4 address"),
     ],
 )
@@ -482,7 +580,7 @@ def test_what_ip_prints_is_read() -> None:
     assert netdev_routing.parse_rules(rules) == (
         Rule(0, "", "local"),
         Rule(101, "10.9.0.1", "101"),
-        Rule(102, "10.9.0.0/24", "main", other=True),
+        Rule(102, "10.9.0.0/24", "main", other=True, some=True),
     )
     routes = (
         '[{"dst":"default","gateway":"10.9.0.254","dev":"va","flags":[]},'
@@ -523,7 +621,7 @@ def test_a_node_is_read_and_brought_to_the_policy(tmp_path: Path, roce: Topology
         for key in multirail.KEYS:
             put(hw, f"/proc/sys/net/ipv4/conf/{name}/{key}", "0\n")
     put(system, "/run/systemd/netif/state", "x\n")
-    put(system, "/etc/systemd/network/10.network", "[Match]\nName=ens1\n")
+    put(system, "/etc/systemd/network/10.network", "[Match]\nName=ens1\n[Network]\nAddress=10.0.0.1/24\n")
     ip = """#!/bin/sh
 case "$*" in
 *address*) cat ROOT/addresses;;

@@ -299,7 +299,7 @@ def test_a_netplan_file_after_ours_is_named(roots: tuple[Path, Path], look: Look
 def test_netplan_that_cannot_be_read_is_unknown_and_ours_stays(roots: tuple[Path, Path], look: Look) -> None:
     system = roots[1]
     networkd(system)
-    put(system, "/etc/netplan/50-site.yaml", "network: {ethernets: {ens1: {}}}\n")
+    put(system, "/etc/netplan/50-site.yaml", "network: {ethernets: {ens1: }}\n")
     put(system, "/etc/netplan/90-busbar-mtu.yaml", OUR_NETPLAN)
     put(system, "/run/systemd/network/10-netplan-ens1.network", "[Match]\nName=ens1\n")
     plan = netdev_mtu.plan(look(), WANT)
