@@ -18,7 +18,7 @@ PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200", "
 # An address, an MTU and a partition are given, and no part of the machine.
 GIVEN = (
     *("platform.rail_gid", "platform.rail_address", "platform.rail_mtu", "platform.rail_partition"),
-    "platform.rail_firmware",
+    *("platform.rail_firmware", "platform.rail_address_persisted"),
 )
 # Each on the first node that can have it, and on the guest, which is near to no shipped profile.
 HARDWARE = [
