@@ -31,6 +31,7 @@ _MODULES = f"""\
 mlx_compat {{0}} - - -
 ib_core - mlx_compat - {PEER_SYMBOL}
 ib_uverbs - mlx_compat,ib_core - -
+rdma_cm - mlx_compat,ib_core - -
 mlx5_core {{0}} mlx_compat - -
 mlx5_ib {{0}} mlx_compat,ib_core,ib_uverbs,mlx5_core - -
 """
