@@ -355,6 +355,10 @@ def test_every_run_over_two_hosts_finds_what_they_share() -> None:
         ["consistency.address"]
     ] * 2
     assert joined([member(1)]) == {"node01": {}}
+    # A playbook that is for something else compares nothing.
+    assert stage.Fleet().join({one.host: results(one) for one in (member(1), clone)}, ["ib_fabric"], {}) == [
+        "ib_fabric"
+    ]
 
 
 def test_over_how_many_hosts_was_compared_is_noted_and_a_lost_host_costs_nobody() -> None:
