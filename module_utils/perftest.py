@@ -146,7 +146,7 @@ IDLE = Check(
 FRESH = Check(
     "perftest.fresh",
     why="an old figure says what the rail did then",
-    fix="run verify.yml without --check when the node is idle",
+    fix="run playbooks/verify.yml without --check when the node is idle",
     severity="minor",
 )
 "With `--check`: is the last result young enough"

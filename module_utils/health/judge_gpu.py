@@ -23,7 +23,10 @@ RESET = (
     "drain the node and run nvidia-smi --gpu-reset -i ADDRESS, %s (without -i where it refuses: all at once),"
     " or reboot;" % EACH
 )
-REPLACE = "drain the node, keep nvidia-bug-report.sh's archive, and have the GPU replaced; busbar rma has its serial"
+REPLACE = (
+    "drain the node, keep nvidia-bug-report.sh's archive, and have the GPU replaced; after busbar drift,"
+    " busbar report --rma DIRECTORY writes a page with its serial number for the vendor"
+)
 # Growth of a GPU's counters, and over how many seconds; ({}, 0) where nothing can be compared.
 Growth = Tuple[Mapping[str, int], float]
 
