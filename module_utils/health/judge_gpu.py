@@ -134,9 +134,6 @@ _RECOVERY = {
 }
 
 
-_UNREAD = "fabric_state"  # Judged where the profile has an NVLink fabric: judge.py.
-
-
 def judge(
     gpu: smi.Gpu,
     name: str,
@@ -175,9 +172,10 @@ def explained(found: Sequence[Finding]) -> List[Finding]:
 
 def _answers(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
     source, want = " ".join(smi.COMMAND), "a value of every element"
-    explained = {"row_remap"} if gpu.mig else set()
-    explained |= {"ecc", "memory_repair"} if gpu.ecc is False else set()
-    missing = [path for check, paths in gpu.unread.items() if check not in {_UNREAD, *explained} for path in paths]
+    # judge.py judges the fabric's state, where the profile has an NVLink fabric.
+    elsewhere = {"fabric_state", *(("row_remap",) if gpu.mig else ())}
+    elsewhere |= {"ecc", "memory_repair"} if gpu.ecc is False else set()
+    missing = [path for check, paths in gpu.unread.items() if check not in elsewhere for path in paths]
     if gpu.lost or missing:
         failed = [text.partition(": ")[0] for text in gpu.lost]
         text = _first([*gpu.lost, *("%s: no value" % path for path in dict.fromkeys(missing) if path not in failed)])
