@@ -133,7 +133,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     driver_library,
     imex,
     judge,
-    judge_kernel_log,
     judge_modules,
     judge_ports,
     node,
@@ -170,8 +169,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     if given["record"]:
         found = judge.keep(host, have, found)
     devices = told.devices(host, have, machine, asked, found.findings)
-    notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have)]
-    notes += judge_kernel_log.notes(have, machine, asked)
+    notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have), *found.notes]
     domain = imex.told(have.imex, have.gpus or {})
     more: Dict[str, Any] = {} if domain is None else {"imex": domain}
     images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})

@@ -18,7 +18,6 @@ from ..core.host import Host, Problem, ReadError
 from ..core.plan import Plan
 from ..machine import platform
 from ..machine.profile import Profile
-from ..machine.rails import match
 from ..machine.topology import Topology
 from . import fabric_manager, imex, judge_gpu, judge_kernel_log, limits, nvlink, record, smi, xid
 from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, RECHECK, REPLACE, Growth, counts, within
@@ -87,10 +86,12 @@ class Wanted:
 
 
 def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
-    """Findings of all that the node says. Where there are no GPUs nothing is asked of them."""
-    logged, troubles = judge_kernel_log.plan(have, topology, wanted.profile)
+    """Judge all that the node reports, GPUs only where there are some; the notes are of the kernel's log."""
+    path = judge_kernel_log.places(topology, wanted.profile)
+    logged, troubles = judge_kernel_log.plan(have, topology, path)
+    notes = tuple(judge_kernel_log.notes(have, path))
     if not topology.gpus:
-        return Plan((*logged, *_aer(have, topology, wanted.profile, logged)))
+        return Plan((*logged, *_aer(have, path.names, logged)), notes=notes)
     names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
     fallen = next((one.pci for one in judge_kernel_log.troubles(have) if one.action == xid.REBOOT), "")
     found = [*troubles.values(), *logged]
@@ -110,7 +111,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     if domain is not None and have.imex is not None:
         asked = [option.name for option in wanted.profile.driver_options]
         found += imex.judge(have.imex, domain, topology.driver.version if topology.driver else None, asked)
-    found += _aer(have, topology, wanted.profile, logged)
+    found += _aer(have, path.names, logged)
     found += [
         NIC_TEMPERATURE.judge(
             one.pci, "drift", "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees), one.source
@@ -119,7 +120,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     ]
     found += _again(have, names)
     found += _record(have)
-    return Plan(tuple(found))
+    return Plan(tuple(found), notes=notes)
 
 
 def notes(have: Have) -> List[str]:
@@ -220,15 +221,14 @@ def _nvlinks(have: Have) -> List[Finding]:
     return found
 
 
-def _aer(have: Have, topology: Topology, profile: Profile, logged: Sequence[Finding]) -> List[Finding]:
+def _aer(have: Have, names: Mapping[str, str], logged: Sequence[Finding]) -> List[Finding]:
+    """Judge PCIe errors of each device. names: address -> subject."""
     errors = {one.identity: one for one in logged if one.check == judge_kernel_log.PCIE_ERROR.id}
-    names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
-    names.update({nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()})
     before = have.before
     found = []
     for pci, totals in sorted(have.aer.items()):
         source = "/sys/bus/pci/devices/%s/aer_dev_*" % pci
-        name = "%s %s" % (pci, names.get(pci, "bridge"))
+        name = names.get(pci, "%s bridge" % pci)
         grown = record.grown(before.pci.get(pci, {}), totals) if before else {}
         seconds = have.now - before.at if before else 0.0
         grave = {kind: n for kind, n in grown.items() if kind != "correctable" and n}

@@ -153,10 +153,9 @@ def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
     return "major" if severity == "critical" else NOTE
 
 
-def plan(have: Have, topology: Topology, profile: Profile) -> Tuple[List[Finding], Dict[str, Finding]]:
+def plan(have: Have, topology: Topology, path: Places) -> Tuple[List[Finding], Dict[str, Finding]]:
     """Return the findings of the kernel's log but those of Xid, which are by the address of their GPU or switch."""
-    path, log = places(topology, profile), have.log
-    complete = _complete(log)
+    log, complete = have.log, _complete(have.log)
     xids = _xids(have, {gpu.pci: path.names[gpu.pci] for gpu in topology.gpus}, complete)
     found = {("xid", pci): finding for pci, finding in xids.items()}
     good = dict(_CHECKS)
@@ -221,7 +220,7 @@ _NOTES = {
 }
 
 
-def notes(have: Have, topology: Topology, profile: Profile) -> List[str]:
+def notes(have: Have, path: Places) -> List[str]:
     """Return sentences about lines that are no finding: of programs, of readers, and those without a rule."""
     sums: Dict[Tuple[str, str, int], int] = {}
     in_trouble = {one.pci for one in troubles(have)}
@@ -236,7 +235,7 @@ def notes(have: Have, topology: Topology, profile: Profile) -> List[str]:
     for (end, what, number), n in sorted(sums.items()):
         meaning = "not fatal" if what == "SXid" else xid.TABLE.get(number, ("in no catalog", ""))[0]
         texts.append("the kernel has logged %s %d (%s), %d lines: %s" % (what, number, meaning, n, end))
-    several = [fault for group in faults(have, places(topology, profile)).values() for fault in group]
+    several = [fault for group in faults(have, path).values() for fault in group]
     for name, text in _NOTES.items():
         lines = [series for series, rule, *_rest in several if rule.name == name]
         if lines:

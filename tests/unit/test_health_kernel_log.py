@@ -66,7 +66,7 @@ def have(text: str, topology: Topology) -> Have:
 
 
 def judged(text: str, topology: Topology, profile: Profile) -> list[Finding]:
-    others, xids = judge_kernel_log.plan(have(text, topology), topology, profile)
+    others, xids = judge_kernel_log.plan(have(text, topology), topology, judge_kernel_log.places(topology, profile))
     return [finding for finding in (*xids.values(), *others) if not finding.ok]
 
 
@@ -369,8 +369,8 @@ def test_every_rule_is_whole() -> None:
 
 def test_lines_without_a_rule_are_shown(path: Topology, hgx_h100: Profile) -> None:
     text = f"NVRM: brand new failure\n{MLX}mlx5_new_thing:1:(pid 1): failed to do 0x12\n{NVLINK}94, Contained"
-    notes = judge_kernel_log.notes(have(text, path), path, hgx_h100)
+    notes = judge_kernel_log.notes(have(text, path), judge_kernel_log.places(path, hgx_h100))
     assert [word for word in ("brand new", "mlx5_new_thing", "94 (") if not any(word in note for note in notes)] == []
     # What another Xid has caused is no fault of a program.
     caused = f"{NVLINK}45, pid=9, name=p, Ch 1 caused by previous Xid 80"
-    assert judge_kernel_log.notes(have(caused, path), path, hgx_h100) == []
+    assert judge_kernel_log.notes(have(caused, path), judge_kernel_log.places(path, hgx_h100)) == []
