@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What tuned's active profile sets, and in which file.
 
-Sources: tuned-profiles(7), tuned.conf(5), plugin bootloader (tuned 2.24).
+Sources: tuned-main.conf(5), tuned-profiles(7), tuned.conf(5), plugin bootloader (tuned 2.20).
 """
 
 from __future__ import annotations
