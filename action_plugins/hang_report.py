@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.plugin_utils import hang
+from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, results_folder
 
 display = Display()
 REGISTERED = "nccl_ras_result"
@@ -39,7 +38,8 @@ class ActionModule(ActionBase):
         display.display("\n" + hang.text(report))
         if arguments["path"]:
             try:
-                _write(arguments["path"], report)
+                # For its owner only: it names users, processes and hosts.
+                results_folder.replace_file(arguments["path"], [json.dumps(report)])
             except OSError as error:
                 result.update(failed=True, msg=f"hang_report_path {arguments['path']}: {error.strerror}")
                 return result
@@ -47,13 +47,6 @@ class ActionModule(ActionBase):
         if report["exit_code"]:
             result.update(failed=True, msg=hang.headline(report))
         return result
-
-
-def _write(path: str, report: dict[str, Any]) -> None:
-    """For its owner only: it names users, processes and hosts."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(report, stream)
 
 
 __all__ = ["ActionModule"]

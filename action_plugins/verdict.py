@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +25,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     expected,
     findings_file,
     intent,
-    leftovers,
     reboot,
     results_folder,
     suite,
@@ -39,8 +36,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import F
 
 display = Display()
 COLLECTION = "busbar.fabric."
-# Findings files of runs that were killed while they wrote them.
-_UNFINISHED = re.compile(r"\.busbar-" + leftovers.RANDOM)
 
 # Counters of a port that grow under every load: traffic, and what congestion control does.
 _USUAL = re.compile("port_(xmit|rcv)_(packets|wait)|%s|[rt]x_prio[0-7]_pause(_duration)?" % "|".join(CONGESTION))
@@ -91,7 +86,8 @@ class ActionModule(ActionBase):
                 data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
                 for host, of_host in data["hosts"].items():
                     of_host.update(more[host])
-                _write(arguments["path"], data, found.evidence)
+                # For its owner only: findings tell a site's addresses and versions, and quote what tools said.
+                results_folder.replace_file(arguments["path"], findings_file.text(data, found.evidence))
             except OSError as error:
                 result.update(failed=True, msg=f"busbar_findings_path {arguments['path']}: {error.strerror}")
                 return result
@@ -314,15 +310,3 @@ def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
 
 def _inventory(variables: work.Answer) -> list[str]:
     return [str(path) for path in variables.get("ansible_inventory_sources") or []]
-
-
-def _write(path: str, data: dict[str, Any], evidence: Callable[[str], findings_file.Evidence]) -> None:
-    """Whole or not at all: a reader never sees half a findings file."""
-    folder = os.path.dirname(path) or "."
-    leftovers.sweep(folder, _UNFINISHED)
-    descriptor, new = tempfile.mkstemp(dir=folder, prefix=".busbar-")
-    with results_folder.removed_unless_written(new):
-        with open(descriptor, "w", encoding="utf-8") as stream:
-            stream.writelines(findings_file.text(data, evidence))
-        # Of mode 0600, as it was made: findings tell a site's addresses and versions, and quote what tools said.
-        os.replace(new, path)

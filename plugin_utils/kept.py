@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -57,11 +56,7 @@ def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
             text = json.dumps(made)
         except TypeError:
             return made
-        descriptor, new = tempfile.mkstemp(dir=folder)
-        with results_folder.removed_unless_written(new):
-            with open(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.replace(new, path)
+        results_folder.replace_file(path, [text])
         return _remember(path, json.loads(text))
 
 
@@ -99,11 +94,7 @@ def kept_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:
         text = _whole(path)
         if text is None:
             text = make()
-            descriptor, new = tempfile.mkstemp(dir=folder)
-            with results_folder.removed_unless_written(new):
-                with open(descriptor, "w", encoding="utf-8") as stream:
-                    stream.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
-                os.replace(new, path)
+            results_folder.replace_file(path, [f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}"])
             by_age = sorted(folder.glob("*.txt"), key=lambda one: one.stat().st_mtime)
             for old in by_age[:-_TEXTS]:
                 old.unlink(missing_ok=True)

@@ -8,15 +8,22 @@ What lies there is read with a limit: it may be another machine's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import leftovers
+
+# Name of a new file beside the one that it replaces.
+_NEW = ".busbar-"
+_UNFINISHED = re.compile(re.escape(_NEW) + leftovers.RANDOM)
 
 
 @contextlib.contextmanager
@@ -44,6 +51,19 @@ def removed_unless_written(path: str | Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
         raise
+
+
+def replace_file(path: str | Path, lines: Iterable[str]) -> None:
+    """Write a file for its owner only, whole or not at all: a failed write leaves what was there. Raises OSError."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EEXIST, "it is not a regular file", str(path))
+    folder = os.path.dirname(path) or "."
+    leftovers.sweep(folder, _UNFINISHED)
+    descriptor, new = tempfile.mkstemp(dir=folder, prefix=_NEW)
+    with removed_unless_written(new):
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.writelines(lines)
+        os.replace(new, path)
 
 
 def latest(path: Path, kind: str, name: str) -> Path:

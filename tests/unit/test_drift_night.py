@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, leftovers
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, leftovers, results_folder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -340,7 +339,7 @@ def test_a_findings_file_half_written_is_swept_by_the_next_verdict(tmp_path: Pat
         (tmp_path / name).write_text("{")
         os.utime(tmp_path / name, (old, old))
     (tmp_path / ".busbar-efgh5678").touch()
-    verdict._write(str(tmp_path / "findings.json"), {"hosts": {}}, lambda _host: {})
+    results_folder.replace_file(tmp_path / "findings.json", ["{}"])
     assert {path.name for path in tmp_path.iterdir()} == {"findings.json", ".busbar-x", ".busbar-efgh5678"}
 
 

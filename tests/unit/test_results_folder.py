@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import verify_report
-from ansible_collections.busbar.fabric.plugins.plugin_utils import kept, localise_record, rma_record
+from ansible_collections.busbar.fabric.plugins.action import hang_report, verify_report
+from ansible_collections.busbar.fabric.plugins.plugin_utils import kept, localise_record, results_folder, rma_record
 
 from .test_localise_record import RECORD
 from .test_verify import results
+
+# What is printed is held in memory: standard output may be a file, too.
+pytestmark = pytest.mark.usefixtures("capsys")
+
+
+def report(path: Path) -> dict[str, Any]:
+    """What the task returns of one host, which has not answered."""
+    task = SimpleNamespace(args={"path": str(path)}, async_val=0, check_mode=False, diff=False)
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nonexistent"))
+    plugin = hang_report.ActionModule(task, connection, None, None, None, None)
+    hostvars = SimpleNamespace(raw_get=lambda _host: {})
+    return plugin.run(None, {"hostvars": hostvars, "ansible_play_hosts_all": ["node01"]})
+
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "localise_record": lambda folder: localise_record.write(folder, RECORD),
     "verify_report": lambda folder: verify_report.write(folder, results()),
     "rma_record": lambda folder: rma_record.write(folder, {"host": "n1", "at": 0.0, "reason": "x" * 1000}),
+    "hang_report": lambda folder: report(folder / "hang.json"),
     "kept": lambda folder: kept.kept_between_runs(folder, "basis", lambda: "x" * 1000),
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_no_part_of_a_result_stays_on_a_full_disk(name: str, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
     try:
-        with contextlib.suppress(OSError):
-            WRITERS[name](tmp_path)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_part_of_a_result_stays_on_a_full_disk(name: str, tmp_path: Path) -> None:
+    with full_disk(), contextlib.suppress(OSError):
+        WRITERS[name](tmp_path)
     assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+def test_an_earlier_report_stays_where_a_new_one_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "hang.json"
+    assert report(path)["verdict"]
+    earlier = path.read_text()
+    assert json.loads(earlier)["verdict"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    with full_disk():
+        assert "hang_report_path" in report(path)["msg"]
+    assert [one.read_text() for one in tmp_path.iterdir()] == [earlier]
+
+
+def test_what_is_not_a_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="regular"):
+        results_folder.replace_file(tmp_path / "pipe", ["x"])
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
