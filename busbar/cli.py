@@ -8,6 +8,7 @@ Only the command that is given is imported: all of them take half a second of pr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
@@ -15,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -29,11 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     A program error is "not judged", too: Python's own code for it is 1.
     """
     words = sys.argv[1:] if argv is None else argv
-    try:
-        return _run(words)
-    except Exception:  # noqa: BLE001 whatever it is, it is no finding
-        traceback.print_exc()
-        return _error_code(words[0] if words else "")
+    code = _error_code(words[0] if words else "")
+    with contextlib.ExitStack() as stack:
+        stack.push(_end_judging)
+        code = _run(words)
+    return code
+
+
+def _end_judging(kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None) -> bool:
+    """Print an error of the program and end it there; SystemExit and signals go on."""
+    is_program_error = kind is not None and issubclass(kind, Exception)
+    if is_program_error:
+        traceback.print_exception(error)
+    return is_program_error
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -345,3 +345,13 @@ def test_an_error_of_the_program_is_no_finding(command: str, monkeypatch: pytest
     monkeypatch.setattr(cli, "_parser", broken)
     # 1 means findings, and 2 of these two.
     assert cli.main([command]) == (1 if command in ("drift", "report") else 2)
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_program_is_not_its_error(ends: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ends
+
+    monkeypatch.setattr(cli, "_parser", broken)
+    with pytest.raises(ends):
+        cli.main(["lint"])
