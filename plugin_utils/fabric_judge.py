@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.asked import MANAGER_LOG
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     fabric_cabling,
     fabric_lines,
@@ -124,7 +125,7 @@ def _of_links(said: list[Said]) -> list[Said]:
 
 def _of_exit(said: list[Said]) -> list[Said]:
     """Make a missing manager, and links that it has not set up, follow from the exit that its log reports."""
-    events = (one.finding for one in said if one.finding.check == fabric_subnet.EVENTS.id)
+    events = (one.finding for one in said if one.finding.check == MANAGER_LOG.id)
     cause = next((one.id for one in events if one.severity == "critical"), None)
     checks = (fabric_subnet.MANAGER.id, fabric_links.ACTIVE.id)
     return [_because(one, cause if one.finding.check in checks else None) for one in said]

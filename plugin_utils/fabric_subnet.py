@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.asked import MANAGER_LOG, UNHEALTHY
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_lines import names
@@ -56,20 +57,6 @@ ROUTING = Check(
 "Is the plane routed by the engine, and with the adaptive routing, that the site asks for"
 
 
-EVENTS = Check(
-    "ib_fabric.manager_log",
-    why="a subnet manager that cannot reach or configure a node leaves it without routes, or with old ones",
-    severity="minor",
-)
-"Are the logs of the subnet managers free of errors and of an exit, in the last 24 hours"
-
-UNHEALTHY = Check(
-    "ib_fabric.unhealthy_port",
-    why="the subnet manager counts the port as unhealthy; it may ignore or isolate it",
-)
-"Does the subnet manager list no port as unhealthy"
-
-
 def events(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
     """Judge what the managers' logs and the dump of unhealthy ports report, where a source has them."""
     found = []
@@ -82,7 +69,7 @@ def events(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
         have = f"{event.count} since {event.when}" if not exited else f"exited at {event.when}"
         severe = exited or "duplicat" in event.text.lower()
         severity = "critical" if exited and not masters else "major" if severe else None
-        finding = EVENTS.judge(
+        finding = MANAGER_LOG.judge(
             *(f"{plane.label}: {event.code}", "drift", "no error", f"{have}: {event.text}", "opensm.log"),
             fix=f"{fix}; then sweep again: {SWEEP_AGAIN}",
             severity=severity,

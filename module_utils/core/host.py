@@ -149,12 +149,15 @@ class Host:
         """Where /etc, /usr, /home path ``path`` lies on this machine."""
         return _under(self.system_root, path)
 
-    def read_system(self, path: str, errors: str = "strict", limit: Optional[int] = None) -> Optional[str]:
+    def read_system(
+        self, path: str, errors: str = "strict", limit: Optional[int] = None, tail: bool = False
+    ) -> Optional[str]:
         """Text of a file below the system root, byte for byte; None where there is none. Raises ReadError.
 
         errors: "replace" for a file whose odd bytes are no matter.   limit: bytes that it may have.
+        tail: read its last ones where it has more.
         """
-        return _read_text(self.system(path), path, errors, limit)
+        return _read_text(self.system(path), path, errors, limit, tail)
 
     def listdir_system(self, path: str) -> List[str]:
         """Sorted names in a directory below the system root; [] where there is none."""
@@ -319,7 +322,9 @@ def _under(root: str, path: str) -> str:
     return path if root == "/" else os.path.join(root, path.lstrip("/"))
 
 
-def _read_text(full: str, path: str, errors: str = "strict", limit: Optional[int] = None) -> Optional[str]:
+def _read_text(
+    full: str, path: str, errors: str = "strict", limit: Optional[int] = None, tail: bool = False
+) -> Optional[str]:
     most = FILE_LIMIT if limit is None else limit
     try:
         found = os.stat(full)
@@ -329,6 +334,8 @@ def _read_text(full: str, path: str, errors: str = "strict", limit: Optional[int
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             raise ReadError(path, "is not a regular file")
         with open(os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if tail:
+                stream.seek(max(found.st_size - most, 0))
             # A buffer for the limit, made anew for each of a few thousand one-line files, costs more than the rest.
             data = stream.read(_USUAL)
             if len(data) == _USUAL:
@@ -337,7 +344,7 @@ def _read_text(full: str, path: str, errors: str = "strict", limit: Optional[int
         return None
     except OSError as error:
         raise ReadError(path, "cannot be read: %s" % error.strerror) from error
-    if len(data) > most:
+    if len(data) > most and not tail:
         raise ReadError(path, "is larger than %d MiB" % (most >> 20))
     return _decode(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")
 

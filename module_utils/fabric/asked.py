@@ -8,7 +8,7 @@ from typing import List
 
 from ..core.check import Check
 from ..core.finding import Finding
-from .diags import LOCK, Reading
+from .diags import LOCK, UNHEALTHY_PORTS, Reading
 from .sweep import Sweep
 
 TOOLS = Check(
@@ -34,6 +34,18 @@ ANSWER = Check(
 )
 """Did the tools end in time, and did the subnet manager of each port answer"""
 
+MANAGER_LOG = Check(
+    "ib_fabric.manager_log",
+    why="a subnet manager that cannot reach or configure a node leaves it without routes, or with old ones",
+    severity="minor",
+)
+"Are the logs of the subnet managers free of errors and of an exit, in the last 24 hours"
+UNHEALTHY = Check(
+    "ib_fabric.unhealthy_port",
+    why="the subnet manager counts the port as unhealthy; it may ignore or isolate it",
+)
+"Does the subnet manager list no port as unhealthy"
+
 
 def judge(reading: Reading) -> List[Finding]:
     found: List[Finding] = [
@@ -44,6 +56,7 @@ def judge(reading: Reading) -> List[Finding]:
         found.append(TOOLS.judge("infiniband-diags", "ok", want="installed", have="installed"))
         found += _umad(reading)
         found += _answers(reading)
+        found += _logs(reading)
     return found
 
 
@@ -92,6 +105,17 @@ def _answers(reading: Reading) -> List[Finding]:
     if reading.sweeps and not found:
         found.append(ANSWER.judge("sweep", "ok", want="answers", have="%d planes" % len(reading.sweeps)))
     return found
+
+
+def _logs(reading: Reading) -> List[Finding]:
+    """Return what was not read of the subnet managers' files here; the control node judges the rest."""
+    fix = "see that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
+    return [
+        (UNHEALTHY if problem.source.endswith(UNHEALTHY_PORTS) else MANAGER_LOG).judge(
+            problem.source, "unknown", "all of it read", problem.message, problem.source, fix % problem.source
+        )
+        for problem in reading.unread
+    ]
 
 
 def of_files(sweeps: List[Sweep]) -> List[Finding]:

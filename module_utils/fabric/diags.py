@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core import locks
-from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung
+from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt
 from ..machine import pci, rdma
 from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, smpquery, subnet_manager, told
 from .sweep import CA, Sweep
@@ -29,7 +29,7 @@ PATIENCE, ASK = 10.0, 15.0
 # Where opensm writes its log and its dump of unhealthy ports, and bytes of each.
 LOGS, LOG = "/var/log", 64 << 20
 _LOG = re.compile(r"opensm[A-Za-z0-9_.-]*\.log")
-_UNHEALTHY = "opensm-unhealthy-ports.dump"
+UNHEALTHY_PORTS = "opensm-unhealthy-ports.dump"
 # Bytes of one output: counters of 40,000 ports have 17 MB.
 OUTPUT = 64 << 20
 # rdma-core that decodes XDR.
@@ -64,6 +64,7 @@ class Reading:
     """ports: those that were asked.   skipped: ports that no sweep was made through -> why.
 
     missing: tools that are not installed, or not trusted.   hung: tools that did not end.   busy: somebody else sweeps.
+    unread: logs of subnet managers that were not read, or in part.
     refused: port -> what the tools said where the management device cannot be opened.
     """
 
@@ -75,6 +76,7 @@ class Reading:
     refused: Tuple[Problem, ...] = ()
     silent: Tuple[Problem, ...] = ()
     problems: Tuple[Problem, ...] = ()
+    unread: Tuple[Problem, ...] = ()
     busy: bool = False
 
 
@@ -164,6 +166,7 @@ class _Planes:
         self.hung: List[Problem] = []
         self.refused: List[Problem] = []
         self.silent: List[Problem] = []
+        self.unread: List[Problem] = []
         self.decodes_xdr = False
         self.logs: Dict[str, Told] = {}
         self.unhealthy: Dict[Tuple[str, int], str] = {}
@@ -203,6 +206,7 @@ class _Planes:
             hung=tuple(self.hung),
             refused=tuple(self.refused),
             silent=tuple(self.silent),
+            unread=tuple(self.unread),
         )
 
     def _version(self) -> int:
@@ -216,20 +220,30 @@ class _Planes:
 
     def _read_logs(self) -> None:
         """Read logs of subnet managers that run or ran here, by the GUID of their port, and the unhealthy ports."""
+        # Every node where no manager runs lacks them.
+        names = attempt(lambda: self.host.listdir_system(LOGS), LOGS, self.unread) or []
+        for name in filter(_LOG.fullmatch, names):
+            text = self._read_log("%s/%s" % (LOGS, name))
+            events = subnet_manager.events_of_log(text, time.localtime())
+            for guid, engine in (subnet_manager.routing_of_log(text) or {"": None}).items():
+                # Several logs may name no port.
+                earlier = self.logs[guid].events if not guid and guid in self.logs else []
+                self.logs[guid] = Told(name, routing=engine, events=earlier + events)
+                events = []
+        if UNHEALTHY_PORTS in names:
+            path = "%s/%s" % (LOGS, UNHEALTHY_PORTS)
+            text = attempt(lambda: self.host.read_system(path, "replace", LOG), path, self.unread) or ""
+            self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
+
+    def _read_log(self, path: str) -> str:
+        """Read a log, of a larger one its end, which is enough where that has all recent lines."""
         try:
-            names = self.host.listdir_system(LOGS)
-            for name in filter(_LOG.fullmatch, names):
-                text = self.host.read_system("%s/%s" % (LOGS, name), errors="replace", limit=LOG) or ""
-                events = subnet_manager.events_of_log(text, time.localtime())
-                for guid, engine in (subnet_manager.routing_of_log(text) or {"": None}).items():
-                    self.logs[guid] = Told(name, routing=engine, events=events)
-                    events = []
-            if _UNHEALTHY in names:
-                text = self.host.read_system("%s/%s" % (LOGS, _UNHEALTHY), errors="replace", limit=LOG) or ""
-                self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
-        except ReadError:
-            # Every node where no manager runs lacks them.
-            return
+            return self.host.read_system(path, "replace", LOG) or ""
+        except ReadError as error:
+            text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, self.unread) or ""
+            if text and not subnet_manager.covers_recent(text, time.localtime()):
+                self.unread.append(Problem(path, "%s: only its end was read" % error.problem.message))
+            return text
 
     def _master(self, port: LocalPort) -> Optional[str]:
         """GUID of the subnet manager of a port; "" where none answers, None where the port cannot be asked."""

@@ -98,6 +98,13 @@ def routing_of_log(text: str) -> Dict[str, str]:
     return found
 
 
+def covers_recent(text: str, now: time.struct_time) -> bool:
+    """Return whether a log, or its end, begins more than RECENT seconds before ``now``."""
+    heads = (LOG_LINE.match(line) for line in text.splitlines())
+    first = next((head for head in heads if head), None)
+    return first is not None and not _is_recent(first.group(1), now)
+
+
 def parse_log(text: str, source: str = "opensm.log") -> Told:
     """Parse a log of one opensm or nvlsm."""
     engines = set(routing_of_log(text).values())

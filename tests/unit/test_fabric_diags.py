@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,33 @@ def test_the_log_of_a_manager_on_the_host_says_what_it_routes_with(node: Node, t
     # That of another plane says nothing of this one.
     trees.put(tmp_path, "/var/log/opensm.log", log.replace("0x8f10500100011", "0x8f10500100021"))
     assert [found.routing for found in diags.read(node()).sweeps] == [None]
+
+
+def test_a_log_that_cannot_be_read_is_unknown_and_the_others_are_read(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "var/log/opensm-a.log").mkdir(parents=True)
+    trees.put(tmp_path, "/var/log/opensm-b.log", (FOLDER / "opensm.log").read_text())
+    (tmp_path / "var/log/opensm-unhealthy-ports.dump").mkdir()
+    reading = diags.read(node())
+    assert [found.routing for found in reading.sweeps] == ["minhop"]
+    assert states(asked.judge(reading)) == {
+        "ib_fabric.manager_log /var/log/opensm-a.log": "unknown",
+        "ib_fabric.unhealthy_port /var/log/opensm-unhealthy-ports.dump": "unknown",
+    }
+
+
+@pytest.mark.parametrize(("hours", "unread"), [(23, ["/var/log/opensm-b.log"]), (30, [])])
+def test_of_a_log_that_is_too_large_the_end_is_read(
+    hours: int, unread: list[str], node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "%s 717944 [EC430700] 0x01 -> osm_x: ERR 3113: %s\n"
+    begun, now = (time.strftime("%b %d %H:%M:%S", time.localtime(time.time() - ago)) for ago in (hours * 3600, 60))
+    trees.put(tmp_path, "/var/log/opensm-a.log", line % (now, "other log"))
+    trees.put(tmp_path, "/var/log/opensm-b.log", line % (begun, "x" * 900) + line % (begun, "") + line % (now, "end"))
+    monkeypatch.setattr(diags, "LOG", 500)
+    reading = diags.read(node())
+    texts = [event.text.rpartition(": ")[2] for event in reading.sweeps[0].events]
+    assert texts == ["other log", "end"]
+    assert [finding.subject for finding in asked.judge(reading) if not finding.ok] == unread
 
 
 def test_a_host_that_may_not_ask_says_why(node: Node) -> None:
