@@ -21,6 +21,7 @@ from .core import advice, sysctl_files
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, attempt
+from .core.number import whole
 from .core.plan import Command, FileChange, Plan
 from .core.sysctl_files import Assignment
 from .machine import netdev, netdev_address
@@ -385,8 +386,7 @@ def _kept_values(assignments: Sequence[Assignment], interface: str, key: str) ->
         found = sysctl_files.effective(assignments, conf_key(name, key))
         if found is None and name != "all":
             found = sysctl_files.effective(assignments, conf_key("default", key))
-        text = found.value if found is not None else None
-        values.append(int(text) if text is not None and text.isdigit() else 0)
+        values.append(whole(found.value if found is not None else None) or 0)
     return values[0], values[1]
 
 
@@ -411,7 +411,7 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
         wanted = policy.values[key]
         kept = sysctl_files.effective(have.assignments, conf_key("all", key)) if have.rails else None
         live = have.live_all.get(key)
-        if kept is not None and (kept.value or "").isdigit() and int(kept.value or 0) > wanted:
+        if kept is not None and (whole(kept.value) or 0) > wanted:
             found.append((_conflict(kept, policy, key, True, "the larger of it and an interface's counts"), key))
         elif have.rails and live is not None and live > wanted:
             name = "net.ipv4.conf.all.%s" % key

@@ -15,6 +15,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..core.finding import printable
 from ..core.host import ParseError
+from ..core.number import whole
 
 STATUS = ("nvidia-smi", "nvlink", "-s")
 ERRORS = ("nvidia-smi", "nvlink", "-e")
@@ -73,10 +74,9 @@ def parse_errors(text: str) -> Errors:
                 if not re.match(r"Link [0-9]{1,3}: ", line):
                     raise ParseError("%s, expected 'Link <n>: <counter>: <count>'" % _quote(line))
                 continue
-            name, value = COUNTERS.get(match.group(2)), match.group(3)
-            if name is None or not (value.isascii() and value.isdigit() and len(value) < 20):
-                continue
-            links.setdefault(int(match.group(1)), {})[name] = int(value)
+            name, count = COUNTERS.get(match.group(2)), whole(match.group(3))
+            if name is not None and count is not None:
+                links.setdefault(int(match.group(1)), {})[name] = count
     return found
 
 

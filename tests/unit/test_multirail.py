@@ -242,6 +242,14 @@ def test_the_line_that_forces_a_value_on_all_is_named_for_now_and_for_the_boot()
     assert plan.changes == ()
 
 
+@pytest.mark.parametrize("value", ["\u00b2", "9" * 5000])
+def test_digits_that_are_no_number_of_the_kernel_force_nothing(value: str) -> None:
+    theirs = sysctl_files.parse(f"net.ipv4.conf.all.rp_filter = {value}", "/etc/sysctl.d/10-a.conf")
+    there = have(rail(), live_all={"arp_ignore": 0, "arp_announce": 0, "rp_filter": 0})
+    plan = multirail.plan(replace(there, assignments=(*theirs, *there.assignments)), NVIDIA)
+    assert all(f.ok for f in plan.findings)
+
+
 def test_what_our_file_mends_in_part_is_written_and_stays_a_finding() -> None:
     theirs = sysctl_files.parse("net.ipv4.conf.all.rp_filter = 2", "/etc/sysctl.d/99-zz.conf")
     there = have(rail(), assignments=tuple(theirs), sysctl=None)

@@ -353,10 +353,9 @@ def test_a_limit_of_seconds_in_a_test_is_a_wait_for_the_slowest_machine() -> Non
     assert tight == []
 
 
-# The reader itself, and those that bound the length of ASCII text or bytes first; multirail does not yet.
+# The reader itself, and those that bound the length of ASCII text or bytes first.
 DIGITS_GUARDED = {
-    *("module_utils/core/number.py", "module_utils/health/nvlink.py", "module_utils/multirail.py"),
-    *("module_utils/nccl_log/pairs.py", "module_utils/nccl_log/table.py"),
+    *("module_utils/core/number.py", "module_utils/nccl_log/pairs.py", "module_utils/nccl_log/table.py"),
 }
 
 
