@@ -91,21 +91,21 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | Non
     return found
 
 
-def of_answer(result: Mapping[str, Any]) -> Any:
+def of_answer(result: Mapping[str, object]) -> Any:
     """What the module has returned on a host, checked by its action plugin; a text where that is no state."""
     if "state" in result and not result.get("failed"):
         return result["state"]
     return " ".join(str(result.get("msg") or "no answer").split())[:500]
 
 
-def code(state: Any) -> int:
+def code(state: object) -> int:
     """The exit code that a host's state alone would have."""
     if not isinstance(state, Mapping) or state["verdict"] == "unknown":
         return ERROR
     return int(state["verdict"] == "fail" or state["kept_out"] is not None)
 
 
-def lines(host: str, state: Any) -> list[str]:
+def lines(host: str, state: object) -> list[str]:
     """For people."""
     if not isinstance(state, Mapping):
         return [printable(f"{host}: {state or 'the gate has not run on it yet: busbar gate --run'}")]

@@ -235,11 +235,11 @@ def _taints(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _tainted(node: Mapping[str, Any]) -> bool:
+def _tainted(node: Mapping[str, object]) -> bool:
     return any(map(_ours, _taints(node)))
 
 
-def _ours(taint: Mapping[str, Any]) -> bool:
+def _ours(taint: Mapping[str, object]) -> bool:
     """With another effect somebody else has put it there."""
     return taint.get("key") == TAINT and taint.get("effect") == EFFECT
 
@@ -311,11 +311,11 @@ class Api:
                 return found
         raise KubernetesError(f"the API's list of nodes did not end within {PAGES} pages")
 
-    def patch(self, path: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    def patch(self, path: str, patch: Mapping[str, object]) -> dict[str, Any]:
         """By a strategic merge. Returns the node as it is then. Raises Conflict, KubernetesError."""
         return _node(self._ask("PATCH", path, patch))
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         headers = {"Accept": "application/json", "User-Agent": "busbar"}
         if body is not None:
             headers["Content-Type"] = "application/strategic-merge-patch+json"
@@ -353,7 +353,7 @@ def _node(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _said(data: Any) -> str:
+def _said(data: object) -> str:
     """The message of a Status."""
     return str(data.get("message", ""))[:300] if isinstance(data, dict) else "no answer of a Kubernetes API"
 

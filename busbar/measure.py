@@ -323,7 +323,7 @@ def _want(host: str, values: Mapping[str, Any]) -> _Want:
     )
 
 
-def _one(values: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+def _one(values: Mapping[str, Mapping[str, object]], name: str) -> Any:
     """What all hosts have. Raises MeasureError."""
     found = {repr(of_host[name]): of_host[name] for of_host in values.values()}
     if len(found) > 1:

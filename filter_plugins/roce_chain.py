@@ -18,7 +18,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.roce_chain import di
 
 
 def roce_chain(
-    roce: Mapping[str, Any], settings: Mapping[str, Any] | None = None, variables: Mapping[str, Any] | None = None
+    roce: Mapping[str, object],
+    settings: Mapping[str, object] | None = None,
+    variables: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """settings: trust, dscp2prio, pfc, ecn, tos, traffic_class. variables: NCCL_IB_TC and others that jobs get."""
     try:

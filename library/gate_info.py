@@ -81,7 +81,7 @@ def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
     if host.mode_system(gate.PROGRAM) is None:
         raise ReadError(gate.PROGRAM, "is not there: set gate_stages, then run site.yml --tags gate for this host")
     commands = [gate.run(host)] if given["run"] and not check_mode else []

@@ -182,7 +182,7 @@ def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
     task = Task(host, given)
     result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
     versions = sorted({format_version(library.version) for library in task.libraries})

@@ -180,7 +180,7 @@ def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
     task = rail_test.Task(host, given)
     if not check_mode:
         for number in (signal.SIGTERM, signal.SIGHUP):

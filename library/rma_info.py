@@ -69,7 +69,7 @@ def main() -> None:
     module.run(AnsibleModule(module.ROOTS, supports_check_mode=True), work)
 
 
-def work(host: Host, _given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, _given: Mapping[str, object], _check_mode: bool) -> Dict[str, Any]:
     return dict(Plan().result(), hardware=rma.read(host).to_dict())
 
 

@@ -46,7 +46,7 @@ class CheckMode:
     no_log_values: as AnsibleModule's, masked in every result.
     """
 
-    def __init__(self, argument_spec: Mapping[str, Mapping[str, Any]], **_more: Any) -> None:
+    def __init__(self, argument_spec: Mapping[str, Mapping[str, object]], **_more: Any) -> None:
         self.params = {name: _value(spec, _ARGUMENTS.get(name)) for name, spec in argument_spec.items()}
         hidden = [self.params[name] for name, spec in argument_spec.items() if spec.get("no_log")]
         self.no_log_values = {text for value in hidden for text in _texts(value)}
@@ -62,7 +62,7 @@ class CheckMode:
         self.exit_json(**dict(result, msg=msg, failed=True))
 
 
-def _value(spec: Mapping[str, Any], given: Any) -> Any:
+def _value(spec: Mapping[str, object], given: object) -> Any:
     """Of the option's type, where a template gives another number type or a number for its text."""
     if given is None:
         given = spec.get("default")
@@ -71,7 +71,7 @@ def _value(spec: Mapping[str, Any], given: Any) -> Any:
     return _TYPES[spec["type"]](given)
 
 
-def _texts(value: Any) -> List[str]:
+def _texts(value: object) -> List[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -79,7 +79,7 @@ def _texts(value: Any) -> List[str]:
     return [] if value in (None, "") else [str(value)]
 
 
-def _masked(value: Any, hidden: Collection[str]) -> Any:
+def _masked(value: object, hidden: Collection[str]) -> Any:
     if isinstance(value, dict):
         return {name: _masked(item, hidden) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -94,7 +94,7 @@ _TYPES: Mapping[str, Callable[[Any], Any]] = {"str": str, "path": str, "int": in
 _ARGUMENTS: Dict[str, Any] = {}
 
 
-def main(steps: Sequence[Mapping[str, Any]], limit: float) -> NoReturn:
+def main(steps: Sequence[Mapping[str, object]], limit: float) -> NoReturn:
     """Prints a JSON list: the result of each step, in their order. Never waits for a child that does not end.
 
     steps: ``module`` and ``arguments`` of each.   limit: seconds for each.
@@ -106,11 +106,11 @@ def main(steps: Sequence[Mapping[str, Any]], limit: float) -> NoReturn:
     os._exit(0)
 
 
-def run(steps: Sequence[Mapping[str, Any]], limit: float, total: float = math.inf) -> List[Dict[str, Any]]:
+def run(steps: Sequence[Mapping[str, object]], limit: float, total: float = math.inf) -> List[Dict[str, Any]]:
     """total: seconds for all of them together."""
     end = time.monotonic() + total
 
-    def child(some: Sequence[Mapping[str, Any]]) -> Child:
+    def child(some: Sequence[Mapping[str, object]]) -> Child:
         return Child(lambda stream: _work(some, stream), len(some), limit, end)
 
     results: List[Dict[str, Any]] = []
@@ -190,14 +190,14 @@ class Child:
         return (text.splitlines() or ["it said nothing"])[-1]
 
 
-def _work(steps: Sequence[Mapping[str, Any]], stream: int) -> None:
+def _work(steps: Sequence[Mapping[str, object]], stream: int) -> None:
     stand_in()
     for step in steps:
         result = _step(step)
         tell(stream, {name: value for name, value in result.items() if name not in _BULK})
 
 
-def tell(stream: int, result: Mapping[str, Any]) -> None:
+def tell(stream: int, result: Mapping[str, object]) -> None:
     """A line for the parent."""
     data = json.dumps(result, separators=(",", ":")).encode() + b"\n"
     while data:
@@ -216,7 +216,7 @@ def stand_in() -> None:
     Host.run = _patient(Host.run)  # type: ignore[method-assign]
 
 
-def _step(step: Mapping[str, Any]) -> Dict[str, Any]:
+def _step(step: Mapping[str, object]) -> Dict[str, Any]:
     _ARGUMENTS.clear()
     _ARGUMENTS.update(step["arguments"])
     try:

@@ -300,7 +300,7 @@ def total(path: str, text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def intent_text(data: Mapping[str, Any]) -> str:
+def intent_text(data: Mapping[str, object]) -> str:
     """Of the file INTENT, sealed."""
     text = json.dumps({written.KEY: written.HEAD, **data}, sort_keys=True, indent=1) + "\n"
     return written.seal(INTENT, text)

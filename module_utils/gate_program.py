@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     _end(_line(done), _code(stage, done))
 
 
-def _line(done: Mapping[str, Any]) -> str:
+def _line(done: Mapping[str, object]) -> str:
     worst = [one for one in done["findings"][:3] if isinstance(one, dict)]
     told = [
         "%s of %s: %s, wanted %s" % tuple(one.get(key) for key in ("check", "subject", "have", "want")) for one in worst
@@ -123,7 +123,7 @@ def _line(done: Mapping[str, Any]) -> str:
     return "; ".join(["busbar gate: %s, %s" % (done["verdict"], done["action"]), *filter(None, [done["said"]]), *told])
 
 
-def _code(stage: str, done: Mapping[str, Any]) -> int:
+def _code(stage: str, done: Mapping[str, object]) -> int:
     if stage == "command":
         return {"fail": gate.KEEP_OUT, "unknown": gate.UNKNOWN}.get(done["verdict"], 0)
     return gate.KEEP_OUT if stage != "health" and done.get("out") else 0
@@ -274,7 +274,7 @@ def _act(
     stage: str,
     verdict: str,
     found: Sequence[Finding],
-    before: Mapping[str, Any],
+    before: Mapping[str, object],
     end: float,
     note: Callable[[str], object],
 ) -> gate_slurm.Done:
@@ -322,7 +322,7 @@ def _before(host: Host) -> Dict[str, Any]:
         return {}
 
 
-def _reason(before: Mapping[str, Any]) -> Optional[str]:
+def _reason(before: Mapping[str, object]) -> Optional[str]:
     reason = (before.get("kept_out") or {}).get("reason")
     return reason if isinstance(reason, str) else None
 
@@ -340,7 +340,7 @@ def _entry(host: Host, stage: str, verdict: str, done: gate_slurm.Done, begun: f
     }
 
 
-def keep(host: Host, now: Mapping[str, Any], found: Sequence[Finding], done: gate_slurm.Done) -> Dict[str, Any]:
+def keep(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: gate_slurm.Done) -> Dict[str, Any]:
     """Writes the state and returns it. That it could not be written is said, and changes no verdict."""
     state = dict(now, findings=[_brief(one) for one in found[:_FINDINGS]])
     try:

@@ -50,7 +50,7 @@ class Asked:
     job: how it is started on several hosts, a launch.Launch; None where the options name no launch.
     """
 
-    def __init__(self, host: Host, given: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+    def __init__(self, host: Host, given: Mapping[str, object], environment: Mapping[str, object]) -> None:
         self.job = None
         if given["launch"] is not None:
             # The nightly check looks at single nodes, and is not sent what starts a run on several.
@@ -136,7 +136,7 @@ class Asked:
             raise ReadError(path, "%s; build nccl-tests again (role nccl_tests)" % error) from error
 
 
-def checked(environment: Mapping[str, Any], wanted: perf_run.Wanted) -> Dict[str, str]:
+def checked(environment: Mapping[str, object], wanted: perf_run.Wanted) -> Dict[str, str]:
     """The option ``environment`` as texts. Raises ParseError, which names the variable and never its value."""
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):

@@ -12,7 +12,7 @@ Sources: the mstflint tools (firmware/), health.md 3.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .change import apply
 from .core import advice
@@ -375,7 +375,11 @@ def _live(
     wrong = [one for one, value in pairs if value is not None and not value.is_as(one.value)]
 
     def judged(
-        state: str, note: str = "", fix: Optional[str] = None, because: Any = None, costs: str = "none"
+        state: str,
+        note: str = "",
+        fix: Optional[str] = None,
+        because: Union[Finding, str, None] = None,
+        costs: str = "none",
     ) -> Finding:
         have_text = "%s; %s" % (said, note) if note else said
         why = _why(wrong or [one for one, _setting in usable])

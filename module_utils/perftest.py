@@ -435,7 +435,7 @@ def fresh(subject: str, finished: float, now: float, days: float, path: str) -> 
 # -- the stored result -----------------------------------------------------------------------------------------------
 
 
-def record(finished: float, sessions: Sequence[Mapping[str, Any]]) -> str:
+def record(finished: float, sessions: Sequence[Mapping[str, object]]) -> str:
     """sessions: session, results, moved (name -> count) and problems of each, as ``entry`` makes them."""
     return json.dumps({"format": FORMAT, "finished": finished, "sessions": list(sessions)}, indent=1) + "\n"
 
@@ -463,7 +463,7 @@ def parse_record(text: str) -> Tuple[float, List[Tuple[Session, Tuple[Result, ..
         raise ParseError("is not a stored result: %s" % (error or type(error).__name__)) from error
 
 
-def session_of(data: Mapping[str, Any]) -> Session:
+def session_of(data: Mapping[str, object]) -> Session:
     """Raises ParseError that names what is wrong."""
     known = {field.name for field in fields(Session)}
     try:
@@ -483,7 +483,7 @@ def session_of(data: Mapping[str, Any]) -> Session:
     return session
 
 
-def _result_of(data: Mapping[str, Any]) -> Result:
+def _result_of(data: Mapping[str, object]) -> Result:
     found = Result(**data)
     if found.test not in TESTS or not isinstance(found.figure, (int, float, type(None))):
         raise ParseError("result: test %r, figure %r" % (found.test, found.figure))

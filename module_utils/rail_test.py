@@ -60,7 +60,7 @@ class Rail:
 class Task:
     """All sessions of this host. given: the module's options. Raises ParseError and ReadError."""
 
-    def __init__(self, host: Host, given: Mapping[str, Any]) -> None:
+    def __init__(self, host: Host, given: Mapping[str, object]) -> None:
         self.host = host
         self.given = given
         self.tests: Sequence[str] = given["tests"]

@@ -61,7 +61,7 @@ class Acceptance:
 Entry = TypeVar("Entry", bound=Acceptance)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return the variable with the dates that YAML makes of ``until`` as text."""
     if not isinstance(value, (list, tuple)):
         return value

@@ -99,7 +99,7 @@ def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accused:
     return Accused(tuple(latest.values()), tuple(strangers), wrong)
 
 
-def _of_file(data: Any, file: str) -> Iterator[tuple[str, Accusation | str]]:
+def _of_file(data: object, file: str) -> Iterator[tuple[str, Accusation | str]]:
     """Host, and what it is accused of or why that is not known. Raises ValueError."""
     if not isinstance(data, dict):
         raise ParseError("it is no dictionary")
@@ -141,7 +141,7 @@ def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Accu
                 yield host, Accusation(host, finding, file, at, boot_id, good=good)
 
 
-def _is_good(said: Mapping[str, Any]) -> bool:
+def _is_good(said: Mapping[str, object]) -> bool:
     """Whether a search has found the host to be as fast with others as it has to be."""
     passed = said.get("passed_ids")
     return isinstance(passed, list) and localise_judge.NODE.at("host") in passed
@@ -168,7 +168,7 @@ def _told(test: localise_record.Measured) -> str:
     return printable("%s %s: %s of %.4g (%s)" % (test.kind, "+".join(test.hosts), figure, test.bar or 0, test.outcome))
 
 
-def _ended(run: Any) -> float | None:
+def _ended(run: object) -> float | None:
     """When the run that wrote the file ended."""
     ended = run.get("ended") if isinstance(run, dict) else None
     try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
@@ -155,7 +154,7 @@ def _size(value: object, where: str) -> int:
         raise ParseError(f"{where}: {error}") from error
 
 
-def _figure(value: Any, what: str) -> float:
+def _figure(value: object, what: str) -> float:
     # An int of a thousand digits is no float.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
         unit = "microseconds" if what.endswith("latency_us") else "GB/s"

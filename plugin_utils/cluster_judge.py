@@ -153,7 +153,7 @@ def _advised(finding: Finding, job: Mapping[str, Any]) -> Finding:
     return finding
 
 
-def subject(job: Mapping[str, Any]) -> str:
+def subject(job: Mapping[str, object]) -> str:
     """As a job's findings of our own have it: ``cluster all_reduce 8G 16 nodes``."""
     return str(job["name"])
 

@@ -239,7 +239,7 @@ def to_dict(record: Record) -> dict[str, Any]:
     return {"format": FORMAT, **data, "findings": [item.to_dict() for item in record.findings]}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, str):
         return printable(value[: answer.LINE])[: answer.LINE]
     if isinstance(value, Mapping):

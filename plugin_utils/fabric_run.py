@@ -154,7 +154,7 @@ def answer_of(host: str, of_host: Mapping[str, Any]) -> Answer:
 
 
 def hosts_of(
-    names: Iterable[str], of_hosts: Mapping[str, Mapping[str, Any]], last: Record | None
+    names: Iterable[str], of_hosts: Mapping[str, Mapping[str, object]], last: Record | None
 ) -> tuple[dict[str, Host], set[str]]:
     """By what the fabric knows each host of the inventory, and hosts of the run that did not say it now.
 
@@ -236,7 +236,7 @@ def marks(found: Iterable[tuple[tuple[End, ...], Finding]], sweeps: Iterable[Swe
     return tuple(marked.values())[: fabric_record.FINDINGS]
 
 
-def lacking(of_hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Host -> id of its own finding that a rail lacks a partition: it is the one that the fabric shows, too."""
     found = {}
     for host, of_host in of_hosts.items():

@@ -58,7 +58,7 @@ def valid(action: Any, module: str, ask: Callable[[], Mapping[str, Any]], backgr
     return kept
 
 
-def _error(given: Mapping[str, Any]) -> str:
+def _error(given: Mapping[str, object]) -> str:
     """What Python said of a module that broke off, without its traceback: ansible-core 2.19 has no message of it."""
     error = given.get("exception")
     said = str(getattr(getattr(error, "event", None), "msg", error or "")).strip().splitlines()

@@ -118,7 +118,7 @@ class _Reader:
         return tuple(found)
 
 
-def heard(host: str, registered: Any) -> tuple[dict[str, Any], list[View], str]:
+def heard(host: str, registered: object) -> tuple[dict[str, Any], list[View], str]:
     """The checked answer of a host, its views, and why there are none: "" where there is an answer."""
     if not isinstance(registered, dict) or not registered:
         return {}, [], "not asked in time"
@@ -136,7 +136,7 @@ def heard(host: str, registered: Any) -> tuple[dict[str, Any], list[View], str]:
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
-def build(registered: Mapping[str, Any], inventory: Sequence[str] = (), simulated: bool = False) -> dict[str, Any]:
+def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simulated: bool = False) -> dict[str, Any]:
     """registered: host -> what nccl_ras_info has returned there. inventory: as commands name it, after ``-i``.
 
     simulated: a host is one of the lab's.
@@ -197,7 +197,7 @@ def _known(answers: Mapping[str, Mapping[str, Any]]) -> nccl_hang.Known:
     return nccl_hang.Known(names, frozenset(answers.keys() - unread), processes)
 
 
-def _idle(found: Mapping[str, Any]) -> bool:
+def _idle(found: Mapping[str, object]) -> bool:
     """Nobody there uses NCCL, as far as its processes tell."""
     return not found["processes"] and not found["views"] and not found["silent"]
 

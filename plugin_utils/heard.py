@@ -29,7 +29,7 @@ class Heard:
             path.write_bytes(b"")
         self._path = path
 
-    def add(self, host: str, answer: Mapping[str, Any]) -> None:
+    def add(self, host: str, answer: Mapping[str, object]) -> None:
         data = zlib.compress(json.dumps([host, answer]).encode(), 1)
         with contextlib.suppress(OSError), self._path.open("ab") as stream:
             stream.write(_SIZE.pack(len(data)) + data)

@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Ch
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, roce_chain
 
 
-def of_host(variables: Mapping[str, Any]) -> HostInfo | None:
+def of_host(variables: Mapping[str, object]) -> HostInfo | None:
     """What the module rail_info has returned; None where it has not, or nothing that is valid."""
     registered = variables.get("rail_info_result")
     read = registered.get("info") if isinstance(registered, dict) else None
@@ -25,12 +25,12 @@ def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def rendered(value: Any, templar: Any) -> Any:
+def rendered(value: object, templar: Any) -> Any:
     """A variable with its templates filled in. Most hold none, which Ansible takes long to find out."""
     return value if _plain(value) else templar.template(value)
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     """Whether it is made of numbers, and of texts that cannot be templates. A vault's text is neither."""
     if not value or isinstance(value, (bool, int, float)):
         return True

@@ -73,7 +73,7 @@ def made_of(shared: object, what: str, make: Callable[[], Any]) -> Any:
     return known[1]
 
 
-def _remember(path: str, value: Any) -> Any:
+def _remember(path: str, value: object) -> Any:
     if len(_READ) >= _MOST:
         _READ.clear()
     _READ[path] = value

@@ -73,7 +73,7 @@ def join(results: Mapping[str, MutableMapping[str, Any]], files: Mapping[str, Fi
         _point(results, [*(end for end in ends if end.chassis), *told])
 
 
-def _heard(host: str, registered: Any) -> list[End]:
+def _heard(host: str, registered: object) -> list[End]:
     """[] where the role has no valid answer, which the verdict says."""
     try:
         said = answer.check(ROLE, registered).get("neighbours", []) if registered else []

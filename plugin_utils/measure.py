@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
@@ -201,11 +200,11 @@ def _ages(those: Sequence[Node] | Sequence[Left], now: float, max_age_days: floa
     return f"last measured {when}{old}" if len(those) == 1 else f"the oldest measured {when}{old}"
 
 
-def uses_slurm(values: Mapping[str, Any]) -> bool:
+def uses_slurm(values: Mapping[str, object]) -> bool:
     """Whether the inventory says of a node that Slurm gives it to jobs."""
     return "slurm" in (values["busbar_drain"], values["busbar_engine"]) or starts_steps(values)
 
 
-def starts_steps(values: Mapping[str, Any]) -> bool:
+def starts_steps(values: Mapping[str, object]) -> bool:
     """Whether programs on several nodes are steps of Slurm's."""
     return values["nccl_benchmark_scope"] != "node" and bool(values["nccl_benchmark_launcher"] == "srun")

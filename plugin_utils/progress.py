@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -395,14 +394,14 @@ def shown(text: str) -> str:
     return "\n".join(printable(line.expandtabs(8)) for line in text.splitlines())
 
 
-def failure(result: Mapping[str, Any]) -> str:
+def failure(result: Mapping[str, object]) -> str:
     """What a result says of a failure, as the node gave it: its message, and what else the module returned."""
     unsaid = "its failed_when is true" if result.get("failed_when_result") else "it failed without a message"
     message = result.get("msg") or result.get("censored") or result.get("reason") or unsaid
     return "\n".join([str(message), *details(result)])
 
 
-def details(result: Mapping[str, Any]) -> list[str]:
+def details(result: Mapping[str, object]) -> list[str]:
     """What a result says beside its message, as ``key: value``."""
     lines = []
     more = {

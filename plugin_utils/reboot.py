@@ -112,9 +112,9 @@ def untouched(of_host: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def decide(
     waiting: Sequence[str],
     max_disruption: str,
-    earlier: Mapping[str, Mapping[str, Any]],
+    earlier: Mapping[str, Mapping[str, object]],
     busy: Sequence[str] | None,
-    drain: Mapping[str, Any] | None = None,
+    drain: Mapping[str, object] | None = None,
 ) -> Decision:
     """Before a reboot. earlier: host -> its decision, for all hosts whose turn was before. busy: None where not known.
 
@@ -142,7 +142,7 @@ def decide(
     return Decision(True, tuple(waiting))
 
 
-def _lost(decision: Mapping[str, Any]) -> bool:
+def _lost(decision: Mapping[str, object]) -> bool:
     """What is no decision was made of a node that did not come back as it should."""
     found = answer.given(decision)
     return bool(found.get("failed")) or any(finding["check"] in _LOST for finding in found.get("findings") or [])

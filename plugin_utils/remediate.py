@@ -114,7 +114,7 @@ class Fresh:
     searched: bool = False
 
 
-def fresh(heard: Mapping[str, Any], boot_id: str = "") -> Fresh:
+def fresh(heard: Mapping[str, object], boot_id: str = "") -> Fresh:
     """heard: what fleet_audit has registered of a host, or host_audit as a task of its own."""
     if "roles" not in heard:
         return Fresh(silent=" ".join(str(heard.get("msg") or "it gave no answer").split())[:300])

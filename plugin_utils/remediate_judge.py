@@ -48,7 +48,7 @@ class Outcome:
         return not self.worse and all(proof.state == OK for proof in self.proofs)
 
 
-def with_measured(now: Fresh, measured: Mapping[str, Any] | None) -> Fresh:
+def with_measured(now: Fresh, measured: Mapping[str, object] | None) -> Fresh:
     """What the node says now, and what was measured on it meanwhile. measured: what nccl_benchmark has registered."""
     result = answer.given(measured)
     if "findings" not in result:

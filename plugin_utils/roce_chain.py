@@ -21,12 +21,12 @@ _CLASSES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_
 _LEVELS = ("NCCL_IB_SL", "UCX_IB_SL", "NVSHMEM_IB_SL", "EP_OVERRIDE_RDMA_SL")
 
 
-def settings(values: Mapping[str, Any]) -> dict[str, Any]:
+def settings(values: Mapping[str, object]) -> dict[str, Any]:
     """The site's roce_qos_* by the names that the module's options have."""
     return {name[len(PREFIX) :]: value for name, value in values.items() if name.startswith(PREFIX)}
 
 
-def disagreements(chain: Chain, variables: Mapping[str, Any]) -> list[str]:
+def disagreements(chain: Chain, variables: Mapping[str, object]) -> list[str]:
     """A sentence for each wrong link, empty where all agree.
 
     variables: NCCL_IB_TC and others that jobs get, also as PLACE.NCCL_IB_TC where sentences have to name one.

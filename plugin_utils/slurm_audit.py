@@ -98,7 +98,7 @@ def _may() -> dict[str, str]:
     return paths
 
 
-def _host(name: str, variables: Mapping[str, Any], templar: Any) -> _Host:
+def _host(name: str, variables: Mapping[str, object], templar: Any) -> _Host:
     question = host_audit.question_of([*suite.AUDITED], variables, templar)
     node = str(question.wanted["values"].get("drain_slurm_node") or variables["inventory_hostname_short"])
     if slurm_engine.NAME.fullmatch(node) is None:

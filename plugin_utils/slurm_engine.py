@@ -165,7 +165,7 @@ said({{"withheld": path}} if path else audit.run(steps, %r))
 """
 
 
-def main_of(questions: Mapping[str, Sequence[Mapping[str, Any]]], limit: float, seconds: float) -> str:
+def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: float, seconds: float) -> str:
     """The script's last lines, the same for all nodes: each finds its own question in a table.
 
     questions: node -> steps. The one that most nodes share is the first, and they are not in the table.

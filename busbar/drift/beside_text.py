@@ -17,7 +17,7 @@ LINES, STRIPS, NAMES = 12, 4, 60
 _MORE = "busbar report --html FILE or --json FILE has them"
 
 
-def lines(report: Mapping[str, Any], width: int) -> list[str]:
+def lines(report: Mapping[str, object], width: int) -> list[str]:
     """No line is longer than ``width``, names of hosts aside."""
     found: list[str] = []
     for section in (_fabric, _localised, _actions, _gate):

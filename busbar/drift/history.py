@@ -175,7 +175,7 @@ class History:
         hosts: Mapping[str, HostResult],
         marks: Mapping[str, Mapping[str, Mark]],
         classes: Mapping[str, str],
-        summary: Mapping[str, Any],
+        summary: Mapping[str, object],
         waived: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """Makes a night of the run. marks: host -> id of the finding -> mark, those carried over included."""
@@ -252,7 +252,7 @@ class History:
             self._db.execute(f"DELETE FROM json WHERE id NOT IN ({used})")
         self._db.execute("PRAGMA foreign_keys = ON")
 
-    def _once(self, data: Any) -> int:
+    def _once(self, data: object) -> int:
         """The row that holds the data: what a thousand hosts say every night is kept once."""
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(text.encode()).digest()
@@ -512,19 +512,19 @@ def _way_out(path: Path) -> str:
     )
 
 
-def _is(value: Any, *kinds: type) -> Any:
+def _is(value: object, *kinds: type) -> Any:
     if not isinstance(value, kinds):
         raise TypeError(f"{value!r:.80} is no {kinds[0].__name__}")
     return value
 
 
-def _among(value: Any, known: Sequence[str]) -> str:
+def _among(value: object, known: Sequence[str]) -> str:
     if value not in known:
         raise ValueError(f"{value!r:.80} is none of {', '.join(known)}")
     return str(value)
 
 
-def _moment(value: Any) -> datetime.datetime:
+def _moment(value: object) -> datetime.datetime:
     return datetime.datetime.strptime(_is(value, str), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.UTC)
 
 

@@ -29,7 +29,7 @@ COLUMNS = 24
 DETAILS = 6000
 
 
-def standing(data: Mapping[str, Any], template: str) -> str:
+def standing(data: Mapping[str, object], template: str) -> str:
     """A page without a script. data: ``r`` of the template."""
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'"
@@ -83,7 +83,7 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _embedded(data: Any) -> str:
+def _embedded(data: object) -> str:
     """JSON that cannot end the element it stands in."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -122,7 +122,7 @@ def _days(value: object) -> float:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else beside.OLD
 
 
-def _digest(variables: Mapping[str, Mapping[str, Any]]) -> str:
+def _digest(variables: Mapping[str, Mapping[str, object]]) -> str:
     """Tells two states of an inventory apart. Only what is the suite's counts: addresses and the like may change.
 
     variables: host -> variable -> value, as ansible-inventory prints them: a vault's values are not opened.

@@ -77,7 +77,7 @@ def _is_of_device(finding: Mapping[str, Any]) -> bool:
     return check in _ABSENT or (named and check.startswith(_CHECKS))
 
 
-def _is_lost(finding: Mapping[str, Any]) -> bool:
+def _is_lost(finding: Mapping[str, object]) -> bool:
     """Whether nvidia-smi itself reports that a GPU failed to answer."""
     return (finding["check"], finding["severity"]) == (judge_gpu.GPU_ANSWERS.id, "critical")
 
@@ -196,7 +196,7 @@ def _attempts(device: Device, beside: Beside) -> list[dict[str, str]]:
     ]
 
 
-def written(data: Mapping[str, Any], run: Run, nights: History, beside: Beside) -> tuple[dict[str, str], int]:
+def written(data: Mapping[str, object], run: Run, nights: History, beside: Beside) -> tuple[dict[str, str], int]:
     """Name of a file -> page, and the number of devices left out."""
     devices = wrong(data)
     return {one.file: render(page(one, run, nights, beside)) for one in devices[:PAGES]}, len(devices[PAGES:])

@@ -123,7 +123,7 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
 
 
 def _site(
-    given: Mapping[str, Any], folder: Path, size: str | None, tests: str | None, leaf_of: Mapping[str, str]
+    given: Mapping[str, object], folder: Path, size: str | None, tests: str | None, leaf_of: Mapping[str, str]
 ) -> Site:
     from ansible_collections.busbar.fabric.plugins.action import intent as files  # here: it loads Ansible
 

@@ -30,7 +30,7 @@ LONGEST_TIMEOUT = 3600
 Work = Callable[[Host, Mapping[str, Any], bool], Dict[str, Any]]
 
 
-def seconds(given: Mapping[str, Any]) -> float:
+def seconds(given: Mapping[str, object]) -> float:
     """The option tool_timeout. Raises ParseError."""
     found = given["tool_timeout"]
     if not 0 < found <= LONGEST_TIMEOUT:

@@ -258,7 +258,7 @@ def _may(lock: Optional[Lock], run: Run, minutes: int, over: str, dead: str) -> 
     return Answer(False, lock)
 
 
-def _write(path: str, data: Mapping[str, Any]) -> None:
+def _write(path: str, data: Mapping[str, object]) -> None:
     # Whole or not at all, and never through a link that somebody has laid there.
     new = path + ".new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)

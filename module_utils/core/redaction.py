@@ -37,7 +37,7 @@ def named(name: str) -> bool:
     return _NAME.search(name) is not None and not name.lower().endswith(("_file", "_path"))
 
 
-def among(value: Any, vaulted: Any = (), secret: bool = False) -> Iterator[str]:
+def among(value: object, vaulted: object = (), secret: bool = False) -> Iterator[str]:
     """The secret texts in variables: whatever lies below a name that says so, at any depth, and what is of the type
     ``vaulted``, whose ``str`` decrypts it."""
     if isinstance(value, vaulted):
@@ -71,7 +71,7 @@ def scrub(text: str, secrets: Tuple[str, ...]) -> str:
     return _without_userinfo(text) if ":/" in text or ":\\/" in text else text
 
 
-def scrub_all(value: Any) -> Any:
+def scrub_all(value: object) -> Any:
     """A copy of JSON's values in which no address of a text has a user and a password."""
     if isinstance(value, str):
         return scrub(value, ())

@@ -351,7 +351,7 @@ class Merged:
             ports,
         )
 
-    def _finished_port(self, node: Mapping[str, Any], number: int, port: Mapping[str, Any]) -> Port:
+    def _finished_port(self, node: Mapping[str, object], number: int, port: Mapping[str, object]) -> Port:
         peer, state = port.get("peer"), port.get("state")
         speed = port.get("speed")
         undecoded = not self.decodes_xdr and node["device_id"] in _XDR_DEVICES and speed in _OLD

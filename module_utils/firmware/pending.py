@@ -77,7 +77,7 @@ def parse(text: str) -> Dict[str, Waiting]:
         raise ParseError("no record of nic_firmware: %s" % type(error).__name__) from error
 
 
-def _waiting(entry: Mapping[str, Any]) -> Waiting:
+def _waiting(entry: Mapping[str, object]) -> Waiting:
     texts = [entry["boot"], entry["want"], entry["said"]]
     tried = entry["tried"]
     if not all(isinstance(text, str) for text in texts) or not isinstance(tried, list):

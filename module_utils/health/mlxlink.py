@@ -204,7 +204,7 @@ def _output(text: str) -> Tuple[Mapping[str, Any], str]:
     return (output if isinstance(output, dict) else {}), refused
 
 
-def _value(section: Mapping[str, Any], name: str, form: re.Pattern[str]) -> Optional[str]:
+def _value(section: Mapping[str, object], name: str, form: re.Pattern[str]) -> Optional[str]:
     """None where it is not there, or not available. Raises ParseError."""
     value = section.get(name)
     text = str(value).strip() if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None

@@ -201,7 +201,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def grown(port: Port, kept: Optional[Mapping[str, Any]]) -> Optional[Growth]:
+def grown(port: Port, kept: Optional[Mapping[str, object]]) -> Optional[Growth]:
     """Since a record of this port, in the same boot and of the same driver. kept: as in Record.ports.
 
     None where nothing is compared: there is none, it is of another card, or of a device that was made anew since.
@@ -218,7 +218,7 @@ def grown(port: Port, kept: Optional[Mapping[str, Any]]) -> Optional[Growth]:
     return Growth(counts, port.at - at, port.speed or (speed if isinstance(speed, str) else None), frozenset(reset))
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 

@@ -87,7 +87,7 @@ def parse(text: str) -> Kept:
         raise ParseError("is not a record of this suite: %.120s" % error) from error
 
 
-def _record(data: Mapping[str, Any]) -> Record:
+def _record(data: Mapping[str, object]) -> Record:
     history = [Event(_time(at), _text(boot), _text(gpu), _count(xid)) for at, boot, gpu, xid in data["history"]]
     ports = data["ports"]
     if not isinstance(ports, dict) or len(ports) > _DEVICES or not all(isinstance(one, dict) for one in ports.values()):
@@ -103,25 +103,25 @@ def _record(data: Mapping[str, Any]) -> Record:
     )
 
 
-def _counters(data: Any) -> Dict[str, Dict[str, int]]:
+def _counters(data: object) -> Dict[str, Dict[str, int]]:
     if len(data) > _DEVICES or any(len(counts) > _COUNTERS for counts in data.values()):
         raise ValueError("it has more counters than a node has")
     return {_text(of): {_text(name): _count(n) for name, n in counts.items()} for of, counts in data.items()}
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
         raise ValueError("%.40r is no count" % (value,))
     return value
 
 
-def _time(value: Any) -> float:
+def _time(value: object) -> float:
     if not 0 <= float(value) < 1e11:
         raise ValueError("%.40r is no time" % (value,))
     return float(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > _TEXT:
         raise ValueError("%.40r is no text of %d characters at most" % (value, _TEXT))
     return printable(value)
@@ -168,7 +168,7 @@ def _added(last: Record, now: Record) -> Dict[str, Any]:
     return found
 
 
-def _goes_on(last: Mapping[str, Any], now: Optional[Mapping[str, Any]]) -> bool:
+def _goes_on(last: Mapping[str, object], now: Optional[Mapping[str, object]]) -> bool:
     """Whether a port still has the card and the interface that it had."""
     return now is None or all(last.get(name) == now.get(name) for name in ("guid", "loaded"))
 

@@ -166,7 +166,7 @@ def _dicts(value: object, where: str) -> List[Dict[str, Any]]:
     return value
 
 
-def _value(entry: Mapping[str, Any], name: str) -> str:
+def _value(entry: Mapping[str, object], name: str) -> str:
     """``{"name": [{"value": "leaf-3"}]}``; "" where there is none."""
     found = _dicts(entry.get(name, []), name)
     return _text(found[0].get("value")) if found else ""
@@ -190,7 +190,7 @@ def _mfs(text: str) -> Optional[int]:
     return int(text) or None
 
 
-def _tlvs(entry: Mapping[str, Any]) -> Dict[int, Tuple[Sequence[int], ...]]:
+def _tlvs(entry: Mapping[str, object]) -> Dict[int, Tuple[Sequence[int], ...]]:
     found: Dict[int, Tuple[Sequence[int], ...]] = {}
     for group in _dicts(entry.get("unknown-tlvs", []), "unknown-tlvs"):
         for one in _dicts(group.get("unknown-tlv", []), "unknown-tlv")[:TLVS]:

@@ -129,7 +129,7 @@ _KERNEL_ARG = re.compile(r"[A-Za-z0-9_.-]{1,80}(=[A-Za-z0-9_.,:-]{1,200})?")
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]{0,80}")
 
 
-def _platform(top: Mapping[str, Any]) -> Dict[str, Any]:
+def _platform(top: Mapping[str, object]) -> Dict[str, Any]:
     """What a platform asks of the kernel, the driver and the NVLinks to other nodes."""
     found: Dict[str, Any] = {}
     if "nvlink_domain" in top:
@@ -187,7 +187,7 @@ def roce_rails(profile: Profile) -> int:
     return sum("Ethernet" in rail.link_layers for rail in profile.rails)
 
 
-def asked(given: Mapping[str, Any]) -> Profile:
+def asked(given: Mapping[str, object]) -> Profile:
     """What the options profile, profile_name and fabric of a module ask for. Raises ParseError."""
     return for_fabric(parse(given["profile"], given["profile_name"]), given["fabric"] or None)
 
@@ -213,7 +213,7 @@ def _gpus(data: object) -> GpuProfile:
     )
 
 
-def _rail(number: int, data: object, defaults: Mapping[str, Any], gpu_count: int) -> Rail:
+def _rail(number: int, data: object, defaults: Mapping[str, object], gpu_count: int) -> Rail:
     where = "rails[%d]" % number
     own = _mapping(data, where, {"pci", "paths", "rate_gbps", "link_layers", "pcie", "numa"}, {"paths"})
     entry = dict(defaults, **own)

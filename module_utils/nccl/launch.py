@@ -180,7 +180,7 @@ def wanted(given: Mapping[str, Any]) -> Launch:
     return Launch(kind, hosts, per_node, tuple(options), addresses, python)
 
 
-def _names(given: Mapping[str, Any], key: str) -> Tuple[str, ...]:
+def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
     names = given.get(key) or []
     if not isinstance(names, (list, tuple)) or len(names) > MOST_HOSTS:
         raise ParseError("launch.%s: is not a list of at most %d names" % (key, MOST_HOSTS))

@@ -38,7 +38,7 @@ class Guarded:
     rc: int = 0
 
 
-def options(given: Mapping[str, Any], job: Launch) -> Dict[str, Any]:
+def options(given: Mapping[str, object], job: Launch) -> Dict[str, Any]:
     """The options of the module, as perf_run.wanted takes them, for a run that ``job`` starts. Raises ParseError."""
     if given["launcher"]:
         raise ParseError("launcher and launch are both given; leave one of them out")

@@ -171,7 +171,7 @@ def parse_json(text: str) -> Result:
     )
 
 
-def _json_row(value: Any) -> Row:
+def _json_row(value: object) -> Row:
     row = expect(dict, value, "results")
     return Row(
         size=expect(int, row.get("size"), "size"),
@@ -183,7 +183,7 @@ def _json_row(value: Any) -> Row:
     )
 
 
-def _json_placement(value: Any) -> Optional[Placement]:
+def _json_placement(value: object) -> Optional[Placement]:
     if value is None:
         return None
     place = expect(dict, value, "out_of_place, in_place")
@@ -192,20 +192,20 @@ def _json_placement(value: Any) -> Optional[Placement]:
     return Placement(real(time), algbw, busbw, wrong, of_cpu="time" not in place)
 
 
-def expect(kind: Type[T], value: Any, what: str) -> T:
+def expect(kind: Type[T], value: object, what: str) -> T:
     """The value, which came out of JSON, where it is of that kind. what: its name there. Raises ParseError."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ParseError("%s is %s, expected %s" % (what, quoted(value), _KINDS[kind]))
     return value
 
 
-def quoted(value: Any) -> str:
+def quoted(value: object) -> str:
     """For a message: at most 60 characters of what Python would write for the value."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
 
 
-def real(value: Any) -> Optional[float]:
+def real(value: object) -> Optional[float]:
     """A finite number as it is; None for everything else, null and "nan" among it."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None

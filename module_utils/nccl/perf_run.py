@@ -243,7 +243,7 @@ def _run(data: Dict[str, Any], number: int, repeat: bool = False) -> Run:
     )
 
 
-def _depends(data: Any) -> Depends:
+def _depends(data: object) -> Depends:
     return {
         part: {item: expect(str, value, "depends") for item, value in expect(dict, items, "depends").items()}
         for part, items in expect(dict, data, "depends").items()

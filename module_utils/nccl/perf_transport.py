@@ -127,28 +127,28 @@ def parse(value: Any) -> Network:
         raise ParseError("network has no key %s" % error) from None
 
 
-def _table(value: Any, what: str) -> Dict[str, Any]:
+def _table(value: object, what: str) -> Dict[str, Any]:
     data = expect(dict, value, what)
     if len(data) > HOSTS:
         raise ParseError("%s has %d keys, expected at most %d" % (what, len(data), HOSTS))
     return data
 
 
-def _texts(value: Any, what: str) -> Tuple[str, ...]:
+def _texts(value: object, what: str) -> Tuple[str, ...]:
     return tuple(expect(str, one, what) for one in expect(list, value, what))
 
 
-def _count(value: Any, what: str) -> Optional[int]:
+def _count(value: object, what: str) -> Optional[int]:
     return None if value is None else expect(int, value, what)
 
 
-def _host(value: Any) -> HostTransport:
+def _host(value: object) -> HostTransport:
     data = expect(dict, value, "hosts")
     texts = (_texts(data[name], name) for name in ("devices", "without_gdr", "found"))
     return HostTransport(expect(int, data["ranks"], "ranks"), *texts)
 
 
-def _nvlink(value: Any) -> Optional[Nvlink]:
+def _nvlink(value: object) -> Optional[Nvlink]:
     # Earlier releases have not kept it.
     if value is None:
         return None
@@ -157,12 +157,12 @@ def _nvlink(value: Any) -> Optional[Nvlink]:
     return Nvlink(None if data["on"] is None else data["on"] is True, *texts)
 
 
-def _moved(value: Any) -> Moved:
+def _moved(value: object) -> Moved:
     data = expect(dict, value, "rails")
     return Moved(*(expect(int, data[name], name) for name in ("sent", "received")))
 
 
-def _findings(value: Any) -> Tuple[Finding, ...]:
+def _findings(value: object) -> Tuple[Finding, ...]:
     try:
         return tuple(from_dict(expect(dict, one, "findings")) for one in expect(list, value, "findings"))
     except ValueError as error:

@@ -166,7 +166,7 @@ def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Option
         raise ParseError("a rank says %r" % what)
 
 
-def _begin(data: Mapping[str, Any], host: str, rank: Optional[int]) -> Rank:
+def _begin(data: Mapping[str, object], host: str, rank: Optional[int]) -> Rank:
     near = data.get("near")
     if not isinstance(near, list) or not all(isinstance(name, str) and _DEVICE.fullmatch(name) for name in near[:16]):
         raise ParseError("near is %.80r" % (near,))
@@ -193,14 +193,14 @@ def _begin(data: Mapping[str, Any], host: str, rank: Optional[int]) -> Rank:
     )
 
 
-def _text(data: Mapping[str, Any], name: str, longest: int) -> str:
+def _text(data: Mapping[str, object], name: str, longest: int) -> str:
     value = data.get(name)
     if not isinstance(value, str) or len(value) > longest:
         raise ParseError("%s is %.80r" % (name, value))
     return value
 
 
-def _number(data: Mapping[str, Any], name: str, least: int = 0, most: int = 10**7) -> Optional[int]:
+def _number(data: Mapping[str, object], name: str, least: int = 0, most: int = 10**7) -> Optional[int]:
     value = data.get(name)
     if value is None:
         return None

@@ -168,7 +168,7 @@ def parse_json(text: str) -> Answer:
     )
 
 
-def _communicator(data: Any, number: int) -> Communicator:
+def _communicator(data: object, number: int) -> Communicator:
     where = "communicators[%d]" % number
     one = _dict(data, where)
     size = _whole(one.get("size"), where + ".size", 1, MOST_RANKS)
@@ -232,7 +232,7 @@ def _groups(of: Mapping[Any, List[int]]) -> Tuple[Group, ...]:
     return tuple(sorted(found, key=lambda group: (-group.number, str(group.value))))
 
 
-def _status(state: Mapping[str, Any], at: str) -> str:
+def _status(state: Mapping[str, object], at: str) -> str:
     """As the text names it."""
     if _flag(state.get("abort_flag"), at + ".status.abort_flag"):
         return ABORT
@@ -242,7 +242,7 @@ def _status(state: Mapping[str, Any], at: str) -> str:
     return RUNNING if state.get("init_state") == SUCCESS else INIT
 
 
-def _rank(entry: Mapping[str, Any], at: str, size: int, others: Mapping[int, Any]) -> int:
+def _rank(entry: Mapping[str, object], at: str, size: int, others: Mapping[int, object]) -> int:
     rank = _whole(entry.get("rank"), at + ".rank", 0, MOST_RANKS)
     if rank >= size:
         raise ParseError("%s.rank is %d, in a communicator of %d ranks" % (at, rank, size))
@@ -251,7 +251,7 @@ def _rank(entry: Mapping[str, Any], at: str, size: int, others: Mapping[int, Any
     return rank
 
 
-def _place(entry: Mapping[str, Any], at: str) -> Place:
+def _place(entry: Mapping[str, object], at: str) -> Place:
     host = _text(entry.get("host"), at + ".host", _HOST)
     return Place(
         host="" if host == "unknown" else host,
@@ -261,19 +261,19 @@ def _place(entry: Mapping[str, Any], at: str) -> Place:
     )
 
 
-def _dict(value: Any, where: str) -> Dict[str, Any]:
+def _dict(value: object, where: str) -> Dict[str, Any]:
     if not isinstance(value, dict):
         raise ParseError("%s is %s, expected an object" % (where, type(value).__name__))
     return value
 
 
-def _list(value: Any, where: str, most: int) -> List[Any]:
+def _list(value: object, where: str, most: int) -> List[Any]:
     if not isinstance(value, list) or len(value) > most:
         raise ParseError("%s is %s, expected a list of %d at most" % (where, type(value).__name__, most))
     return value
 
 
-def _whole(value: Any, where: str, low: int = 0, high: int = 1 << 31) -> int:
+def _whole(value: object, where: str, low: int = 0, high: int = 1 << 31) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         # A number of thousands of digits refuses to be written.
         shown = "a number out of bounds" if isinstance(value, int) and value not in (0, 1) else "%.60r" % (value,)
@@ -281,13 +281,13 @@ def _whole(value: Any, where: str, low: int = 0, high: int = 1 << 31) -> int:
     return value
 
 
-def _flag(value: Any, where: str) -> bool:
+def _flag(value: object, where: str) -> bool:
     if not isinstance(value, bool):
         raise ParseError("%s is %.60r, expected true or false" % (where, value))
     return value
 
 
-def _text(value: Any, where: str, pattern: re.Pattern[str]) -> str:
+def _text(value: object, where: str, pattern: re.Pattern[str]) -> str:
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
         raise ParseError("%s is %.60r, which it cannot be" % (where, value))
     return value

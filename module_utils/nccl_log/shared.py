@@ -28,7 +28,7 @@ class Shared:
         self._grown: Dict[Tuple[Any, ...], Tuple[Any, Any]] = {}
         self._counted: Dict[Tuple[int, Way, int], Tuple[Dict[Way, int], Dict[Way, int]]] = {}
 
-    def add(self, process: Process, name: str, value: Any) -> None:
+    def add(self, process: Process, name: str, value: object) -> None:
         """Into one of the process's sets."""
         there = getattr(process, name)
         if value in there or len(there) >= KINDS:
@@ -40,7 +40,7 @@ class Shared:
         else:
             setattr(process, name, self._grow(there, (value,), lambda: there | {value}))
 
-    def put(self, process: Process, name: str, key: Any, value: Any) -> None:
+    def put(self, process: Process, name: str, key: Any, value: object) -> None:
         """Into one of the process's mappings."""
         there = getattr(process, name)
         if there.get(key) == value or (key not in there and len(there) >= KINDS):
@@ -61,7 +61,7 @@ class Shared:
             remember(self._counted, (id(ways), way, more), known)
         return known[1]
 
-    def _grow(self, there: Any, came: Tuple[Any, ...], now: Callable[[], Any]) -> Any:
+    def _grow(self, there: Any, came: Tuple[object, ...], now: Callable[[], Any]) -> Any:
         known = self._grown.get((id(there), *came))
         if known is None:
             known = there, now()

@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 from ..core import trusted
 from ..core.check import Check
@@ -324,7 +324,7 @@ def _runtime(runtime: Optional[Runtime]) -> str:
     return "unknown" if runtime is None else " ".join(asdict(runtime).values())
 
 
-def _version(value: Any) -> str:
+def _version(value: object) -> str:
     if value is None:
         return "none"
     return " ".join(value) if isinstance(value, tuple) else str(value.version)

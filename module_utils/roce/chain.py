@@ -102,7 +102,7 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
 
 
 def _number(
-    values: Mapping[str, Any], name: str, least: int, most: int, errors: List[str], prefix: str = ""
+    values: Mapping[str, object], name: str, least: int, most: int, errors: List[str], prefix: str = ""
 ) -> Optional[int]:
     """A whole number from least to most; None where it is not given or wrong, and then errors has a sentence more."""
     value = values.get(name)
@@ -114,7 +114,7 @@ def _number(
     return int(value)
 
 
-def _priorities(values: Mapping[str, Any], name: str, errors: List[str]) -> Optional[Tuple[int, ...]]:
+def _priorities(values: Mapping[str, object], name: str, errors: List[str]) -> Optional[Tuple[int, ...]]:
     """A list of priorities, sorted, each once; None where it is not given or wrong, and then errors has a sentence."""
     value = values.get(name)
     if value is None:
@@ -125,7 +125,7 @@ def _priorities(values: Mapping[str, Any], name: str, errors: List[str]) -> Opti
     return tuple(sorted({int(one) for one in value}))
 
 
-def _map(values: Mapping[str, Any], errors: List[str]) -> Dict[int, int]:
+def _map(values: Mapping[str, object], errors: List[str]) -> Dict[int, int]:
     """dscp2prio: DSCP -> priority, without the entries that are wrong, for which errors has a sentence each.
 
     A DSCP may be text, for JSON knows no other keys.

@@ -80,7 +80,7 @@ class Want:
         return self.prio2buffer is not None or self.buffer_size is not None
 
 
-def _eight(given: Mapping[str, Any], name: str, most: int, errors: List[str]) -> Eight:
+def _eight(given: Mapping[str, object], name: str, most: int, errors: List[str]) -> Eight:
     value = given.get(name)
     if value is None:
         return None

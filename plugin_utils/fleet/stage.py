@@ -134,7 +134,7 @@ class Fleet:
 
 
 def _result(
-    host: str, of_host: Mapping[str, Any], found: Comparisons, there: set[str], expected: int
+    host: str, of_host: Mapping[str, object], found: Comparisons, there: set[str], expected: int
 ) -> dict[str, Any]:
     judged = found.judged.get(host, [])
     earlier = [
@@ -161,7 +161,7 @@ def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
     return finding if finding.ok or cause is None else replace(finding, because=cause)
 
 
-def _without_comparison(verified: Any) -> Any:
+def _without_comparison(verified: object) -> Any:
     """Return the result of verify without the comparison that it has made for its own tests."""
     if not isinstance(verified, Mapping) or not answer.is_valid(answer.ids, verified.get("passed")):
         return verified
