@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -103,10 +105,14 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
                 "findings": of_host["findings"],
                 "passed": of_host["passed"],
             }
-            # A host's name may hold a slash in an inventory, never in a file name.
-            name = host.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
-            (folder / f"{name}.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            results_folder.put(folder / f"{file_name(host)}.json", json.dumps(data, indent=1, sort_keys=True))
     return folder
+
+
+def file_name(host: str) -> str:
+    """Return the host's name, as it is where it can name a file, and else with what keeps it from being another's."""
+    plain = re.sub(r"[^\w.:@+-]", "_", host).lstrip(".")[:100]
+    return plain if plain == host else f"{plain}-{hashlib.sha256(host.encode()).hexdigest()[:8]}"
 
 
 def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:

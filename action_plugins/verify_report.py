@@ -92,6 +92,7 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
 def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
     """A new file; the link ``latest.json`` is moved to it when it is whole."""
     folder.mkdir(parents=True, exist_ok=True)
+    results_folder.refuse_planted(folder)
     data = {
         "format": FORMAT,
         "simulated": any(found["simulated"] for found in results.values()),

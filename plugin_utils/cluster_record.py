@@ -295,7 +295,7 @@ def write(results: str | Path, record: Record) -> Path:
     if len(text) >= LIMIT:
         raise ParseError("the record has more than %d MiB: measure fewer collectives or sizes at once" % (LIMIT >> 20))
     with results_folder.new(folder(results), record.finished) as made:
-        (made / NAME).write_text(text + "\n", encoding="utf-8")
+        results_folder.put(made / NAME, text)
     return made
 
 

@@ -167,7 +167,7 @@ def write(results: str | Path, record: Record) -> Path:
     if len(text) >= LIMIT:
         raise ParseError("the record of the fabric has more than %d MiB" % (LIMIT >> 20))
     with results_folder.new(folder(results), record.begun) as made:
-        (made / NAME).write_text(text + "\n", encoding="utf-8")
+        results_folder.put(made / NAME, text)
     _prune(folder(results), {made.name, record.before})
     return made
 

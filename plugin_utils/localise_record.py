@@ -241,11 +241,13 @@ def write(results: str | Path, record: Record, made: Path | None = None) -> Path
         raise ParseError("the record has more than %d MiB: search among fewer nodes at once" % (LIMIT >> 20))
     if made is None:
         with results_folder.new(folder(results), record.begun) as made:
-            (made / NAME).write_text(text + "\n", encoding="utf-8")
+            results_folder.put(made / NAME, text)
         return made
     new = made / f".{NAME}"
-    new.write_text(text + "\n", encoding="utf-8")
-    os.replace(new, made / NAME)
+    new.unlink(missing_ok=True)
+    with results_folder.removed_unless_written(new):
+        results_folder.put(new, text)
+        os.replace(new, made / NAME)
     return made
 
 

@@ -33,6 +33,7 @@ def new(parent: Path, now: float) -> Iterator[Path]:
     now: seconds since 1970, from which it is named. Raises OSError.
     """
     parent.mkdir(parents=True, exist_ok=True)
+    refuse_planted(parent)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     folder = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=parent))
     with removed_unless_written(folder):
@@ -40,6 +41,18 @@ def new(parent: Path, now: float) -> Iterator[Path]:
         link = folder / ".latest"
         link.symlink_to(folder.name)
         os.replace(link, parent / "latest")
+
+
+def refuse_planted(path: Path) -> None:
+    """Raise OSError for a link that another user has made: it would lead what is written here elsewhere."""
+    if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
+        raise OSError(errno.ELOOP, "it is a link that another user has made: remove it, or use another path", str(path))
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file that is new, so that no link is followed. Raises OSError."""
+    with open(path, "x", encoding="utf-8") as stream:
+        stream.write(text + "\n")
 
 
 @contextlib.contextmanager

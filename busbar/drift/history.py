@@ -89,7 +89,7 @@ class History:
         """For a run: makes the file where there is none. Raises HistoryError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            os.close(lock.opened(path))
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
             raise HistoryError(f"history {path} cannot be opened: {error}") from error

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
+
 # Seconds. Whoever looks whether a run lives has it for a moment.
 PATIENCE = 0.5
 
@@ -23,11 +25,17 @@ def beside(history: Path) -> Path:
     return history.with_name(history.name + ".lock")
 
 
+def opened(path: Path) -> int:
+    """Open a file to be written, which is made where there is none. Raises OSError, also for another user's link."""
+    results_folder.refuse_planted(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | (0 if path.is_symlink() else os.O_NOFOLLOW), 0o600)
+
+
 @contextlib.contextmanager
 def held(path: Path, note: str) -> Iterator[None]:
     """Holds the lock. The kernel takes it back from a process that was killed, so that none is ever stale."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = opened(path)
     try:
         deadline = time.monotonic() + PATIENCE
         while not _taken(descriptor, fcntl.LOCK_EX):

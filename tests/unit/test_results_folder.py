@@ -1,4 +1,4 @@
-"""On a full disk a new result is written whole or not at all."""
+"""A result is written whole or not at all, and through no link that another user has made."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import hang_report, verify_report
+from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark_report, verify_report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import kept, localise_record, results_folder, rma_record
+
+from busbar.drift import history, lock
 
 from .test_localise_record import RECORD
 from .test_verify import results
@@ -33,6 +35,7 @@ def report(path: Path) -> dict[str, Any]:
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "localise_record": lambda folder: localise_record.write(folder, RECORD),
+    "localise_record again": lambda folder: localise_record.write(folder, RECORD, folder),
     "verify_report": lambda folder: verify_report.write(folder, results()),
     "rma_record": lambda folder: rma_record.write(folder, {"host": "n1", "at": 0.0, "reason": "x" * 1000}),
     "hang_report": lambda folder: report(folder / "hang.json"),
@@ -73,3 +76,51 @@ def test_what_is_not_a_regular_file_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="regular"):
         results_folder.replace_file(tmp_path / "pipe", ["x"])
     assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
+
+
+def hold(path: Path) -> None:
+    with lock.held(path, "run of ann"):
+        pass
+
+
+def begin(path: Path) -> None:
+    with history.History.create(path):
+        pass
+
+
+# What is written -> the place of the link, and the writer, which is given that place.
+PLANTED: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "lock": ("lock", hold),
+    "history": ("history.sqlite", begin),
+    "results": ("localise", lambda link: localise_record.write(link.parent, RECORD)),
+    "rails": ("verify", lambda link: verify_report.write(link, results())),
+    "record again": (".localise.json", lambda link: localise_record.write(link.parent, RECORD, link.parent)),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to make another user's link needs root")
+@pytest.mark.parametrize("name", PLANTED)
+def test_nothing_is_written_through_a_link_of_another_user(name: str, tmp_path: Path) -> None:
+    place, write = PLANTED[name]
+    target = tmp_path / "target"
+    (target.mkdir if name in ("results", "rails") else target.touch)()
+    link = tmp_path / place
+    link.symlink_to(target)
+    os.lchown(link, 65534, 65534)
+    with contextlib.suppress(OSError, history.HistoryError):
+        write(link)
+    assert not (list(target.iterdir()) if target.is_dir() else target.read_bytes())
+
+
+def test_a_link_of_the_user_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    hold(tmp_path / "lock")
+    assert (tmp_path / "elsewhere").read_text() == "run of ann"
+
+
+def test_each_host_has_a_file_of_its_own_in_the_folder() -> None:
+    names = ["node01", "n1.rack-2", "n/1", "n_1", "../../x", "a b", "a\nb", "..", "x" * 300]
+    files = [nccl_benchmark_report.file_name(name) for name in names]
+    assert files[:2] == names[:2]
+    assert len(set(files)) == len(files)
+    assert all(0 < len(file) < 120 and file == os.path.basename(file) and file.isprintable() for file in files)
