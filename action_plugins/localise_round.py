@@ -276,8 +276,8 @@ class Search:
 
 def runs_of(of_host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What the node's own benchmark has measured now or before; [] where it said nothing that is valid."""
-    role = work.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK) or {}
-    runs = role.get("runs") or []
+    role = work.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
+    runs = work.mapping(role).get("runs") or []
     return runs if answer.is_valid(_RUNS, runs) else []
 
 

@@ -168,10 +168,12 @@ def answers(
     for job in jobs:
         name, head = str(job["name"]), str(job["head"])
         found = answer.given(said.get((head, name)), "nccl_perf")
+        if set(found.get("passed", ())) - found.get("evidence", {}).keys():
+            found = {"failed": True, "msg": answer.SAID + "evidence: a passed check has none"}
         if found and not found.get("failed") and "findings" in found:
             results[name] = found
             continue
-        last = [found, *(raw[head].get(each) or {} for each in ("nccl_cluster_done", "nccl_cluster_started"))]
+        last = [found, *(work.mapping(raw[head].get(each)) for each in ("nccl_cluster_done", "nccl_cluster_started"))]
         texts = [str(one["msg"]) for one in last if one.get("msg")]
         why = " ".join((texts or ["its task ended without an answer, or was not run"])[0].split())[:300]
         failures[name] = f"{head}: {why}"

@@ -77,7 +77,7 @@ def due(role: str, of_host: Mapping[str, Any]) -> bool:
 
 
 def _has_changed(role: str, of_host: Mapping[str, Any]) -> bool:
-    result = of_host.get(f"{role}_result") or {}
+    result = mapping(of_host.get(f"{role}_result"))
     return bool(result.get("changed") or result.get("reboot"))
 
 
@@ -94,7 +94,12 @@ def results(of_host: Mapping[str, Any], names: Sequence[str], first: str, nightl
         heard = {name: result for name, result in heard.items() if name not in _BY_NAME or not due(name, of_host)}
     own = {name: registered_by(name, of_host) for name in names if has_registered(name, of_host)}
     lock = of_host.get("node_lock_result") or {"skipped": True}
-    return heard | own | ({} if lock.get("skipped") else {"node_lock": lock})
+    return heard | own | ({} if mapping(lock).get("skipped") else {"node_lock": lock})
+
+
+def mapping(registered: Any) -> Answer:
+    """Return what a host has registered, {} where that is not a dictionary."""
+    return registered if isinstance(registered, Mapping) else {}
 
 
 def has_registered(role: str, of_host: Mapping[str, Any]) -> bool:
@@ -105,7 +110,7 @@ def has_registered(role: str, of_host: Mapping[str, Any]) -> bool:
 def registered_by(role: str, of_host: Mapping[str, Any]) -> Any:
     """That result. Of a role that is joined, where that failed, the failure."""
     result = of_host[_registered(role, of_host)]
-    if _is_joined(role) and isinstance(result.get("hosts"), dict):
+    if _is_joined(role) and isinstance(mapping(result).get("hosts"), dict):
         return result["hosts"].get(of_host["inventory_hostname"], Plan().result())
     return result
 

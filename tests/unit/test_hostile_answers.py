@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import (
     host_audit,
+    localise_round,
     nccl_benchmark_report,
+    nccl_cluster,
+    nccl_cluster_plan,
     nccl_tests_share,
     rail_ping_plan,
     verify,
@@ -41,10 +46,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from busbar.drift import runner
+from tests.localising import Cluster, Fault
+from tests.unit import test_cluster_plan_action, test_localise_round
 from tests.unit.test_answer import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
 
 DEEP: Any = "x"
@@ -294,6 +301,80 @@ def test_the_benchmark_and_its_table(said: Any, role: Any, run: Any) -> None:
         assert [row for row in rows if row.host == "good"] == alone
         nccl_benchmark.render(rows)
         verdict_action._busbw(registered if isinstance(registered, dict) else {})
+
+
+# A whole search or benchmark each: few of them.
+FEW = settings(EVERY, max_examples=20)
+SLOW = test_localise_round.perf(100.0, 200.0)
+NODE: dict[str, Any] = {
+    "nccl_cluster_member_result": test_cluster_plan_action.FACTS,
+    "nccl_cluster_stored": {"findings": [], "passed": [], "due": "x"},
+    "nccl_cluster_done": {"msg": "x"},
+    "nccl_benchmark_result": {"findings": [], "passed": [], "runs": [test_localise_round.RUN]},
+    "rail_info_result": test_localise_round.rails_of(1),
+    "localise_health": {"findings": [], "passed": []},
+    "node_lock_result": {"held": True, "holder": None, "findings": [], "passed": []},
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ActionBase, "run", lambda *_given: {})
+    for module in (localise_round, nccl_cluster, nccl_cluster_plan):
+        monkeypatch.setattr(module.display, "display", lambda *_given: None)
+
+
+def with_node(site: test_localise_round.Site, registered: Any) -> None:
+    """Have the first host register it, where it has the form that ``register`` gives."""
+    if isinstance(registered, dict):
+        site.raw["n0000"].update({key: value for key, value in registered.items() if key in NODE})
+
+
+@given(broken(NODE), broken(SLOW))
+@example({"nccl_benchmark_result": True}, SLOW)
+@example({"nccl_benchmark_result": ["x"], "node_lock_result": 1}, SLOW)
+@FEW
+def test_the_search_for_slow_nodes(registered: Any, said: Any) -> None:
+    site = test_localise_round.Site(Cluster(4, [Fault("receives slowly", "n0000", 3)], noise=False))
+    with_node(site, registered)
+    honest = site.measure
+
+    def measure(test: Any, asked: Mapping[str, Any]) -> None:
+        honest(test, asked)
+        for key in ("nccl_cluster_measured", "localise_rails_measured"):
+            for measured in site.raw["n0000"].get(key, [])[-1:]:
+                measured["result"] = said
+
+    site.measure = measure  # type: ignore[method-assign]
+    hosts = site.play()["hosts"]
+    assert all(hosts[name]["findings"] or hosts[name]["passed"] for name in site.raw)
+    json.dumps(hosts)
+
+
+PROVEN = {**MEASURED, "evidence": {MEASURED["passed"][0]: ["445 GB/s", "nccl-tests"]}}
+
+
+@given(broken(NODE), broken(PROVEN))
+@example({"nccl_cluster_done": ["x"], "node_lock_result": True}, None)
+@example({}, MEASURED)
+@FEW
+def test_the_benchmark_between_nodes(registered: Any, said: Any) -> None:
+    site = test_localise_round.Site(Cluster(4, noise=False))
+    for of_host in site.raw.values():
+        of_host["nccl_benchmark_result"] = {"findings": [], "passed": []}
+    with_node(site, registered)
+    plan = site.act(nccl_cluster_plan)
+    for of_host in site.raw.values():
+        of_host["nccl_cluster_plan_result"] = plan
+    for head, job in [pair for jobs in plan["rounds"] for pair in jobs.items()]:
+        site.raw[head].setdefault("nccl_cluster_measured", []).append({"name": job["name"], "result": said})
+    hosts = site.act(nccl_cluster)["hosts"]
+    states = {name: {finding["state"] for finding in hosts[name]["findings"]} for name in plan["measured"]}
+    found = answer.given(said, "nccl_perf")
+    if not found or found.get("failed") or "evidence" not in found:
+        assert all("unknown" in of_host for of_host in states.values())
+    assert all(answer.given(hosts[name]).get("findings") is not None for name in [*site.raw][1:])
+    json.dumps(hosts)
 
 
 @given(broken(BUILD))
