@@ -139,6 +139,16 @@ def test_a_role_that_fails_gives_the_node_back(node: Node, run: Play) -> None:
     assert not node.lock.exists()
 
 
+def test_a_node_that_dies_in_the_middle_is_in_the_verdict(node: Node, run: Play, tmp_path: Path) -> None:
+    """Not even its lock can be given back: it leaves the play, which has no other host."""
+    dead, python = tmp_path / "dead", tmp_path / "python"
+    node.tool.write_text(f"#!/bin/sh\ntouch {dead}\nexit 1\n")
+    python.write_text(f'#!/bin/sh\n[ ! -e {dead} ] || kill -9 $$\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    found = run("-e", f"ansible_python_interpreter={python}")
+    assert ("run.iommu", "unknown") in checks(found)
+
+
 def test_the_lock_of_another_control_node_is_broken_by_its_age_or_by_name(node: Node, run: Play) -> None:
     node.write(time.time() - 3600)
     for arguments in ([], ["-e", "busbar_lock_break=run-2"]):
