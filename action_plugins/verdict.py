@@ -181,7 +181,9 @@ class _Found:
         audit = work.answer(raw)
         values = (raw.get("busbar_intent") or {}).get("values", {})
         self.fleet.add(host, raw, audit)
-        self.off[host] = audit.get("off") or (expected.off(raw["busbar_intent"]) if values else {})
+        off = audit.get("off") or (expected.off(raw["busbar_intent"]) if values else {})
+        # Run by hand, verify.yml tests whatever busbar_verify is.
+        self.off[host] = {} if list(roles) == [suite.VERIFY] else off
         self.audited[host] = audit.get("evidence", "")
         first = roles[0] if roles and verdict.played(roles[0], variables) else "node_lock"
         own = [role for role in suite.ON_DEMAND if work.has_registered(role, raw)]

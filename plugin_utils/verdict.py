@@ -342,7 +342,7 @@ def _accepted(verdict: Verdict, width: int) -> list[str]:
 def not_ok(verdict: Verdict) -> str:
     """What the task fails with."""
     bad = [host.host for host in verdict.hosts if not host.ok]
-    return "not ok on %s; the table above says what and why" % (nodeset.brief(bad, SENTENCE) or "any host")
+    return "not ok on %s; the table above says what and why" % (printable(nodeset.brief(bad, SENTENCE)) or "any host")
 
 
 def _rows(verdict: Verdict) -> list[_Row]:

@@ -5,9 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand
 from ansible_collections.busbar.fabric.plugins.plugin_utils.verdict import judge, not_ok, render
+
+from .test_cluster_plan_action import host
 
 ROOT = Finding(
     "platform.rail_device", "rail 3", "drift", "critical", "a NIC", "none", "/sys", "every node waits", "reseat it"
@@ -130,6 +133,21 @@ def test_what_a_full_answer_holds_and_one_lacks_is_unknown(
     verdict = judge({"n1": {"nccl_conf": LINTED, role: answer}}, [role, "nccl_conf"], partial=False, off={"n1": off})
     found = [finding for finding in verdict.hosts[0].findings if finding is not ROOT and finding.check[:4] == "run."]
     assert [(f.state, f.check, f.have) for f in found] == ([("unknown", f"run.{role}", lacks)] if lacks else [])
+
+
+@pytest.mark.parametrize(("roles", "ok"), [(["verify"], False), (["verify", "mtu"], True)])
+def test_what_verify_by_hand_did_not_test_is_unknown_whatever_busbar_verify_is(roles: list[str], ok: bool) -> None:
+    lock = {"findings": [], "passed": ["lock.held[live]@the node"], "held": True}
+    raw: dict[str, Any] = {
+        **host(busbar_verify=False),
+        "node_lock_result": lock,
+        "mtu_result": GOOD,
+        "inventory_hostname": "n1",
+    }
+    raw["busbar_intent"]["benchmark_runs"] = []
+    found = verdict_action._Found()
+    found.add("n1", raw, None, roles, {}, nightly=False)
+    assert judge(found.results, roles, partial=False, off=found.off).ok is ok
 
 
 def test_what_ran_what_is_off_and_what_could_not_run_are_three_lists() -> None:
@@ -301,6 +319,10 @@ def test_terminal_escapes_do_not_reach_the_terminal() -> None:
     text = render(judge({"n1": {"x": bad(replace(ROOT, have="\x1b[2Jgone"))}}, ["x"], partial=False), check_mode=True)
     assert "\x1b" not in text
     assert "\\x1b" in text
+
+
+def test_a_host_whose_name_has_two_lines_is_named_in_one() -> None:
+    assert not_ok(judge({"a\nb": {}}, ["iommu"], partial=False)).isprintable()
 
 
 def test_worst_comes_first() -> None:
