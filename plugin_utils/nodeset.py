@@ -165,8 +165,8 @@ def _numbers(ranges: str) -> list[str]:
 def nameless(text: str | None, host: str) -> str | None:
     """What is said of a host without its name, for which ``it`` stands: of forty hosts alike it is the same text.
 
-    In a list (``node01,node02``) the name stays: that is the same list on each of its hosts.
+    In a list (``node01,node02``) the name stays: that is the same list on each of its hosts. So it does in a path.
     """
     if not text or not host or host not in text:
         return text
-    return re.sub(rf"(?<![\w.,-]){re.escape(host)}(?![\w-]|,\w)", "it", text)
+    return re.sub(rf"(?<![\w.,/-]){re.escape(host)}(?![\w/-]|,\w)", "it", text)

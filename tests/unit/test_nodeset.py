@@ -67,6 +67,7 @@ def test_what_is_no_nodeset_is_refused_with_the_text_in_the_message(text: str) -
         ("n1,n2", "n1,n2"),
         ("n0,n1", "n0,n1"),
         (None, None),
+        ("/lab/n1/hw is not a directory", "/lab/n1/hw is not a directory"),
     ],
 )
 def test_a_host_is_told_without_its_name(text: str | None, told: str | None) -> None:
