@@ -12,7 +12,6 @@ are GB/s (1e9 bytes), moments seconds since 1970.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -243,11 +242,7 @@ def write(results: str | Path, record: Record, made: Path | None = None) -> Path
         with results_folder.new(folder(results), record.begun) as made:
             results_folder.put(made / NAME, text)
         return made
-    new = made / f".{NAME}"
-    new.unlink(missing_ok=True)
-    with results_folder.removed_unless_written(new):
-        results_folder.put(new, text)
-        os.replace(new, made / NAME)
+    results_folder.replace_file(made / NAME, [text, "\n"])
     return made
 
 
