@@ -15,8 +15,7 @@ description:
     manager are one plane, which is swept once, under a lock of the host, within O(seconds).
   - These tools end with 0 also where most of the fabric did not answer. A sweep says whether it is complete, and in its
     C(problems) what is missing.
-  - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, with O(ufm) the answers of
-    UFM's REST, and asks no fabric.
+  - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, and asks no fabric.
   - Changes nothing, and clears no counter. The findings are only what the host itself can say; the control node judges
     what the sweeps show.
 options:
@@ -47,18 +46,6 @@ options:
   dumps:
     description:
       - Directory on the host with outputs of the tools, of any names; each folder in it is a plane of its own.
-    type: path
-    default: ""
-  ufm:
-    description: Address of UFM, such as V(https://ufm.example/ufmRest); only GET is sent to it.
-    type: str
-    default: ""
-  ufm_token:
-    description: Token for UFM; its address then ends with C(ufmRestV3).
-    type: str
-    default: ""
-  ufm_ca:
-    description: File with the certificates of who has signed UFM's; the system's where it is empty.
     type: path
     default: ""
 extends_documentation_fragment:
@@ -112,19 +99,14 @@ withheld:
   returned: success
 """
 
-import time
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import asked, diags, dumps, sweep, ufm
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.told import Told
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import asked, diags, dumps, sweep
 
-# Bytes of one answer of UFM.
-LARGEST_ANSWER = 256 << 20
 LONGEST = 3600
 SPEC: module.Spec = {
     "devices": {"type": "list", "elements": "str", "default": []},
@@ -133,9 +115,6 @@ SPEC: module.Spec = {
     "partitions": {"type": "bool", "default": False},
     "known": {"type": "list", "elements": "str", "default": []},
     "dumps": {"type": "path", "default": ""},
-    "ufm": {"type": "str", "default": ""},
-    "ufm_token": {"type": "str", "default": "", "no_log": True},
-    "ufm_ca": {"type": "path", "default": ""},
     **module.ROOTS,
 }
 
@@ -147,13 +126,10 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
     if not 0 < given["seconds"] <= LONGEST:
         raise ParseError("seconds is %g, expected up to %d" % (given["seconds"], LONGEST))
-    if bool(given["dumps"]) + bool(given["ufm"]) + bool(given["devices"]) > 1:
-        raise ParseError("devices, dumps and ufm are three ways to a sweep: give one of them")
+    if given["dumps"] and given["devices"]:
+        raise ParseError("devices and dumps are two ways to a sweep: give one of them")
     if given["dumps"]:
         found = list(dumps.read(host, given["dumps"]))
-        findings = asked.of_files(found)
-    elif given["ufm"]:
-        found = [ask_ufm(given)]
         findings = asked.of_files(found)
     else:
         reading = diags.read(
@@ -162,30 +138,6 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         found = list(reading.sweeps)
         findings = asked.judge(reading)
     return dict(Plan(tuple(findings)).result(), sweeps=[sweep.to_dict(one) for one in found])
-
-
-def ask_ufm(given: Mapping[str, Any]) -> sweep.Sweep:
-    """Raises ReadError."""
-    began = time.time()
-    base = given["ufm"].rstrip("/")
-    outputs: List[Tuple[str, Told]] = []
-    for resource in ufm.RESOURCES:
-        address = "%s/%s" % (base, resource)
-        try:
-            status, body = http_client.request(
-                address,
-                authorization="Basic %s" % given["ufm_token"] if given["ufm_token"] else "",
-                ca_file=given["ufm_ca"] or None,
-                seconds=given["seconds"],
-                limit=LARGEST_ANSWER,
-                proxies=True,
-            )
-        except http_client.HttpError as error:
-            raise ReadError(address, "gave no response: %s; see ufm, ufm_token and ufm_ca" % error) from error
-        if status != 200:
-            raise ReadError(address, "answered with %d" % status)
-        outputs.append(("ufm", ufm.parse(body.decode("utf-8", "replace"), address)))
-    return dumps.join(outputs, (), at=began)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ FIRMWARE = Check(
     severity="minor",
 )
 """Have all nodes of one PSID one firmware, that of `busbar_firmware` where it names one; asked where the sweep's source
-says firmware: UFM and ibdiagnet do"""
+says firmware: ibdiagnet does"""
 
 PARTITION = Check(
     "ib_fabric.partition",
@@ -99,10 +99,6 @@ def managers(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]
     if not seen:
         fix = f"run saquery SMIR -C {sweep.device or 'DEVICE'} on {on}, as root: SMState 3 is a master, 2 a standby"
         have = "the managers could not be listed"
-        if sweep.source == "ufm":
-            have = "UFM's REST does not list the managers"
-            fix += "; UFM itself says so on its page of the subnet manager: where that is watched, accept this finding"
-            fix += " (docs/drift.md)"
         return [_manager(plane, plane.label, "unknown", have, fix)], {}
     masters = sorted(guid for guid, one in seen.items() if one.state == MASTER)
     others = sorted(guid for guid, one in seen.items() if one.state == STANDBY)

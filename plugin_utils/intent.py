@@ -101,7 +101,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 LEAF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 PARTITION = re.compile(r"0x[0-9a-fA-F]{1,4}")
-UFM_HERE = re.compile(r"http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?(/|$)")
 ENGINE = re.compile(r"[A-Za-z0-9_-]{1,32}")
 DEVICE_PORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?")
 MOST_REPEATS = 100
@@ -456,13 +455,8 @@ def _fabric_errors(values: Mapping[str, Any]) -> list[str]:
     engine = values["busbar_fabric_routing_engine"]
     if engine and ENGINE.fullmatch(engine) is None:
         errors.append(f"busbar_fabric_routing_engine is {engine!r}, expected one engine such as 'ftree'")
-    if sum(bool(values[name]) for name in ("ib_fabric_devices", "ib_fabric_dumps", "ib_fabric_ufm")) > 1:
-        errors.append("ib_fabric_devices, ib_fabric_dumps and ib_fabric_ufm are three ways to a sweep: set one of them")
-    ufm = values["ib_fabric_ufm"]
-    if ufm and not ufm.startswith(("https://", "http://")):
-        errors.append(f"ib_fabric_ufm is {ufm!r}, expected an address such as https://ufm.example/ufmRestV3")
-    if values["ib_fabric_ufm_token"] and ufm.startswith("http://") and UFM_HERE.match(ufm) is None:
-        errors.append("ib_fabric_ufm would send ib_fabric_ufm_token in the clear: begin it with https://")
+    if values["ib_fabric_devices"] and values["ib_fabric_dumps"]:
+        errors.append("ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them")
     for name, least, most in (("ib_fabric_seconds", 1, 3600), ("ib_fabric_interval", 0, 86400)):
         if not least <= values[name] <= most:
             errors.append("%s is %d, expected seconds from %d to %d" % (name, values[name], least, most))

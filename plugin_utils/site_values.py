@@ -670,15 +670,6 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Directory on this node with outputs of infiniband-diags or `ibdiagnet2.db_csv`, each folder in it a"
             " plane; they are judged in place of a sweep.",
         ),
-        "ib_fabric_ufm": Value(
-            "str",
-            "",
-            says="Address of UFM, such as `https://ufm.example/ufmRestV3`, which this node asks in place of a sweep.",
-        ),
-        "ib_fabric_ufm_token": Value("str", "", says="Token for UFM; keep it in a vault.", private=True),
-        "ib_fabric_ufm_ca": Value(
-            "path", "", says="File on this node with the certificates of who has signed UFM's; empty: the system's."
-        ),
         "ib_fabric_seconds": Value("int", 120, says="Seconds for the sweep of one plane."),
         "ib_fabric_interval": Value(
             "int",

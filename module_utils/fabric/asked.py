@@ -119,6 +119,6 @@ def _logs(reading: Reading) -> List[Finding]:
 
 
 def of_files(sweeps: List[Sweep]) -> List[Finding]:
-    """Of dumps and of UFM nothing is asked of the node."""
+    """Return the finding of sweeps that were read from files."""
     have = "%d planes" % len(sweeps)
     return [ANSWER.judge("sweep", "ok", want="answers", have=have, source=sweeps[0].source if sweeps else "sweep")]

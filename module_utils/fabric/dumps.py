@@ -13,13 +13,13 @@ import re
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError
-from . import db_csv, iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, told, ufm
+from . import db_csv, iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, told
 from .sweep import Sweep
 from .told import Told
 
 # Bytes of one file: ibdiagnet's of 10,000 ports has some 40 MB.  Files of one plane, and planes of one directory.
 FILE, FILES, PLANES = 256 << 20, 200, 64
-_DB_CSV, _UFM = "db_csv", "ufm"
+_DB_CSV = "db_csv"
 # The first line of an output, or any that is of no other tool's.
 _SIGNS: Tuple[Tuple[str, re.Pattern[str]], ...] = (
     ("ibnetdiscover", re.compile(r"# Topology file: generated|vendid=0x|(?:Switch|Ca|Rt)\s*[0-9]+\s*\"[SHR]-")),
@@ -41,12 +41,10 @@ _PARSERS: Dict[str, Callable[[str, str], Told]] = {
     "opensm.log": subnet_manager.parse_log,
     "unhealthy ports": subnet_manager.parse_unhealthy,
     _DB_CSV: db_csv.parse,
-    _UFM: ufm.parse,
 }
-_COUNTING = ("ibqueryerrors", _DB_CSV, _UFM)
+_COUNTING = ("ibqueryerrors", _DB_CSV)
 # What a tool says on stderr where that was caught, too, and a shell's prompt before a command.
 _STDERR = re.compile(r"ibwarn: |ibpanic: |.*\bumad \(DR path|.*\bbad status [0-9]+|[a-z]+: iberror: ")
-_JSON = re.compile(r"\s*(?:\{|\[\s*[\[{\]])")
 _PROMPT = re.compile(r"(?:\[[^\]]+@[^\]]+\]|[\w.-]+@[\w.-]+:\S*)? ?[#$] .*")
 
 
@@ -97,7 +95,7 @@ def _plane(host: Host, folder: str) -> Optional[Sweep]:
 def join(outputs: Sequence[Tuple[str, Told]], problems: Sequence[Problem], at: float) -> Sweep:
     """One sweep of outputs, each with the name of its tool. The topology is believed first: it knows nodes by name."""
     tools = [tool for tool, _said in outputs]
-    order = ["ibnetdiscover", _DB_CSV, _UFM, "iblinkinfo", "ibnetdiscover -p", "sminfo", "saquery SMIR", "opensm.log"]
+    order = ["ibnetdiscover", _DB_CSV, "iblinkinfo", "ibnetdiscover -p", "sminfo", "saquery SMIR", "opensm.log"]
     order.append("unhealthy ports")
     merged = merge.Merged()
     said = [one for name in order for tool, one in outputs if tool == name]
@@ -106,15 +104,12 @@ def join(outputs: Sequence[Tuple[str, Told]], problems: Sequence[Problem], at: f
     counting = [one for tool, one in outputs if tool in _COUNTING and (one.counters or tool == "ibqueryerrors")]
     if counting:
         merged.count(counting)
-    known = {tool for tool in tools if tool in (_DB_CSV, _UFM)}
-    source = known.pop() if len(set(tools)) == 1 and known else "dumps"
+    source = _DB_CSV if set(tools) == {_DB_CSV} else "dumps"
     return merged.sweep(said, problems, at=at, source=source)
 
 
 def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, Told]]:
     """Each output in a text, by the name of its tool. What is of none is added to problems."""
-    if _JSON.match(text):
-        return [(_UFM, ufm.parse(text, source))]
     found: List[Tuple[str, Told]] = []
     nobodys: List[str] = []
     outputs, complaints_of_none = _outputs(text.splitlines(), nobodys)

@@ -34,7 +34,7 @@ LANE_GBPS = {
 SPEEDS = tuple(LANE_GBPS)
 EXITED = "Exiting SM"
 MANAGER_STATES = ("unknown", "not_active", "discovering", "standby", "master")
-SOURCES = ("infiniband-diags", "dumps", "db_csv", "ufm")
+SOURCES = ("infiniband-diags", "dumps", "db_csv")
 # A subnet has 48K unicast LIDs; a port number and a key's index are bytes, or little more.
 MOST_NODES, MOST_PORTS, MOST_PORT_NUMBER, MOST_LID = 50000, 400000, 254, 0xFFFF
 MOST_PROBLEMS, MOST_KEYS, MOST_COUNTERS, MOST_SETS, MOST_EVENTS = 1000, 1024, 128, 8192, 256

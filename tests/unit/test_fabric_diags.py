@@ -248,9 +248,6 @@ GIVEN = {
     "partitions": False,
     "known": [],
     "dumps": "",
-    "ufm": "",
-    "ufm_token": "",
-    "ufm_ca": "",
 }
 
 
@@ -268,7 +265,7 @@ def test_what_the_module_answers_passes_the_gate(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"seconds": 0.0}, {"seconds": 1e9}, {"dumps": "/x", "ufm": "https://y"}, {"dumps": "/x", "devices": ["a:1"]}],
+    [{"seconds": 0.0}, {"seconds": 1e9}, {"dumps": "/x", "devices": ["a:1"]}],
 )
 def test_options_that_contradict_each_other_are_refused(node: Node, wrong: dict[str, object]) -> None:
     with pytest.raises(ParseError):

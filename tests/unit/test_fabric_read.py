@@ -26,7 +26,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
     subnet_manager,
     sweep,
     told,
-    ufm,
 )
 
 FOLDER = Path(__file__).parent / "fabric"
@@ -398,7 +397,7 @@ def test_a_switchs_sum_is_no_port() -> None:
     assert found.counters[LEAF1, 2] == {"SymbolErrorCounter": 120, "LinkDownedCounter": 255}
 
 
-# -- ibdiagnet and UFM: by hand, after their manuals -----------------------------------------------------------------
+# -- ibdiagnet: by hand, after its manual ----------------------------------------------------------------------------
 
 CSV = f"""# ibdiagnet
 START_NODES
@@ -506,48 +505,6 @@ def test_what_ibdiagnet_did_not_write_is_named(before: str, after: str, said_of_
     assert found.complete == ("rate" in said_of_it)
 
 
-def _ufm_port(guid: str, number: int, peer: str, **more: object) -> dict[str, object]:
-    return {
-        "guid": guid,
-        "name": f"{guid}_{number}",
-        "number": number,
-        "systemID": guid,
-        "peer": peer,
-        "lid": 4,
-        "logical_state": "Active",
-        "physical_state": "Link Up",
-        "active_speed": "NDR",
-        "active_width": "4x",
-        "supported_speed": ["HDR", "NDR"],
-        "supported_width": ["1x", "4x"],
-        "node_description": f"{guid}:{number}",
-        **more,
-    }
-
-
-def test_ufms_lists_are_one_sweep() -> None:
-    ports = [
-        _ufm_port(LEAF1, 1, f"{HOST[1]}_1", description="Switch IB Port"),
-        _ufm_port(LEAF1, 2, "N/A", logical_state="Down", physical_state="Polling", description="Switch IB Port"),
-        _ufm_port(HOST[1], 1, f"{LEAF1}_1", monitoring_counters_info={"SymbolErrorCounter": 7, "Other": 1}),
-    ]
-    system = {"guid": LEAF1, "type": "switch", "system_name": "leaf1", "fw_version": "31.2012", "psid": "MT_1"}
-    # A host is a system of all its HCAs, and no node.
-    host = {"guid": "00000000000000ff", "type": "host", "system_name": "node001"}
-    outputs = [("ufm", ufm.parse(json.dumps(rows))) for rows in ([system, host], ports)]
-    found = dumps.join(outputs, (), 1.0)
-    assert (found.complete, found.source) == (True, "ufm")
-    assert list(found.links()) == [(HOST[1], 1, LEAF1, 1)]
-    nodes = found.by_guid()
-    assert set(nodes) == {LEAF1, HOST[1]}
-    assert (nodes[LEAF1].kind, nodes[LEAF1].firmware, nodes[HOST[1]].kind) == ("switch", "31.2012", "ca")
-    [port] = nodes[HOST[1]].ports
-    assert (port.state, port.rate, port.speed_supported) == ("active", 400, "NDR")
-    assert port.counters["SymbolErrorCounter"] == 7
-    for wrong in ("", "[", "[1]", '{"error": "x"}', '[{"guid": 1, "logical_state": []}]', "[" * 5000):
-        assert not dumps.join([("ufm", ufm.parse(wrong))], (), 1.0).complete
-
-
 # -- a directory of outputs ------------------------------------------------------------------------------------------
 
 
@@ -647,7 +604,6 @@ def _mangled(text: str, by: random.Random) -> str:
 def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     by = random.Random(seed)
     texts = [CSV, *(path.read_text() for path in sorted(FOLDER.rglob("*.txt")))]
-    texts.append(json.dumps([_ufm_port(LEAF1, number, f"{HOST[1]}_1") for number in range(3)]))
     problems: list[Problem] = []
     outputs = []
     for number, text in enumerate(by.sample(texts, 5)):
