@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar diagnose``: what happened to a job and what to do about it, out of its NCCL_DEBUG output.
 
-Exit code 0: nothing wrong is in the log. 1: findings, what the log cannot tell among them. 2: no log was read.
+Exit code 0: nothing wrong is in the log. 1: findings, what the log cannot tell among them. 2: no log was read, or it is
+of RCCL or of an NCCL before 2.18, which are not judged.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
         print(json.dumps(report(log, jobs, findings), indent=1))
     else:
         print(render(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty(), everything))
+    if nccl_judge.not_judged(log, jobs):
+        return 2
     if not log.info and not log.warnings and not log.failures and not log.quotes.all and not log.programs.waiting:
         return 2
     return code or int(any(not finding.ok for finding in findings))

@@ -94,6 +94,9 @@ def render(
 
     everything: without limits of how much of it is printed.
     """
+    unsupported = nccl_judge.not_judged(log, jobs)
+    if unsupported:
+        return "\n".join(_wrapped(f"verdict: not judged: this is a log of {unsupported}", width))
     lines = []
     for job in jobs:
         lines += _wrapped(_about(job, log), width)

@@ -41,4 +41,4 @@ def follows(job: Job, one: Reported) -> str:
 
 
 # Warnings after which a communicator is as good as before.
-_ADVICE = ("event", "ras", "fallback", "libfabric", "gdrcopy", "value", "rccl_host")
+_ADVICE = ("event", "ras", "fallback", "libfabric", "gdrcopy", "value")

@@ -58,7 +58,7 @@ def said_again(one: Reported, behind: Reported) -> bool:
 
 
 def named_again(one: Reported, behind: Reported) -> bool:
-    """Whether an error of CUDA or HIP is that of the call which the warning before it names, of the same thread."""
+    """Whether an error of CUDA is that of the call which the warning before it names, of the same thread."""
     return (
         behind.failure.kind == "cuda"
         and one.failure.kind == "peer_access"

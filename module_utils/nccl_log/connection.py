@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The line of a connection between two ranks, as NCCL up to 2.32 and RCCL print it, and as people cut it."""
+"""The line of a connection between two ranks, as NCCL 2.18 to 2.32 print it, and as people cut it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from .events import Channel, Network
 
 # What somebody has left out.
 _CUT = r" ?(?:\.{2,}|\u2026)"
-# Ring: up to 2.6. What RCCL adds stands behind the path.
 LINE = (
-    r"(?:Channel|Ring) (?P<channel>\d{1,4})(?:/\S{1,6})? : (?P<source>\d{1,8})(?:\[[0-9a-f]{1,16}\])? -> "
+    r"Channel (?P<channel>\d{1,4})(?:/\S{1,6})? : (?P<source>\d{1,8})(?:\[[0-9a-f]{1,16}\])? -> "
     r"(?P<target>\d{1,8})(?:\[[0-9a-f]{1,16}\])?(?: \[(?P<side>send|receive)\])?(?:" + _CUT + r")? +via "
     r"(?P<path>\S.{0,79}?)(?: comm 0x[0-9a-f.]{0,16}(?: nRanks \d{0,8})?)?(?P<cut>" + _CUT + r".{0,200})?$"
 )
@@ -25,7 +24,7 @@ WHOLE = (
     r"(?P<kind>P2P|SHM)/(?P<how>[^\s.]{1,60}))$"
 )
 # A connection of which no more is left than that it is over a network.
-NETWORK = r"(?:Channel|Ring|\.\.\.) .{0,80}?\bvia NET/(?P<name>[A-Z][^/]{0,39})/\d"
+NETWORK = r"(?:Channel|\.\.\.) .{0,80}?\bvia NET/(?P<name>[A-Z][^/]{0,39})/\d"
 _NAMED = re.compile(r"NET/(?P<name>[A-Z][^/]{0,39})/\d")
 _NET = re.compile(
     r"NET/(?P<net>.{1,40}?)/(?P<device>\d{1,5})(?:\((?P<proxy>\d{1,8})\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?:/Shared)?$"
@@ -49,9 +48,6 @@ def said(line: Match[str]) -> Union[Channel, Network, None]:
     """What a match of LINE says; of a path with more behind it the network alone, None of a way that nobody knows."""
     path = line.group("path")
     peers = int(line.group("source")), int(line.group("target"))
-    if path.startswith("direct shared memory"):
-        # Up to 2.10.
-        return Channel("shm", "direct", *peers, path=path)
     local = _LOCAL.match(path)
     if local is not None:
         return Channel(local.group("kind").lower(), local.group("how"), *peers, path=path)

@@ -23,13 +23,6 @@ _NO_KERNELS = (
     " framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` or"
     " `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded",
 )
-_NO_CODE = (
-    "as a rule this build of RCCL, or of the program, has no code for this model of GPU (gfx...): nothing of it can"
-    " run there, from the first call on",
-    "`rocminfo | grep gfx` says what the GPU is: take a build of RCCL and of the framework for it (own builds:"
-    " AMDGPU_TARGETS, GPU_TARGETS, PYTORCH_ROCM_ARCH), and see by `grep librccl /proc/PID/maps` which library is"
-    " loaded; a GPU that is not among those supported may run the code of a near one by HSA_OVERRIDE_GFX_VERSION",
-)
 _DRIVER = (
     "the GPU's driver is older than the CUDA that NCCL or the program was built for",
     "`nvidia-smi` on the node says the driver and the newest CUDA that it runs: a newer driver there (a"
@@ -40,11 +33,6 @@ _BUSY = (
     "CUDA gives this process no GPU: as a rule another process has it alone, or the driver wants it reset",
     "on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are left over,"
     " `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it",
-)
-_HIP = (
-    "a call of HIP, AMD's CUDA, failed: it may be a kernel, the GPU or its driver, and told at a later call",
-    "`dmesg -T | grep -i amdgpu` and `rocm-smi` on the node; else run it with AMD_SERIALIZE_KERNEL=3 to see"
-    " which kernel it is",
 )
 # CUDA's words, or their beginning -> why, and what to do.
 _ERRORS: Dict[str, Tuple[str, str]] = {
@@ -72,7 +60,6 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "invalid device function": _NO_KERNELS,
     "no kernel image": _NO_KERNELS,
     "device kernel image is invalid": _NO_KERNELS,
-    "invalid kernel file": _NO_CODE,
     "invalid resource handle": (
         "as a rule a stream, event or handle of another GPU or of an earlier, failed context was used",
         "see whether something failed before it; else whether each process sets its GPU (torch.cuda.set_device)"
@@ -125,12 +112,9 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
 }
 
 
-def look_after(words: str, text: str) -> Optional[Tuple[str, str]]:
-    """Why, and what to do, of an error in CUDA's words. text: all of the line."""
-    said = next((said for begin, said in _ERRORS.items() if words.startswith(begin)), None)
-    if "HIP error" in text or "HIP failure" in text:
-        return _NO_CODE if said in (_NO_KERNELS, _NO_CODE) else _HIP
-    return said
+def look_after(words: str) -> Optional[Tuple[str, str]]:
+    """Why, and what to do, of an error in CUDA's words."""
+    return next((advice for begin, advice in _ERRORS.items() if words.startswith(begin)), None)
 
 
 _ASKED = re.compile(

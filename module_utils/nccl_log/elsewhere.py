@@ -33,7 +33,7 @@ _BAR = ("it/s", "s/it", "%|")
 _DIED = re.compile(r"terminated with exception: CUDA error: (?P<error>.{1,80})")
 # Of PyTorch, and of programs that write as NCCL and NVSHMEM do.
 _CUDA = re.compile(
-    r"(?:CUDA error|HIP error|[Cc]uda failure)(?:: | (?:\S{1,200} )?')(?P<error>"
+    r"(?:CUDA error|[Cc]uda failure)(?:: | (?:\S{1,200} )?')(?P<error>"
     r"CUDA driver version is insufficient for CUDA runtime version|[a-z][a-z ,-]{5,80}(?:ECC|CUDA)?[a-z -]{0,60})"
 )
 _EXIT = (
@@ -317,7 +317,7 @@ _SAYS: Tuple[Tuple[str, Callable[[str], Optional[Failure]]], ...] = (
     ("mismatch between collectives", lambda line: Failure("mismatch", line.strip()[:1500], "PyTorch")),
     ("o algorithm/protocol", lambda line: failure(_text(line))),
     ("bus error encountered", lambda line: failure(_text(line))),
-    *((mark, _cuda) for mark in ("CUDA error", "HIP error", "uda failure")),
+    *((mark, _cuda) for mark in ("CUDA error", "uda failure")),
     *((mark, _store) for mark in ("store->get", "client socket has", "DistStoreError", "waiting for clients")),
     *((mark, _store) for mark in ("on SocketImpl", "server socket has", "RendezvousConnection", "RendezvousTimeout")),
     *((mark, _stuck) for mark in ("watchdog got stuck", "Heartbeat monitor", "watchdog hang")),

@@ -15,11 +15,10 @@ Form = Tuple[Optional[Tuple[int, int]], Optional[Tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Version:
-    """nccl: ``2.28.9``.   cuda: ``13.0``, what the library was built for; "" of RCCL, and where it is cut off."""
+    """nccl: ``2.28.9``.   cuda: ``13.0``, what the library was built for; "" where it is cut off."""
 
     nccl: str
     cuda: str
-    rccl: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,6 @@ POSSIBLE = {
         "cuda",
         "no kernel image is available for execution on the device",
     ): "this NCCL, or the program, has no kernels for this GPU: a build for it is needed (nccl-tests: NVCC_GENCODE)",
-    ("cuda", "invalid kernel file"): "this RCCL, or the program, has no code for this GPU (gfx...), or a library of"
-    " another build was loaded",
     ("cuda", "device kernel image is invalid"): "this NCCL, or the program, has no kernels for this GPU, or its file is"
     " broken",
     (

@@ -257,7 +257,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "read it with the plugin's lines above it; see whether NCCL goes on, and what the peers' logs say at that time",
     ),
     ("fallback", "cuMem"): (
-        "NCCL's or RCCL's memory by cuMem is not available here: NCCL goes on with the older way, no failure by itself",
+        "NCCL's memory by cuMem is not available here: NCCL goes on with the older way, no failure by itself",
         "nothing for the job; NCCL_CUMEM_ENABLE=0 does not ask for it",
     ),
     ("mismatch", "PyTorch"): (
@@ -403,7 +403,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " nodes",
     ),
     ("peer_access", ""): (
-        "memory that GPUs or processes were to share was refused, by CUDA or HIP",
+        "memory that GPUs or processes were to share was refused by CUDA",
         "`nvidia-smi topo -p2p r` on the node; several processes of a job on a node need a common IPC and PID"
         " namespace (docker --ipc=host), and each has to see all of the job's GPUs there",
     ),
@@ -463,10 +463,6 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "NCCL found its own state in disorder: a fault of NCCL or of a plugin, memory that the program has overwritten,"
         " or what is left after another failure",
         "mend other failures of this log first; none: try another release of NCCL, and report it with the whole log",
-    ),
-    ("rccl_host", ""): (
-        "RCCL names a setting of the host or of the job that AMD asks for: by itself it is advice, and no failure",
-        "set it as the line says: on the kernel's command line, by sysctl, or in the job's environment",
     ),
     ("nvml", ""): (
         "the NVIDIA management library (NVML) was not there, or did not answer as NCCL needs it",
@@ -573,7 +569,7 @@ BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
         r"\(type = 2\)",
         "the plugin runs and has its device; memory of a GPU was not registered with it, without which there is no"
         " GPUDirect RDMA",
-        "see whether libfabric's provider, the NIC's driver and CUDA or ROCm of this job fit each other (`fi_info -v`"
+        "see whether libfabric's provider, the NIC's driver and CUDA of this job fit each other (`fi_info -v`"
         " has to name FI_HMEM); as a test run without GPUDirect RDMA: NCCL_NET_GDR_LEVEL=LOC",
     ),
     (
@@ -652,7 +648,6 @@ CHECKS = {
     "device_api": USAGE,
     "confidential": WARNING,
     "internal": WARNING,
-    "rccl_host": SETTING,
     "system": WARNING,
     "xid": CUDA,
     "sxid": FABRIC_MANAGER,
@@ -674,7 +669,7 @@ CHECKS = {
 # What is no failure by itself: the first failure is another one, where there is one.
 MERELY = (
     *("plugin_warning", "plugin_waits"),
-    *("warning", "no_pci_device", "driver_functions", "nvml", "value", "gdrcopy", "rccl_host", "confidential"),
+    *("warning", "no_pci_device", "driver_functions", "nvml", "value", "gdrcopy", "confidential"),
     *(
         "internal",
         "topology",
@@ -690,7 +685,7 @@ MERELY = (
     ),
 )
 # What is minor, whatever else is there.
-MINOR = ("event", "ras", "libfabric", "value", "gdrcopy", "rccl_host", "fallback")
+MINOR = ("event", "ras", "libfabric", "value", "gdrcopy", "fallback")
 # What is not told to be wrong.
 OPEN = (
     "plugin_warning",

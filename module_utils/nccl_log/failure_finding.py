@@ -240,7 +240,7 @@ def _why_and_fix(case: Case, stage: str, came: str) -> Tuple[Optional[str], Opti
         _by_words(case) or OWN.get((kind, failure.code)) or OWN.get((kind, code)) or OWN.get((kind, "")) or (None, None)
     )
     if kind == "cuda":
-        why, fix = cuda_errors.look_after(failure.code, failure.text) or (why, fix)
+        why, fix = cuda_errors.look_after(failure.code) or (why, fix)
         if cuda_errors.absurd(failure.text):
             why, fix = "a program asked for more memory than the GPU has in all", _SIZE
         elif _proven(case):

@@ -22,7 +22,7 @@ _UNREACHABLE = ("timed out", "nreachable", "No route", "Host is down")
 
 # Kinds of which each code is a finding of its own.
 _BY_CODE = (
-    *("completion", "cuda", "port", "net_plugin", "fabric_manager", "verbs", "registration", "xid", "rccl_host"),
+    *("completion", "cuda", "port", "net_plugin", "fabric_manager", "verbs", "registration", "xid"),
     "limits",
     *("port_in_use", "unresolved", "sxid"),
 )

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What went wrong, as the warnings of NCCL and of its plugins say it: 2.18 to 2.32, and RCCL.
+"""What went wrong, as the warnings of NCCL and of its plugins say it: 2.18 to 2.32.
 
 A failure names what was reported, not its cause: the judgement says which causes fit.
 """
@@ -178,7 +178,7 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ("driver_old", r"CUDA driver version is insufficient"),
     (
         "cuda",
-        r"(?:[Cc]uda|HIP) failure (?:\w{1,40}:\d+ )?(?:\d{1,4} )?'(?P<code>[^']{1,100})(?:'|$)|CUDA error(?: ?: |"
+        r"[Cc]uda failure (?:\w{1,40}:\d+ )?(?:\d{1,4} )?'(?P<code>[^']{1,100})(?:'|$)|CUDA error(?: ?: |"
         r"\s)(?P<error>[^\n]{1,80})",
     ),
     ("cuda", r"(?P<code>CUDA out of memory)"),
@@ -254,8 +254,6 @@ _RULES: Tuple[Tuple[str, str], ...] = (
         r"DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments",
     ),
     ("confidential", r"Multi-GPU CC Off"),
-    ("rccl_host", r"(?P<code>RCCL_USE_AMD_SMI_LIB) not set"),
-    ("rccl_host", r"Missing \"?(?P<code>(?:\w{2,8}_)?iommu=\w{1,8}|HSA_\w+=\d)|(?P<error>NUMA auto balancing) enabled"),
     (
         "internal",
         r"Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|Internal error|"

@@ -38,7 +38,7 @@ _BEGIN = 50_000
 # Lines of one begin (four characters) that are looked through for them.
 _LOOKED_THROUGH = 2000
 # Kinds of warnings that are none.
-NO_FAILURES = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy", "rccl_host")
+NO_FAILURES = ("fallback", "value", "event", "ras", "libfabric", "gdrcopy")
 _TRACED = frozenset(trace.STARTS)
 _DRAWN = frozenset(topology.STARTS)
 # Of these events are made, too.
@@ -50,8 +50,11 @@ _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across clust
 # What a build of nccl-tests for debugging puts before, and into, its lines.
 _SOURCE = re.compile(rb"[A-Za-z_]\w{0,80}\(\), [\w-]{1,80}\.cu:\d{1,6}, ?")
 
-# The head of 2.2 and earlier releases.
-_OLD = re.compile(rb"^([^\s:]{1,255}:\d{1,10}:\d{1,10} \[\d{1,4}\](?: [\w/.-]{1,120}:\d{1,6})?) (INFO|WARN) ")
+# What only RCCL, AMD's build of NCCL, and its programs print.
+_RCCL = (
+    *(b"RCCL version", b"RCCL performance", b"+hip", b"librccl", b"/rccl/", b"/hipify/", b"HIP failure", b"HIP error"),
+    b'Missing "iommu=pt" from kernel',
+)
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ class Reader:
     def feed(self, block: bytes) -> None:
         whole = self._rest + block
         self._others.block(whole)
+        self.log.rccl = self.log.rccl or any(mark in whole for mark in _RCCL)
         # Progress bars go back to the line's begin; Windows ends lines with both.
         found = whole.replace(b"\r", b"\n").split(b"\n")
         self._rest = found.pop()
@@ -201,10 +205,6 @@ class Reader:
             if odd:
                 line = self._plain(line)
             at = line.find(b" NCCL ")
-            if at < 0 and (b"] INFO " in line or b" WARN " in line):
-                # Up to 2.2 the name is not there.
-                line = _OLD.sub(rb"\1 NCCL \2 ", line, count=1)
-                at = line.find(b" NCCL ")
             if at < 0:
                 if line:
                     self._other(line, order)
@@ -362,8 +362,6 @@ class Reader:
         if drawn and text[:4] not in _DRAWN_TOO:
             return
         said = self._events.get(text, events)
-        if text[:1] == b"/" and (b"/rccl/" in text or b"/hipify/" in text):
-            self.log.rccl = True
         if said is events:
             said = texts.event(text.decode("utf-8", "replace"))
             # What ranks have in common is kept once; a communicator's line is of one rank.
@@ -432,8 +430,6 @@ class Reader:
         return next(iter(process.gpus)) if len(process.gpus) == 1 else None
 
     def _failed(self, failed: Failure, head: Optional[Head], order: int, process: Optional[Process] = None) -> None:
-        self.log.rccl = self.log.rccl or failed.kind == "rccl_host" or "HIP failure" in failed.text
-        self.log.rccl = self.log.rccl or (head is not None and ("/rccl/" in head.place or "hipify" in head.place))
         if len(self.log.failures) >= FAILURES:
             self._count("failures")
             return
@@ -589,7 +585,6 @@ class Reader:
         if isinstance(said, events.Version):
             self._shared.add(process, "versions", said.nccl)
             process.cuda = said.cuda
-            self.log.rccl = self.log.rccl or said.rccl
         elif isinstance(said, events.Driver):
             process.driver = said.version
         elif isinstance(said, events.Network):
@@ -607,7 +602,6 @@ class Reader:
             self._shared.add(process, "plugins", said)
             if said.form is not None:
                 self._shared.add(process, "forms", said.form)
-            self.log.rccl = self.log.rccl or "librccl" in said.name
         elif isinstance(said, events.Bootstrap):
             process.bootstrap = process.bootstrap or said
             if said.form is not None:

@@ -32,8 +32,6 @@ _CARRIED = ("mismatch", "completion")
 _HASHED = 1 << 20
 # Processes whose connections are compared for each name.
 _FEW = 32
-# The first release that says which network it uses.
-_SAYS_NETWORK = 2, 6
 # A host of which no line has the name.
 UNNAMED = "a host that is not named"
 
@@ -180,7 +178,6 @@ def split(log: Log) -> List[Job]:
     _one_split(log)
     _complete(log)
     _renamed(log)
-    _of_old_releases(log)
     parent: Dict[Key, Key] = {key: key for key in log.processes}
 
     def root(key: Key) -> Key:
@@ -260,33 +257,6 @@ def _one_split(log: Log) -> None:
             for process in part.began.values():
                 process.pointers = {at: whole.key if key == part.key else key for at, key in process.pointers.items()}
             del log.communicators[part.key]
-
-
-def _of_old_releases(log: Log) -> None:
-    """Up to 2.5 no line says which network is used: connections do, else the one that lists devices is it.
-
-    NET/Socket lists its interfaces for the bootstrap, too: beside a plugin that speaks that tells nothing.
-    """
-    said = {version for process in log.processes.values() for version in process.versions} | log.bare_versions
-    numbered = [tuple(int(part) for part in version.split(".")[:2]) for version in said]
-    if not numbered or max(numbered) >= _SAYS_NETWORK:
-        return
-    carried = {way[1] for process in log.processes.values() for way, _count in process.ways if way[0] == "net"}
-    for process in log.processes.values():
-        if not process.networks and not any(plugin.state == "loaded" for plugin in process.plugins):
-            listed = "IB" if process.devices else ("Socket" if process.interfaces else "")
-            own = {way[1] for way, _count in process.ways if way[0] == "net"}
-            if not own and carried:
-                own = carried if len(carried) == 1 else carried & {listed}
-            elif not own and (listed == "IB" or not _by_plugin(process)):
-                own = {listed} - {""}
-            process.networks = frozenset(own)
-
-
-def _by_plugin(process: Process) -> bool:
-    """Whether a network's plugin speaks that does not say that it found nothing or did not start."""
-    states = {plugin.state for plugin in process.plugins if plugin.kind == "NET"}
-    return "speaks" in states and not states & {"idle", "failed", "unfit"}
 
 
 def _complete(log: Log) -> None:

@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding, worst_first
 from . import (
-    amd,
     failure_checks,
     judge_failures,
     judge_local,
@@ -47,16 +46,25 @@ LEVEL = Check(
 # Checks of what makes a job slow, and ends none.
 _SLOW = (judge_network.GDR.id, judge_network.NETWORK.id, judge_local.LOCAL.id, judge_local.NVLINK.id)
 
+# The first release whose logs are judged.
+OLDEST = 2, 18
+_FORMS = "the lines of RCCL and of older releases have other forms and other meanings"
 # Kinds of failures after which NCCL goes on.
 _GOES_ON = (*NO_FAILURES, "hca_skipped")
 
 
 def judge(log: Log) -> List[Finding]:
     """Findings, those that are ok too, worst first."""
+    jobs = split(log)
+    unsupported = not_judged(log, jobs)
+    if unsupported:
+        return [_unsupported(names(log.sources, 3) or "the log", unsupported)]
     found = _readable(log) + judge_ras.judge(log.ras)
     found += _tests(log)
-    jobs = split(log)
     for number, job in enumerate(jobs):
+        if _is_old(job):
+            found.append(_unsupported(job.name, "NCCL %s" % ", ".join(job.versions)))
+            continue
         proof = went_on.line(log, job) if len(jobs) == 1 else 0
         failed = judge_failures.judge(job) or _same_gpu(job)
         gpus = frozenset(one.gpu for one in log.table.ranks.values())
@@ -68,8 +76,28 @@ def judge(log: Log) -> List[Finding]:
         found += network
         found += judge_settings.judge(job)
         found += _level(log, job, proof)
-    found = worst_first(_once(amd.words(found) if log.rccl else found))
+    found = worst_first(_once(found))
     return _first_first(_slow_last(found) if fails(log) else found)
+
+
+def not_judged(log: Log, jobs: Sequence[Job]) -> str:
+    """Return what wrote a log that is not supported; "" where there is something to judge."""
+    if log.rccl:
+        return "RCCL, AMD's build of NCCL"
+    if jobs and all(map(_is_old, jobs)):
+        return "NCCL %s" % ", ".join(sorted({version for job in jobs for version in job.versions}))
+    return ""
+
+
+def _is_old(job: Job) -> bool:
+    releases = [tuple(int(part) for part in version.split(".")[:2]) for version in job.versions]
+    return bool(releases) and max(releases) < OLDEST
+
+
+def _unsupported(subject: str, release: str) -> Finding:
+    have = "this is a log of %s: it is not judged" % release
+    fix = "read it with the documentation of that release, or run the job with a newer NCCL"
+    return READABLE.judge("%s release" % subject, "unknown", "NCCL %d.%d or later" % OLDEST, have, "", fix, why=_FORMS)
 
 
 def fails(log: Log) -> bool:
@@ -149,11 +177,6 @@ def _readable(log: Log) -> List[Finding]:
         have = "Ray left out %d lines that were like others: which processes wrote them is not told" % log.collapsed
         fix = "run it again with RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, which Ray does not touch"
         found.append(READABLE.judge("%s repeated" % source, "unknown", "all of it", have, fix=fix, severity="minor"))
-    if log.rccl:
-        have = "this is RCCL, AMD's build of NCCL"
-        why = "what is said of networks and connections is true of RCCL; where NVIDIA's tools are named take AMD's"
-        fix = "take %s, and the amdgpu driver's peer memory for nvidia_peermem" % amd.TAKE
-        found.append(READABLE.judge("%s RCCL" % source, "unknown", "NCCL", have, "", fix, why=why, severity="minor"))
     if log.binary:
         have = "%d lines hold zero bytes" % log.binary
         found.append(READABLE.judge("%s text" % source, "unknown", "text", have, severity="minor"))

@@ -145,7 +145,6 @@ def _network(job: Job) -> List[Finding]:
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
     said = not on or any(SOCKETS in process.networks for process in on)
     source = "Using network Socket" if said else "Channel ... via NET/Socket"
-    source = "NET/Socket : Using" if job.version is not None and job.version < (2, 6, 0) else source
     return [NETWORK.judge(job.name, state, want, have, source, fix, severity=severity, why=why)]
 
 
@@ -671,7 +670,7 @@ _PATHS = (
     ((2, 28, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")),
     ((2, 27, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "P2C", "PHB", "SYS")),
     ((2, 26, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "PHB", "SYS")),
-    ((2, 12, 0), ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")),
+    ((2, 18, 0), ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")),
 )
 
 

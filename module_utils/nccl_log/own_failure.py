@@ -20,7 +20,7 @@ from .jobs import Job
 from .quotes import Quote
 
 # Kinds of failures beside FOLLOWS that are none.
-_HARMLESS = ("event", "fallback", "value", "ras", "gdrcopy", "rccl_host", "libfabric", "merely_tried", "hca_skipped")
+_HARMLESS = ("event", "fallback", "value", "ras", "gdrcopy", "libfabric", "merely_tried", "hca_skipped")
 # Of these it does not matter whether they stand before the program's own words.
 _ANYWHERE = ("exception", "test", "consequence", "left", "progress", *_HARMLESS)
 # What an exception says that only reports another process's end, or a wait for one.

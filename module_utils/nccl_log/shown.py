@@ -42,7 +42,7 @@ _PLUGINS = {
     "gIB": "RDMA",
 }
 # Names of plugins for which NCCL looks where no variable names one.
-_USUAL = re.compile(r"^(?:lib(?:nccl|rccl)-(?:net|tuner|profiler|env|gin|rma)\.so)?$")
+_USUAL = re.compile(r"^(?:libnccl-(?:net|tuner|profiler|env|gin|rma)\.so)?$")
 # Hosts and communicators in a list; processes that are named one by one, and of which ranks are looked for.
 _HOSTS, _COMMUNICATORS, _NAMED, _RANKED = 6, 4, 16, 2000
 # How communicators end.
@@ -249,16 +249,12 @@ def _releases(log: Log, job: Job) -> List[str]:
     drivers = {process.driver for process in job.processes if process.driver}
     parts = []
     if job.versions:
-        parts.append("%s %s" % ("RCCL" if log.rccl else "NCCL", ", ".join(job.versions)))
-    elif log.rccl:
-        parts.append("RCCL (AMD's build of NCCL), its release is not told")
+        parts.append("NCCL %s" % ", ".join(job.versions))
     if built:
         parts.append("built for CUDA %s" % names(built))
-    if log.hip:
-        parts.append("built for HIP %s" % names(log.hip))
     if drivers:
         parts.append("driver of CUDA %s" % ", ".join("%d.%d" % (n // 1000, n % 1000 // 10) for n in sorted(drivers)))
-    if len(parts) > 1 or (parts and log.rccl):
+    if len(parts) > 1:
         said.append("releases: %s" % ", ".join(parts))
     older, too_old = judge.older_driver(log, job)
     return said + ([older] if older and not too_old else [])
@@ -406,7 +402,7 @@ def _plugins(job: Job) -> List[str]:
         absent.remove("NET")
         said.append(
             "no plugin for NET is there: over Slingshot's interfaces (hsn...) NCCL then goes by TCP, no failure,"
-            " and slow between nodes; libfabric needs the plugin aws-ofi-nccl (or its build for RCCL)"
+            " and slow between nodes; libfabric needs the plugin aws-ofi-nccl"
         )
     if absent and not asked:
         said.append("harmless: no plugin for %s is there; NCCL does without" % ", ".join(sorted(absent)))

@@ -440,7 +440,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         ERROR,
-        r"watchdog thread terminated with exception: (?:CUDA|HIP) error",
+        r"watchdog thread terminated with exception: CUDA error",
         "PyTorch's watchdog asks for the state of collectives and met an error of CUDA by that, on the rank that says"
         " so: as its words say, of the GPU's hardware, or of an earlier kernel, of the program or of NCCL",
     ),
@@ -494,13 +494,13 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         ERROR,
-        r"OutOfMemoryError|CUDA out of memory|hipErrorOutOfMemory|RESOURCE_EXHAUSTED|No available memory",
+        r"OutOfMemoryError|CUDA out of memory|RESOURCE_EXHAUSTED|No available memory",
         "the program asks for more memory than is free on the GPU",
     ),
     (
         ERROR,
-        r"(?:CUDA|cuda|HIP|hip|ROCm) ?(?:[Ee]rror|failure)\b|cudaError\w+|hipError\w+|CUDA_ERROR_\w+",
-        "a call of CUDA or HIP failed; errors of kernels come late, at a later call",
+        r"(?:CUDA|cuda) ?(?:[Ee]rror|failure)\b|cudaError\w+|CUDA_ERROR_\w+",
+        "a call of CUDA failed; errors of kernels come late, at a later call",
     ),
     (WARNING, r"pid \d+: Test failure", "nccl-tests' own stack of the failure above it"),
     (
@@ -596,7 +596,7 @@ _ERROR = re.compile(
     r"[Uu]nable to|[Cc]annot|[Cc]ould not|not supported|aborted|ABORT)\b"
 )
 _WARN = re.compile(
-    r"\b(?:WARN(?:ING)?|[Ww]arning)\b.{0,400}?\b(?:n?ccl|NCCL|RCCL|rank|[Tt]ime|socket|device|GPU|distributed|process.group|"
+    r"\b(?:WARN(?:ING)?|[Ww]arning)\b.{0,400}?\b(?:n?ccl|NCCL|rank|[Tt]ime|socket|device|GPU|distributed|process.group|"
     r"CUDA|cuda|RDMA|rdma|network|memory|peer|P2P|[Cc]ustom allreduce|shm|[Rr]endezvous)",
 )
 # A program's own word for how bad it is.

@@ -58,8 +58,8 @@ from .events import (
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,79}"
 VERSION = re.compile(
-    r"(?:NCCL version |(?P<rccl>RCCL version ?:? ?))(?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?"
-    r"(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+cudaCUDA_MAJOR|\+[cuda]{0,4}[\d.]{0,4}\s*$|\+hip(?P<hip>[\d.]{1,12})|(?(rccl)|(?!)))"
+    r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?"
+    r"(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+cudaCUDA_MAJOR|\+[cuda]{0,4}[\d.]{0,4}\s*$)"
 )
 # The first line of nccl-tests from 2.17.4 on: the library that it runs with.
 TESTS_VERSION = re.compile(r"# nccl-tests version .{0,80}? nccl-library=(?P<x>\d{1,2})(?P<y>\d\d)(?P<z>\d\d)$")
@@ -69,9 +69,6 @@ _CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
 _HCA = re.compile(
     r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)(/SHARP\b)?"
 )
-_PORTS = re.compile(r"([\w.-]{1,64})/(\d{1,3})\(")
-# Why there is no GPUDirect RDMA, where it is the GPU.
-_UNABLE = "the GPU does not support it, as NCCL says"
 # The rest of a list that somebody has broken into lines.
 MORE_HCAS = re.compile(
     rb"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
@@ -101,7 +98,7 @@ def libraries(text: str) -> Set[str]:
 
 
 def _version(m: Match[str]) -> Event:
-    return Version(m.group("nccl"), m.group("cuda") or "", m.group("rccl") is not None or "+hip" in m.group())
+    return Version(m.group("nccl"), m.group("cuda") or "")
 
 
 def _timed(m: Match[str]) -> Event:
@@ -295,20 +292,6 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         ),
     ),
     (
-        # Up to 2.3.
-        "NET/",
-        r"NET/IB ?: GPU Direct RDMA Disabled for GPU \d{1,4} / HCA (?P<hca>[\w.-]{1,64}) \((?P<why>[^)]{3,40})",
-        lambda m: GdrDevice("IB", m.group("hca"), False, _UNABLE if m.group("why").startswith("not sup") else ""),
-    ),
-    (
-        "CUDA",
-        r"CUDA Dev \d{1,4}, IB Ports :(?P<devices>(?: [\w.-]{1,64}/\d{1,3}\(\w{1,8}\)){1,16})",
-        lambda m: Devices(
-            "IB",
-            tuple(Device(n, name, int(port), "") for n, (name, port) in enumerate(_PORTS.findall(m.group("devices")))),
-        ),
-    ),
-    (
         # The plugin for libfabric.
         "NET/",
         r"NET/OFI (?P<why>.{0,200}(?:disabling GDR|GDR disabled|does not support GPUDirect|"
@@ -332,7 +315,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     (
         "Plug",
-        r"Plugin name set by env to (?:lib(?:nccl|rccl)-net-(?P<short>[\w-]{1,80})\.so|(?P<name>\S{1,300}?))\.?\s*$",
+        r"Plugin name set by env to (?:libnccl-net-(?P<short>[\w-]{1,80})\.so|(?P<name>\S{1,300}?))\.?\s*$",
         lambda m: Variable("NCCL_NET_PLUGIN", m.group("short") or m.group("name")),
     ),
     ("TUNE", r"TUNER/Plugin ?: (?:Failed to find|Plugin load returned)", lambda m: Plugin("TUNER", "missing", "")),
@@ -492,7 +475,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         _init,
     ),
     (
-        # Up to 2.3, and what whoever quotes a line has shortened.
+        # What whoever quotes a line has shortened.
         "comm nccl [Ran",
         r"(?:\[Rank \d+\] )?(?:\w{1,60} )?comm (?P<comm>\S{1,24}) rank (?P<rank>\d{1,8}) "
         r"n[rR]anks (?P<ranks>\d{1,8})\b(?P<rest>.{0,300}?) ?- (?:Init )?(?P<phase>START|COMPLETE)",
@@ -538,12 +521,6 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         lambda m: Named(m.group("comm"), int(m.group("rank")), int(m.group("ranks")), int(m.group("device") or -1)),
     ),
     (
-        # So 2.3 begins a communicator.
-        "rank",
-        r"rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8})\s*$",
-        lambda m: Named("", int(m.group("rank")), int(m.group("ranks")), -1),
-    ),
-    (
         "Conn",
         r"Connected all rings(?:, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d))?",
         lambda m: Rings(*(None if m.group(k) is None else m.group(k) != "0" for k in ("pxn", "gdr"))),
@@ -586,7 +563,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ),
     ("NVLS", r"NVLS comm 0x[0-9a-f]{1,16} headRank ", lambda m: NvlsGroup()),
     ("DMA-", r"DMA-BUF is available on GPU device (?P<device>\d{1,5})", lambda m: DmaBuf(int(m.group("device")))),
-    ("NCCL RCCL", VERSION.pattern, _version),
+    ("NCCL", VERSION.pattern, _version),
     (
         "NCCL",
         r"(?P<name>NCCL_[A-Z0-9_]{1,80}|" + _NAME + r") set (?:by environment )?to (?P<value>.{0,1000}?)\.?\s*$",

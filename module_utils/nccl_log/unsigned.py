@@ -77,11 +77,11 @@ Failed = Callable[[Failure, int], None]
 
 @dataclass
 class Unsigned:
-    """bare_versions: releases that no process signed, of exceptions too.   rccl: it is AMD's build.
+    """bare_versions: releases that no process signed, of exceptions too.
 
     bare_networks: of connections and others that no process signed.
     binary: lines with a zero byte.   tests: lines of nccl-tests.   libraries: releases that nccl-tests ran with.
-    built_for, hip: CUDA and HIP releases that the NCCL of those lines was built for.
+    built_for: CUDA releases that the NCCL of those lines was built for.
     elided: lines that stand for others which somebody has left out.
     starts: how often NCCL's release stands on a line of its own, which rank 0 of a job prints.
     quotes: lines that report a failure, a death, a wait or a success.   programs: what launchers and programs say of
@@ -94,7 +94,6 @@ class Unsigned:
     bare_networks: Set[str] = field(default_factory=set)
     libraries: Set[str] = field(default_factory=set)
     built_for: Set[str] = field(default_factory=set)
-    hip: Set[str] = field(default_factory=set)
     starts: int = 0
     rccl: bool = False
     binary: int = 0
@@ -287,9 +286,6 @@ class Others:
             self._log.starts += text.startswith("NCCL version ")
             if own.get("cuda"):
                 self._log.built_for.add(own["cuda"])
-            if own.get("hip"):
-                self._log.hip.add(own["hip"].rstrip("."))
-            self._log.rccl = self._log.rccl or bool(own.get("rccl")) or "+hip" in match.group()
             return True
         if _BROKEN.search(text):
             self._held = text, order

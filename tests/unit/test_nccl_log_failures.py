@@ -46,7 +46,7 @@ def test_a_record_that_sticks_to_the_next_ones_host(end: str) -> None:
     assert (first.head.host, second.head.host) == ("<a>", "<b>")
 
 
-def test_connections_of_rccl() -> None:
+def test_connections_with_their_communicator_behind_them() -> None:
     tail = " comm 0x20a0 nRanks 02"
     assert texts.event(f"Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/0{tail}") == events.Channel(
         "net", "IB", 0, 1, True, 0

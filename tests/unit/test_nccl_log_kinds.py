@@ -33,16 +33,11 @@ KINDS = [
         " OpType=X, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n",
         "as rank 4 failed before, these ranks wait|make the program need less|local rank 4 closed its connection",
     ),
-    # Broken lines, heads of 2.2, a topology without heads, interfaces one a line.
+    # Broken lines, a topology without heads, interfaces one a line.
     (
         "transport/net_socket.cc:4 NCCL WARN NET/Socket : peer 10.0.0.9<5> message truncated :\n"
         "receiving 4096 bytes instead of 64\n",
         "receiving 4096 bytes instead of 64",
-    ),
-    (
-        "n1:7:8 [0] INFO NET : Using interface eth4:10.0.0.1<0>\n"
-        "n1:7:8 [0] include/socket.h:3 WARN Call to connect failed : Connection timed out\n",
-        "nccl_log.connection|on n1:7",
     ),
     ("+ PCI[24.0] - GPU/4000 (0)\n" + " " * 8 + "+ NET[50.0] - NET/0 (0/0/50.000000)\n", "1 NIC of 50 GB/s"),
     ("[0]eth4:10.0.0.1<0>\n" + _BRIDGES, "5 interfaces (br-|the one beside them is eth4"),

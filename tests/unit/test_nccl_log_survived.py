@@ -19,33 +19,20 @@ def found(text: str) -> dict[str, Finding]:
 
 
 def old(rank: int, host: str, *more: str, done: bool = True) -> str:
-    """A rank of two in the words of 2.4, which lists interfaces for the bootstrap, too."""
+    """A rank of two that lists interfaces for the bootstrap."""
     who = f"{host}:{40 + rank}:{50 + rank} [0] NCCL INFO "
     said = [f"NET/Socket : Using [0]ens5:10.9.0.{rank + 1}<0>", *more]
     said += [f"comm 0x{rank + 1} rank {rank} nranks 2 cudaDev 0 nvmlDev 0 - Init COMPLETE"] if done else []
     return "".join(f"{who}{text}\n" for text in said)
 
 
-VERSION = "NCCL version 2.4.7+cuda10.1\n"
+VERSION = "NCCL version 2.19.3+cuda12.2\n"
 OFI = "NET/OFI Selected Provider is efa"
-
-
-def test_interfaces_of_an_old_release_are_no_network_beside_connections_over_another() -> None:
-    ways = "Ring 00 : 0 -> 1 [send] via NET/AWS Libfabric/0", "Ring 00 : 0 -> 1 [receive] via NET/AWS Libfabric/0"
-    text = VERSION + old(0, "n1", OFI, ways[0]) + old(1, "n2", OFI, ways[1])
-    said = printed(text)
-    assert "network: AWS Libfabric on n1, n2" in said
-    assert "Socket (TCP)" not in said
-    assert "nccl_log.network" not in found(text)
 
 
 def test_interfaces_beside_a_plugin_that_speaks_are_no_network() -> None:
     said = printed(VERSION + old(0, "n1", OFI) + old(1, "n2", OFI))
     assert "network: Socket" not in said
-
-
-def test_interfaces_of_an_old_release_are_the_network_where_nothing_else_is() -> None:
-    assert "network: Socket on n1, n2" in printed(VERSION + old(0, "n1") + old(1, "n2"))
 
 
 def test_elsewhere_is_a_host_that_has_nothing_but_the_other_network() -> None:

@@ -33,20 +33,6 @@ def warn(text: str, place: str, who: str = "n1:7:9 [0]") -> str:
 
 
 @pytest.mark.parametrize(
-    ("release", "lists", "network"),
-    [
-        ("2.4.8", "NET/Socket : Using [0]eno1:10.0.0.1<0>", {"Socket"}),
-        ("2.5.7", "NET/IB : Using [0]mlx5_0:1/IB ; OOB eno1:10.0.0.1<0>", {"IB"}),
-        ("2.7.8", "NET/Socket : Using [0]eno1:10.0.0.1<0>", set()),
-    ],
-)
-def test_an_old_release_uses_the_network_that_it_lists(release: str, lists: str, network: set[str]) -> None:
-    text = info(lists) + f"NCCL version {release}+cuda10.2\n"
-    assert networks(text) == network
-    assert ("no rank says which network" in printed(text)) == (not network)
-
-
-@pytest.mark.parametrize(
     ("text", "network"),
     [
         (warn("peer a<1> message truncated : x", "transport/net_socket.cc:4"), {"Socket"}),
@@ -59,21 +45,6 @@ def test_an_old_release_uses_the_network_that_it_lists(release: str, lists: str,
 )
 def test_the_network_is_told_by_the_place_of_data_and_of_its_calls(text: str, network: set[str]) -> None:
     assert networks(text) == network
-
-
-def test_ranks_hcas_and_their_gpudirect_are_read_from_old_lines() -> None:
-    text = ""
-    for rank, host in enumerate(("a1", "a2")):
-        text += info(
-            f"comm 0x7f0a88{rank} rank {rank} nranks 2", "CUDA Dev 0, IB Ports : mlx4_0/2(PHB)",
-            "NET/IB : GPU Direct RDMA Disabled for GPU 0 / HCA mlx4_0 (not supported b",
-            f"Ring 00 : {1 - rank} -> {rank} via NET/IB/0", who=f"{host}:7:9 [0]",
-        )  # fmt: skip
-    said = printed(text)
-    assert "2 of 2 ranks in this log, over 2 nodes" in said
-    assert "GPUDirect RDMA is off on mlx4_0 of a1, a2; cause: the GPU does not support it" in said
-    assert "nvidia_peermem" not in said
-    assert "HCAs: mlx4_0, port 2" in said
 
 
 def test_a_failed_initialisation_is_not_said_to_be_unknown() -> None:
@@ -94,13 +65,13 @@ INIT = "comm 0x1 rank {0} nranks 4 cudaDev {0} busId {0}000 - Init COMPLETE"
 
 
 def test_ways_within_a_node_are_told_of_those_that_take_them() -> None:
-    ring = info(*map(INIT.format, range(4)), "Channel 00 : 1[1] -> 2[2] via direct shared memory")
+    ring = info(*map(INIT.format, range(4)), "Channel 00 : 1[1] -> 2[2] via SHM/direct/direct")
     assert "GPUs of n1 reach each other through shared memory" in printed(ring)
     both = ring + info("Channel 00 : 0[1] -> 1[2] via P2P/IPC")
     assert "some GPUs of n1 reach each other through shared memory, others directly" in printed(both)
 
 
-@pytest.mark.parametrize("place", ["transport/p2p.cc:2", "/x/rccl/src/transport/p2p.cc:2", "init.cc:2"])
+@pytest.mark.parametrize("place", ["transport/p2p.cc:2", "init.cc:2"])
 def test_p2p_that_fails_is_not_ok(place: str) -> None:
     text = info("Channel 00 : 0[1] -> 1[2] via P2P/IPC") + warn("Cuda failure 'invalid device pointer'", place)
     assert any(one.ok and one.check == "nccl_log.intra_node" for one in findings(text)) == ("init" in place)
@@ -117,38 +88,15 @@ def test_one_gpu_a_node_has_nothing_to_reduce_in_nvswitches(local: int, advised:
 
 
 def test_a_plugin_that_was_asked_for_and_is_lost_is_not_harmless() -> None:
-    lost = "NET/Plugin : dlerror=librccl-net-ofi.so: cannot open shared object file: No such file or directory"
-    lost += " No plugin found (librccl-net-ofi.so), using internal implementation"
+    lost = "NET/Plugin : dlerror=libnccl-net-ofi.so: cannot open shared object file: No such file or directory"
+    lost += " No plugin found (libnccl-net-ofi.so), using internal implementation"
     sockets = info("NET/Socket : Using [0]hsn0:10.0.0.1<0>", "Using network Socket")
-    text = info("Plugin name set by env to librccl-net-ofi.so", lost) + sockets
-    text += "RCCL version 2.20.5+hip6.2 HEAD:45b618a+\n"
+    text = info("Plugin name set by env to libnccl-net-ofi.so", lost) + sockets
     said = printed(text)
     assert "NCCL_NET_PLUGIN=ofi: no such plugin was loaded; NCCL goes by TCP over Slingshot's interfaces" in said
     assert "harmless: no plugin for NET" not in said
-    assert "RCCL 2.20.5, built for HIP 6.2" in said
     assert "over Slingshot's interfaces (hsn...) NCCL then goes by TCP" in printed(info(lost) + sockets)
     assert "harmless: no plugin for NET" in printed(info(lost))
-
-
-def test_advice_names_amds_tools_for_amds_gpus() -> None:
-    text = warn("HIP failure 'out of tune'", "/x/rccl/build/hipify/src/enqueue.cc:2")
-    fix = next(one.fix for one in findings(text) if one.check == "nccl_log.cuda")
-    assert ("xid" not in fix, "rocm-smi" in fix) == (True, True)
-    nvidia = next(one.fix for one in findings(text.replace("HIP f", "Cuda f").replace("/x/rccl/build/hipify/", "")))
-    assert "xid" in nvidia
-
-
-def test_a_later_warning_is_not_told_as_the_first() -> None:
-    other = warn("a thing of which nobody has heard", "init.cc:9")
-    assert "(the first warning of this log)" in printed(other + warn('Missing "iommu=pt" from kernel', "init.cc:3"))
-    said = printed(warn('Missing "iommu=pt" from kernel', "init.cc:3") + other)
-    assert "the first warning of this log" not in said
-    assert "critical" not in said
-
-
-def test_advice_of_rccls_is_minor() -> None:
-    said = findings(warn("RCCL_USE_AMD_SMI_LIB not set, but HIP_FABRIC_API is defined.", "misc/amdsmi_wrap.cc:2"))
-    assert {one.severity for one in said if not one.ok and one.check == "nccl_log.setting"} == {"minor"}
 
 
 def test_that_nccl_warns_of_nothing_or_of_nothing_that_matters_is_told() -> None:
@@ -203,7 +151,7 @@ def test_the_interface_that_a_command_asks_for_is_named_where_none_is_found() ->
 
 def test_gpus_without_p2p_are_told_by_pair() -> None:
     line = "Could not enable P2P between dev {}(=1a) and dev {}(=2b)"
-    shared = info("Channel 00 : 1[1] -> 2[2] via direct shared memory")
+    shared = info("Channel 00 : 1[1] -> 2[2] via SHM/direct/direct")
     said = printed(info(line.format(1, 0), line.format(0, 1), line.format(2, 3)) + shared)
     assert "no P2P between GPUs 0 and 1, 2 and 3" in said
     assert "no P2P among GPUs 0-1" in printed(info(line.format(0, 1)) + shared)
@@ -224,4 +172,4 @@ def test_that_tcp_instead_of_rdma_is_no_failure_is_told() -> None:
 
 def test_a_release_whose_cuda_was_not_filled_in_is_told() -> None:
     # As JAX builds it.
-    assert "NCCL 2.13.4" in printed("NCCL version 2.13.4+cudaCUDA_MAJOR.CUDA_MINOR\n" + info("Using network Socket"))
+    assert "NCCL 2.23.4" in printed("NCCL version 2.23.4+cudaCUDA_MAJOR.CUDA_MINOR\n" + info("Using network Socket"))

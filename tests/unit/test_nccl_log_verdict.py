@@ -349,7 +349,7 @@ def test_of_two_ranks_the_lost_one_is_known() -> None:
 
 
 def test_a_failure_of_the_network_plugin_is_before_what_makes_a_job_slow() -> None:
-    ring = "n1:7:8 [0] NCCL INFO Ring 00 : 0 -> 1 [send] via NET/AWS Libfabric/0\n"
+    ring = "n1:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/0\n"
     failed = (
         "n1:7:8 [0] create_nccl_ofi_component:9 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument\n"
     )
