@@ -48,8 +48,6 @@ _COLONS = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}|[0-9a-f]{2}(?::[0-9a-f]{2}
 _MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DATE = re.compile(rf"\d{{1,2}}-{_MONTH}(-\d+)?|{_MONTH}-\d{{2}}|\d{{4}}-\d\d-\d\d( .*)?")
 _FLOAT = re.compile(r"\d[.,]?\d*E\+\d+")
-# Names that RDMA devices have, as rdma-core gives them and as NodeDescriptions have them, and a port behind them.
-_HCA = re.compile(r"(mlx\d+_\d+|HCA-\d+|ib[ps]\d\S*|roce\S+|rdma\S+)(/\d+)?", re.IGNORECASE)
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -165,11 +163,6 @@ def _cell(value: int | str | None) -> str:
 def is_guid(text: str) -> bool:
     """Whether a node's name, as ``node`` returns it, is a GUID."""
     return len(text) == 16 and all(char in "0123456789abcdef" for char in text)
-
-
-def is_hca(text: str) -> bool:
-    """Whether a port's name is that of an RDMA device: ``mlx5_0``, ``mlx5_0/2``, ``HCA-1``, ``ibp3s0``."""
-    return _HCA.fullmatch(text) is not None
 
 
 def end(of: str, at: int | str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, Finding
@@ -127,7 +127,3 @@ def _advice(row: Row) -> str:
         instead = "ADDRESS" if ":" in word else "NAME"
         fix = re.sub(rf"(?<![\w.:-]){re.escape(word)}(?![\w:-])", instead, fix)
     return fix
-
-
-def by_fingerprint(groups: Iterable[Group]) -> Mapping[str, Group]:
-    return {group.fingerprint: group for group in groups}

@@ -14,7 +14,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..core.finding import printable
 from ..core.host import Problem
-from .sweep import LINE, MOST_PORT_NUMBER, SAID, ManagerEvent, SubnetManager
+from .sweep import LINE, SAID, ManagerEvent, SubnetManager
 
 # Characters of a line of ibnetdiscover and iblinkinfo: two descriptions have 128. A longer one is no line of theirs,
 # and would only make their patterns slow.
@@ -171,14 +171,6 @@ def lid(digits: str) -> Optional[int]:
     """None for 0, and for 65535, which is everybody's: no subnet manager has given the port one."""
     value = int(digits)
     return value if 0 < value <= MOST_UNICAST else None
-
-
-def port_number(digits: str) -> int:
-    """Raises ValueError."""
-    value = int(digits)
-    if value > MOST_PORT_NUMBER:
-        raise ValueError("port %d" % value)
-    return value
 
 
 def lane(words: str) -> Optional[str]:
