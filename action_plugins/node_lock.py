@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -27,7 +26,6 @@ class ActionModule(ActionBase):
             "run": here.to_dict(),
             "minutes": values["busbar_lock_minutes"],
             "over": values["busbar_lock_break"],
-            "allocation": os.environ.get(node_lock.ALLOCATION, ""),
             "system_root": values["busbar_system_root"],
         }
 

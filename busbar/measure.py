@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
@@ -28,13 +26,11 @@ from .drift import inventory as inventories
 from .drift import lock, runner, signals
 from .drift.run import HostResult
 
-if TYPE_CHECKING:
-    from .measure_hold import Held
-
 FINDINGS, ERROR = 1, 2
 PLAYBOOK = "busbar.fabric.benchmark"
 # No task has it: what is left of a play with it takes the locks of the nodes, and gives them back.
 NO_TAG = "busbar_locks_only"
+SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with nccl_benchmark_when: always"
 _PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner"}
 
 
@@ -45,7 +41,7 @@ class MeasureError(RuntimeError):
 def add(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Measures what is idle, the oldest results first, until the night's budget is spent (docs/measure.md). Exit"
-        " code 0: good, or nothing to measure, or given back to a job; 1: findings; 2: it could not be done."
+        " code 0: good, or nothing to measure; 1: findings; 2: it could not be done."
     )
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, help="as for ansible-playbook")
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
@@ -67,15 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
     lacking = [name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if lacking:
         return _fail(f"not installed: {sys.executable} -m pip install {' '.join(lacking)}")
-    # Here, so that the other commands start without them.
-    from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
-
     try:
         with signals.raised():
             return _Night(arguments).run()
     except lock.Held as error:
         return _fail(f"{error}; not started")
-    except (MeasureError, SlurmError, inventories.InventoryError, runner.RunnerError, signals.Interrupted) as error:
+    except (MeasureError, inventories.InventoryError, runner.RunnerError, signals.Interrupted) as error:
         return _fail(str(error))
     except (OSError, ValueError) as error:
         return _fail(str(error))
@@ -88,12 +81,12 @@ def _fail(message: str) -> int:
 
 @dataclass(frozen=True)
 class _Want:
-    """What the inventory wants of one host. slurm: its name in Slurm, "" where no scheduler gives it to jobs."""
+    """What the inventory wants of one host. slurm: Slurm gives it to jobs."""
 
     scope: str
     leaf: str
     alone: bool
-    slurm: str
+    slurm: bool
 
 
 class _Night:
@@ -102,27 +95,20 @@ class _Night:
     def __init__(self, arguments: argparse.Namespace) -> None:
         from ansible_collections.busbar.fabric.plugins.plugin_utils import measure, measure_ledger
 
-        from . import measure_hold
-
-        self._hold = measure_hold
         self._measure, self._ledgers = measure, measure_ledger
         self._arguments = arguments
         self._manifest = inventories.read(arguments.inventory, arguments.limit)
         intents = _intents(arguments.inventory, arguments.limit, self._manifest)
         values = {host: intent["values"] for host, intent in intents.items()}
-        self._want = {host: _want(host, of_host) for host, of_host in values.items()}
+        self._want = {host: _want(of_host) for host, of_host in values.items()}
         self._budget = float(_one(values, "busbar_measure_budget")) if arguments.budget is None else arguments.budget
         self._max_age = float(max(of_host["busbar_baseline_max_age_days"] for of_host in values.values()))
         path = str(_one(values, "nccl_benchmark_results_path"))
         if not path:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are kept there; set it")
         self._results = Path(path).absolute()
-        if os.geteuid() != 0 and any(map(measure.starts_steps, values.values())):
-            raise MeasureError(
-                "nccl_benchmark_launcher is srun, which root starts on the nodes, in a job that has to be root's: run"
-                " busbar measure as root, or set mpirun"
-            )
-        self._slurm = measure_hold.Slurm() if any(one.slurm for one in self._want.values()) else None
+        if all(one.slurm for one in self._want.values()):
+            raise MeasureError(f"nothing can be measured: {SLURM} (docs/measure.md)")
 
     def run(self) -> int:
         if self._budget <= 0:
@@ -145,7 +131,7 @@ class _Night:
                 print(said, flush=True)
                 there = [host for host in was.hosts if host in self._want]
                 if there:
-                    self._play(there, self._hold.Held(), "--tags", NO_TAG)
+                    self._play(there, "--tags", NO_TAG)
             ledger.scan(self._results, time.time())
             self._ledgers.save(self._results, ledger)
             return self._rounds(ledger)
@@ -160,31 +146,26 @@ class _Night:
                 return code
             first = False
             hosts, batch = self._batch(found)
-            went_on, results = self._round(ledger, hosts, batch)
-            code = max(code, self._told(results, batch))
-            if not went_on:
-                return code
+            code = max(code, self._told(self._round(ledger, hosts, batch), batch))
 
     def _plan(self, ledger: Any) -> tuple[Any, float, float]:
         """The plan, the node-minutes that are left of the night, and the moment."""
         now = time.time()
         name, begun = self._measure.night(now)
         left = self._budget - ledger.nights.get(name, 0.0)
-        named = {host: one.slurm for host, one in self._want.items() if one.slurm}
-        places = self._slurm.places(named) if self._slurm else {}
         nodes = []
         for host, want in self._want.items():
             known = ledger.of(host)
             asked = [want.scope] if want.scope != "node" and not want.alone else ["node", want.scope]
             finished = [known.finished.get(scope) for scope in asked]
-            partition, why = places.get(host, ("", ""))
+            why = SLURM if want.slurm else ""
             if want.scope == "node" and not want.alone:
                 why = why or "nccl_benchmark_collectives is empty"
             nodes.append(
                 self._measure.Node(
                     host=host,
                     scope=want.scope,
-                    group=(partition, want.leaf if want.scope in ("pair", "rail", "leaf") else ""),
+                    group=(want.leaf if want.scope in ("pair", "rail", "leaf") else "",),
                     last=None if None in finished else min(finished),
                     tried=known.tried,
                     minutes=known.minutes.get(want.scope),
@@ -196,10 +177,7 @@ class _Night:
     def _say(self, found: Any, left: float, now: float, check_mode: bool) -> None:
         name, _begun = self._measure.night(now)
         print(f"night of {name}: {left:g} of {self._budget:g} node-minutes are left")
-        if not self._slurm:
-            print(
-                "no scheduler is asked: only what runs on a node at that moment, and the node's lock, keep it from jobs"
-            )
+        print("no scheduler is asked: only what runs on a node at that moment, and the node's lock, keep it from jobs")
         for line in self._measure.said(found, now, self._max_age, check_mode):
             print(printable(line))
         sys.stdout.flush()
@@ -211,21 +189,14 @@ class _Night:
         batch = found.batch()
         return [host for unit in batch for host in unit.hosts], batch
 
-    def _round(self, ledger: Any, hosts: list[str], batch: Any) -> tuple[bool, dict[str, HostResult]]:
-        """Measures these hosts. False: no other round, since somebody needs the nodes or Slurm gave none."""
+    def _round(self, ledger: Any, hosts: list[str], batch: Any) -> dict[str, HostResult]:
+        """Measure these hosts."""
         begun = time.time()
         night, _begun = self._measure.night(begun)
-        before = {host: ledger.of(host).tried for host in hosts}
         try:
-            with self._taken(hosts, batch) as held:
-                ledger.grant(night, sum(unit.cost for unit in batch), hosts, begun)
-                self._ledgers.save(self._results, ledger)
-                results = self._play(hosts, held)
-            if held.broken:
-                # Nothing is wrong with them, unlike with those that took longer than their job may last.
-                for host, tried in before.items() if held.wanted_by else ():
-                    ledger.of(host).tried = tried
-                self._play(hosts, held, "--tags", NO_TAG)
+            ledger.grant(night, sum(unit.cost for unit in batch), hosts, begun)
+            self._ledgers.save(self._results, ledger)
+            return self._play(hosts)
         finally:
             spent = (time.time() - begun) / 60 * len(hosts)
             ledger.settle(round(spent, 2))
@@ -236,23 +207,8 @@ class _Night:
                     if known.finished.get(unit.nodes[0].scope, 0.0) >= begun - 1:
                         known.minutes[unit.nodes[0].scope] = round((time.time() - begun) / 60, 2)
             self._ledgers.save(self._results, ledger)
-        if held.broken:
-            who = f"job {held.wanted_by} waits for them" if held.wanted_by else "their job was ended"
-            print(f"{self._brief(hosts)}: given back before the end: {printable(who)}")
-            return False, {}
-        return True, results
 
-    @contextmanager
-    def _taken(self, hosts: Sequence[str], batch: Any) -> Iterator[Held]:
-        partition = batch[0].group[0]
-        if self._slurm is None or not partition:
-            yield self._hold.Held()
-            return
-        names = [self._want[host].slurm for host in hosts]
-        with self._slurm.job(partition, names, self._measure.limit(batch)) as held:
-            yield held
-
-    def _play(self, hosts: Sequence[str], held: Held, *words: str) -> dict[str, HostResult]:
+    def _play(self, hosts: Sequence[str], *words: str) -> dict[str, HostResult]:
         """Host -> what the benchmark found of it. words: more for ansible-playbook."""
         manifest = inventories.Manifest(tuple(hosts), self._manifest.secrets, self._manifest.simulated)
         with private.directory() as folder, signals.collected() as ended:
@@ -269,13 +225,12 @@ class _Night:
                     "nccl_benchmark_results_path": str(self._results),
                     "nccl_benchmark_when": "always",
                 },
-                envvars=held.environment if not words else {},
                 event_handler=lambda _event: False,
-                cancel_callback=lambda: bool(ended) or (not words and held.over()),
+                cancel_callback=lambda: bool(ended),
             )
             if ended:
                 raise signals.Interrupted(ended[0])
-            if held.broken or words:
+            if words:
                 return {}
             if not file.exists():
                 said = runner.tail(done.stdout.read(), PLAYBOOK)
@@ -311,15 +266,14 @@ def _is_miss(one: Finding) -> bool:
     return one.state == "drift" and one.check.startswith(("nccl_perf.busbw", "nccl_cluster."))
 
 
-def _want(host: str, values: Mapping[str, Any]) -> _Want:
+def _want(values: Mapping[str, Any]) -> _Want:
     from ansible_collections.busbar.fabric.plugins.plugin_utils import measure
 
-    name = values["drain_slurm_node"] or host.partition(".")[0]
     return _Want(
         scope=values["nccl_benchmark_scope"],
         leaf=values["busbar_leaf"],
         alone=bool(values["nccl_benchmark_collectives"]),
-        slurm=name if measure.uses_slurm(values) else "",
+        slurm=measure.uses_slurm(values),
     )
 
 

@@ -90,7 +90,7 @@ from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
-from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module, node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -165,9 +165,7 @@ def users(host: Host, slurm_node: str) -> List[Dict[str, str]]:
     said += [_unfit("not known to be idle: %s" % problem, IDLE) for problem in found.problems]
     if slurm_node:
         have = slurm.read(host, slurm_node)
-        held = node_lock.allocation(host)
-        own = "Slurm job %s of " % held.job if held is not None else None
-        said += [_unfit("busy: %s" % job, IDLE) for job in have.jobs if own is None or not job.startswith(own)]
+        said += [_unfit("busy: %s" % job, IDLE) for job in have.jobs]
         if have.node is None:
             said.append(_unfit("Slurm does not answer for it: %s" % have.problem, "mend Slurm, see docs/slurm.md"))
         elif have.node.drained:

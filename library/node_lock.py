@@ -43,12 +43,6 @@ options:
     description: Id of a run that has ended without giving it back; the action plugin gives it.
     type: str
     default: ""
-  allocation:
-    description:
-      - The scheduler's job by which the run has the node, as C(ID LEASE); the action plugin gives it.
-      - That job does not make the node busy, and what is measured there ends with it.
-    type: str
-    default: ""
 extends_documentation_fragment:
   - busbar.fabric.node
 """
@@ -116,7 +110,6 @@ def main() -> None:
             "minutes": {"type": "int", "default": 240},
             "over": {"type": "str", "default": ""},
             "dead": {"type": "str", "default": ""},
-            "allocation": {"type": "str", "default": ""},
             **ROOTS,
         },
         supports_check_mode=True,
@@ -130,9 +123,8 @@ def main() -> None:
             if not module.check_mode:
                 node_lock.release(host, run)
             module.exit_json(**Plan().result(), held=False, holder=None)
-        by = node_lock.to_allocation(given["allocation"])
         dry = bool(module.check_mode)
-        answer = node_lock.acquire(host, run, given["minutes"], given["over"], given["dead"], dry, by)
+        answer = node_lock.acquire(host, run, given["minutes"], given["over"], given["dead"], dry)
     except (ReadError, ParseError) as error:
         module.fail_json(msg=str(error))
     notes = []

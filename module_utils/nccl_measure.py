@@ -10,10 +10,9 @@ import shutil
 import signal
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
-from . import lease
-from .change import busy, node_lock
+from .change import busy
 from .core import process_group, trusted
 from .core.host import ReadError, untrusted
 from .core.plan import Plan, merge
@@ -39,13 +38,7 @@ def measure(asked: Asked) -> Tuple[Plan, Dict[str, Any], str]:
         plan = _idle(asked, other_run)
         if not all(finding.ok for finding in plan.findings):
             return plan, {}, ""
-        held = node_lock.allocation(asked.host)
-        try:
-            with lease.held(held.lease if held is not None else "") as over:
-                run, directory = _Measurement(asked, store, held, over).run()
-        except lease.Over:
-            # Nothing is kept of it: the result before it stands.
-            return perf.idle(asked.wanted, ["the scheduler's job by which the node was measured is over"]), {}, ""
+        run, directory = _Measurement(asked, store).run()
         judged, found = perf_answer.judge(run, asked.wanted, time.time())
         return merge(plan, judged), found, directory
 
@@ -61,16 +54,7 @@ def _idle(asked: Asked, other_run: str) -> Plan:
 
 
 class _Measurement:
-    def __init__(
-        self,
-        asked: Asked,
-        store: perf_store.Store,
-        held: Optional[node_lock.Allocation] = None,
-        over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """held: the scheduler's job by which the node is measured.   over: whether that job is over."""
-        self.held = held
-        self.over = over
+    def __init__(self, asked: Asked, store: perf_store.Store) -> None:
         self.asked = asked
         self.wanted = asked.wanted
         self.store = store
@@ -81,8 +65,7 @@ class _Measurement:
     def run(self) -> Tuple[perf_run.Run, str]:
         """Runs the program, as often as is asked for. Returns what is kept of that, and its directory.
 
-        After a run that failed there is no other: a cluster that hangs would do so once more. Raises ReadError, and
-        lease.Over where the node was taken back.
+        After a run that failed there is no other: a cluster that hangs would do so once more. Raises ReadError.
         """
         self.store.tidy(self.given["keep"] - 1)
         salt = perf_depends.new_salt()
@@ -95,9 +78,6 @@ class _Measurement:
         runs: List[perf_run.Run] = []
         while len(runs) < self.wanted.repeats and all(run.rc == 0 and not run.left_behind for run in runs):
             runs.append(self.once(directory, environment, ".%d" % (len(runs) + 1) if runs else ""))
-            if runs[-1].ending == process_group.GIVEN_UP:
-                self.store.forget(directory)
-                raise lease.Over
         run = replace(runs[0], depends=depends, salt=salt, others=tuple(runs[1:]))
         self.store.keep(run, directory)
         return run, directory
@@ -120,12 +100,9 @@ class _Measurement:
                 argv += ("-J", os.path.join(directory, perf_store.RESULT_JSON))
             if launcher is not None:
                 environment = {**environment, **launch.environment(launcher)}
-                if self.held is not None and launcher.kind == "srun":
-                    # As a step of the job that has the nodes: no other would get them.
-                    environment["SLURM_JOB_ID"] = self.held.job
             size = run_output.limit(self.wanted)
             granted = run.limit + (0 if launcher is None else launch.GRACE)
-            ended = process_group.run(argv, directory, environment, granted, stdout, stderr, size, self.over)
+            ended = process_group.run(argv, directory, environment, granted, stdout, stderr, size)
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:
             run = replace(run, ending="not started: %s" % error)

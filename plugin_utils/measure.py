@@ -28,7 +28,7 @@ ROOM = 100
 class Node:
     """A node that the inventory wants measured.
 
-    scope: nccl_benchmark_scope.   group: whose members may be measured together, and taken by one job.
+    scope: nccl_benchmark_scope.   group: whose members may be measured together.
     last: when the oldest of its results was measured, None where one lacks.   tried: when it was last chosen.
     minutes: what that took, None where nobody knows.   why: why it cannot be measured now, "" where it is idle.
     """
@@ -159,11 +159,6 @@ def _unit(team: Sequence[Node]) -> Unit:
     return Unit(tuple(team), max(known) if known else ESTIMATE[team[0].scope], not known)
 
 
-def limit(units: Sequence[Unit]) -> int:
-    """Minutes after which a job over these units is over, whatever it does: twice what the longest should take."""
-    return 2 + round(2 * max(unit.minutes for unit in units))
-
-
 def said(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
     """For people: who is measured, what that costs, and who is left, why and since when."""
     lines = []
@@ -202,9 +197,5 @@ def _ages(those: Sequence[Node] | Sequence[Left], now: float, max_age_days: floa
 
 def uses_slurm(values: Mapping[str, object]) -> bool:
     """Whether the inventory says of a node that Slurm gives it to jobs."""
-    return "slurm" in (values["busbar_drain"], values["busbar_engine"]) or starts_steps(values)
-
-
-def starts_steps(values: Mapping[str, object]) -> bool:
-    """Whether programs on several nodes are steps of Slurm's."""
-    return values["nccl_benchmark_scope"] != "node" and bool(values["nccl_benchmark_launcher"] == "srun")
+    steps = values["nccl_benchmark_scope"] != "node" and values["nccl_benchmark_launcher"] == "srun"
+    return steps or "slurm" in (values["busbar_drain"], values["busbar_engine"])

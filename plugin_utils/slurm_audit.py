@@ -58,7 +58,7 @@ def ask(
     """
     paths = _may()
     nodes = slurm_engine.nodes_of(slurm_step.told(paths["sinfo"], slurm_engine.SINFO))
-    run = _Run(paths, limit, overlap, tell, keep, len(names))
+    run = _Run(paths, limit, tell, keep, len(names))
     hosts: dict[str, _Host] = {}
     for name in names:
         of_host = variables_of(name)
@@ -111,14 +111,12 @@ class _Run:
         self,
         paths: dict[str, str],
         limit: float,
-        overlap: bool,
         tell: Callable[[str], None],
         keep: Callable[[str, Given], None],
         count: int,
     ) -> None:
         self._paths = paths
         self._limit = limit
-        self._overlap = overlap
         self._tell = tell
         self._keep = keep
         self._count = count

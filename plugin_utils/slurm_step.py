@@ -54,15 +54,15 @@ exit "$code"
 """
 
 
-def programs(names: Sequence[str] = PROGRAMS, or_else: str = "leave --engine slurm out") -> dict[str, str]:
-    """Name -> path. Raises SlurmError where one lacks. or_else: the way out without them."""
+def programs() -> dict[str, str]:
+    """Name -> path. Raises SlurmError where one lacks."""
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), PLACES))
-    found = {name: shutil.which(name, path=places) for name in names}
+    found = {name: shutil.which(name, path=places) for name in PROGRAMS}
     lacking = [name for name, path in found.items() if path is None]
     if lacking:
         raise SlurmError(
             f"this machine has no {', '.join(lacking)}: install Slurm's client programs, run busbar where they are,"
-            f" or {or_else}"
+            " or leave --engine slurm out"
         )
     return {name: path for name, path in found.items() if path is not None}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError
-from . import guard, node_lock
+from . import guard
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv")
 CGROUPS = "/sys/fs/cgroup"
@@ -124,9 +124,6 @@ def _slurm_jobs(host: Host) -> List[str]:
                 path = "%s/%s/%s" % (CGROUPS, controller, name)
                 tops += ["%s/%s" % (path, user) for user in host.listdir(path) if user.startswith("uid_")]
     jobs = {name[4:] for top in tops for name in host.listdir(top) if name.startswith("job_")}
-    held = node_lock.allocation(host) if jobs else None
-    # The job by which the run that works on the node has it is nobody else's.
-    jobs -= {held.job} if held is not None else set()
     return ["Slurm job %s" % job for job in sorted(jobs)]
 
 

@@ -12,7 +12,6 @@ import getpass
 import json
 import multiprocessing
 import os
-import re
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -27,9 +26,6 @@ PATH = locks.FOLDER + "/lock.json"
 # Held while one reads and writes PATH, and so many seconds are waited for it.
 LOCK, PATIENCE = "lock.json.lock", 20.0
 _KEYS = {"id": str, "user": str, "control": str, "machine": str, "pid": int, "start": int}
-# In the environment of ansible-playbook: the scheduler's job by which a run has its nodes, and the job's lease.
-ALLOCATION = "BUSBAR_ALLOCATION"
-_ALLOCATION = re.compile(r"([1-9][0-9]{0,9}) ([A-Za-z0-9-]{1,80})")
 
 HELD = Check(
     "lock.held", why="runs that write at the same time undo each other's work; this one has changed nothing here"
@@ -60,23 +56,11 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """A scheduler's job that a run of Busbar has submitted for its nodes. job: its id.   lease: as in lease.py."""
-
-    job: str
-    lease: str
-
-
-@dataclass(frozen=True)
 class Lock:
-    """since: seconds since 1970 by the node's own clock.   run is None where the file cannot be understood.
-
-    allocation: by which the run has the node; None where it has no job there.
-    """
+    """since: seconds since 1970 by the node's own clock.   run is None where the file cannot be understood."""
 
     run: Optional[Run]
     since: float
-    allocation: Optional[Allocation] = None
 
     def __str__(self) -> str:
         at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
@@ -106,19 +90,9 @@ def parse(text: str) -> Lock:
         since = data["since"]
         if type(since) not in (int, float) or not 0 <= since < 1e11:
             raise ParseError("since is %.80r" % (since,))
-        return Lock(from_dict(data["run"]), float(since), to_allocation(data.get("allocation") or ""))
+        return Lock(from_dict(data["run"]), float(since))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ParseError("is no lock of Busbar's: %s" % error) from error
-
-
-def to_allocation(text: object) -> Optional[Allocation]:
-    """``JOB LEASE``; None for an empty text. Raises ParseError."""
-    if text == "":
-        return None
-    found = _ALLOCATION.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise ParseError("allocation is %.80r, expected a job's id and the name of its lease" % (text,))
-    return Allocation(found.group(1), found.group(2))
 
 
 def this_run() -> Run:
@@ -204,20 +178,11 @@ def look(host: Host) -> Optional[Lock]:
             raise ReadError(PATH, "cannot be read: %s" % error.strerror) from error
 
 
-def allocation(host: Host) -> Optional[Allocation]:
-    """The scheduler's job by which whoever has the lock has the node. Raises ReadError."""
-    lock = look(host)
-    return None if lock is None else lock.allocation
-
-
-def acquire(
-    host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool = False, by: Optional[Allocation] = None
-) -> Answer:
+def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool = False) -> Answer:
     """Take the lock, if nobody has it or its time is over. Raises ReadError where it cannot be written.
 
     minutes: age of a lock from which on it does not count.   over: id of a run whose lock a person has declared void.
     dead: id of a run that the control node knows to have ended.   dry: only say what would be.
-    by: the scheduler's job by which the run has the node.
     """
     if dry:
         return _may(look(host), run, minutes, over, dead)
@@ -225,8 +190,7 @@ def acquire(
         with locks.alone(host, LOCK, PATIENCE):
             answer = _may(look(host), run, minutes, over, dead)
             if answer.held:
-                data = {"run": run.to_dict(), "since": round(time.time(), 3)}
-                _write(host.system(PATH), data if by is None else {**data, "allocation": "%s %s" % (by.job, by.lease)})
+                _write(host.system(PATH), {"run": run.to_dict(), "since": round(time.time(), 3)})
             return answer
     except OSError as error:
         raise ReadError(PATH, "cannot be written: %s" % error.strerror) from error

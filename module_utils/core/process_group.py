@@ -30,7 +30,6 @@ TERM_GRACE = 5.0
 # Eight GPUs full of buffers take seconds to let go of. What is left after this does not die: it is in the driver.
 KILL_WAIT = 30.0
 OUTPUT_LIMIT = 64 * 1024 * 1024
-GIVEN_UP = "given up"
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,13 @@ def run(
     stdout: str,
     stderr: str,
     output_limit: int = OUTPUT_LIMIT,
-    over: Callable[[], bool] = lambda: False,
 ) -> Ended:
     """Run ``argv`` for at most ``limit`` seconds, its output in the new files ``stdout`` and ``stderr``.
 
-    over: asked again and again; once it is true, the program is ended.
     environment is all that the program gets. Raises ReadError where it cannot be started, and where the caller has
     children of its own: they could not be told from the program's orphans.
     """
-    return run_all([Program(tuple(argv), stdout, stderr)], cwd, environment, limit, output_limit, over)[0]
+    return run_all([Program(tuple(argv), stdout, stderr)], cwd, environment, limit, output_limit)[0]
 
 
 def run_all(
@@ -82,7 +79,6 @@ def run_all(
     environment: Mapping[str, str],
     limit: float,
     output_limit: int = OUTPUT_LIMIT,
-    over: Callable[[], bool] = lambda: False,
 ) -> List[Ended]:
     """The same for several programs at once, under one limit. None is left where one of them cannot be started."""
     if has_children():
@@ -100,7 +96,7 @@ def run_all(
         try:
             for program in programs:
                 started.append(_start(program.argv, cwd, environment, program.stdout, program.stderr, control))
-            endings = _wait(started, start + limit, programs, output_limit, over)
+            endings = _wait(started, start + limit, programs, output_limit)
         finally:
             codes = [process.poll() for process in started]
             left = end_all()
@@ -151,7 +147,6 @@ def _wait(
     deadline: float,
     programs: Sequence[Program],
     output_limit: int,
-    over: Callable[[], bool],
 ) -> List[Tuple[str, float]]:
     """Why each program has to be ended, "" for one that ended by itself; and when that was seen (monotonic clock)."""
     seen: Dict[int, float] = {}
@@ -166,8 +161,6 @@ def _wait(
             why = "timeout"
         elif any(os.path.getsize(path) > output_limit for one in programs for path in (one.stdout, one.stderr)):
             why = "overflow"
-        elif over():
-            why = GIVEN_UP
         if why or not any(running):
             return [(why if alive else "", seen.get(number, now)) for number, alive in enumerate(running)]
         time.sleep(_POLL)

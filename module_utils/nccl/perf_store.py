@@ -86,14 +86,6 @@ class Store:
                 except OSError as error:
                     raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
 
-    def forget(self, directory: str) -> None:
-        """Takes back that a run has begun, and removes its directory. Raises ReadError."""
-        try:
-            shutil.rmtree(directory)
-            os.unlink(os.path.join(self.directory, UNFINISHED))
-        except OSError as error:
-            raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
-
     def keep(self, run: perf_run.Run, directory: str) -> None:
         """Writes the record of a run, which ``latest`` leads to then. Raises ReadError."""
         link = os.path.join(self.directory, "latest")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,19 +84,6 @@ def test_a_tool_that_does_not_say_is_a_problem(node: Path, script: str | None, s
 def test_a_slurm_job_holds_the_node_before_its_first_kernel(node: Path, path: str) -> None:
     (node / path).mkdir(parents=True)
     assert read(node).reasons == ("Slurm job 1234",)
-
-
-def test_the_job_by_which_a_run_holds_the_node_does_not_make_it_busy_and_others_do(node: Path) -> None:
-    scope = node / "sys/fs/cgroup/system.slice/slurmstepd.scope"
-    (scope / "job_1234").mkdir(parents=True)
-    ann = node_lock.Run("20261121T130306Z-4242", "ann", "ctl1", "ctl1 boot ns", 4242, 17)
-    by = node_lock.to_allocation("1234 busbar-measure-00ff")
-    node_lock.acquire(Host(str(node), str(node)), ann, 240, "", "", by=by)
-    assert read(node) == busy.Busy(())
-    (scope / "job_12345").mkdir()
-    assert read(node).reasons == ("Slurm job 12345",)
-    node_lock.acquire(Host(str(node), str(node)), ann, 240, "", "")
-    assert read(node).reasons == ("Slurm job 1234", "Slurm job 12345")
 
 
 def test_slurm_without_a_job_holds_nothing(node: Path) -> None:

@@ -16,15 +16,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     cluster_record,
     measure,
-    measure_job,
     measure_ledger,
-    slurm_engine,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measure import DAY, Node
-from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 from busbar import ansible_process
 from busbar import measure as command
+from busbar.cli import main
+from busbar.drift import inventory
 from busbar.drift.inventory import Manifest
 
 NOW = 1_795_000_000.0
@@ -121,7 +120,6 @@ def test_a_batch_is_of_one_partition_and_of_no_more_nodes_than_are_taken_at_a_ti
     batch = measure.plan(nodes, 1000, BEGUN).batch()
     assert len(batch) == measure.MOST
     assert {unit.group for unit in batch} == {("other", "")}
-    assert measure.limit(batch) == 12
 
 
 def test_a_night_is_from_noon_to_noon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,77 +236,6 @@ def test_a_ledger_that_is_none_is_an_error_and_no_empty_one(tmp_path: Path, text
         measure_ledger.load(tmp_path)
 
 
-# -- who waits -------------------------------------------------------------------------------------------------------
-
-IDLE = {f"n{number}": slurm_engine.Node("idle", "", ["main"]) for number in range(4)}
-
-
-def squeue(*jobs: str) -> list[measure_job.Waiting]:
-    return measure_job.waiting_of("".join(f"{job}\n" for job in jobs))
-
-
-@pytest.mark.parametrize(
-    ("line", "ours", "needed", "maybe"),
-    [
-        # It takes ours: at once.
-        ("7|main|4|train|Resources", ("n0", "n1"), "7", []),
-        ("7|main|3|train|Priority", ("n0", "n1"), "7", []),
-        ("7|other,main|4|train|None", ("n0", "n1"), "7", []),
-        # It may start without: it is asked once more.
-        ("7|main|2|train|Resources", ("n0", "n1"), "", ["7"]),
-        ("7|main|1-4|train|SomethingNew", ("n0", "n1"), "", ["7"]),
-        # Ours would not be enough, are in no partition of its, or are not what it waits for.
-        ("7|main|5|train|Resources", ("n0", "n1"), "", []),
-        ("7|other|1|train|Resources", ("n0", "n1"), "", []),
-        ("7|main|4|train|Dependency", ("n0", "n1"), "", []),
-        ("7|main|4|train|JobHeldUser", ("n0", "n1"), "", []),
-        ("7|main|4|train|QOSMaxJobsPerUserLimit", ("n0", "n1"), "", []),
-        (f"7|main|4|{measure_job.JOB}-12ab|Resources", ("n0", "n1"), "", []),
-        # Whose name holds what squeue separates by.
-        ("7|main|4|a|b|Resources", ("n0", "n1"), "7", []),
-    ],
-)
-def test_a_job_is_in_need_if_it_could_begin_with_our_nodes(
-    line: str, ours: tuple[str, ...], needed: str, maybe: list[str]
-) -> None:
-    nodes = {**IDLE, **{name: slurm_engine.Node("allocated", "", ["main"]) for name in ours}}
-    assert measure_job.in_need(squeue(line), nodes, ours) == (needed, maybe)
-
-
-def test_a_job_that_waits_though_others_are_idle_may_want_just_ours() -> None:
-    nodes = {**IDLE, "n0": slurm_engine.Node("allocated", "", ["main"])}
-    jobs = squeue("7|main|1|train|Resources")
-    _needed, maybe = measure_job.in_need(jobs, nodes, ["n0"])
-    assert measure_job.in_need(jobs, nodes, ["n0"], maybe) == ("7", [])
-
-
-def test_nodes_that_slurm_plans_for_the_job_count_and_those_of_others_do_not() -> None:
-    nodes = {
-        "n0": slurm_engine.Node("allocated", "", ["main"]),
-        "n1": slurm_engine.Node("planned", "", ["main"]),
-        "n2": slurm_engine.Node("allocated", "", ["main"]),
-        "n3": slurm_engine.Node("drained", "", ["main"]),
-    }
-    assert measure_job.in_need(squeue("7|main|2|train|Resources"), nodes, ["n0"])[0] == "7"
-    assert measure_job.in_need(squeue("7|main|3|train|Resources"), nodes, ["n0"]) == ("", [])
-
-
-def test_what_is_no_queue_is_an_error() -> None:
-    with pytest.raises(SlurmError, match="which is no job"):
-        squeue("slurm_load_jobs error")
-
-
-def test_leases_are_counted_by_the_labels_of_srun() -> None:
-    begun = measure_job.Begun()
-    begun.feed(b"0: busbar-lease node01\n1: busbar-le")
-    begun.feed(b"ase node02\n1: busbar-lease node02\n2: something else\nbusbar-lease node03\n")
-    assert begun.labels == {0, 1}
-
-
-def test_the_script_of_a_lease_is_whole_by_itself() -> None:
-    compile(measure_job.script("busbar-measure-0", 3), "lease", "exec")
-
-
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -334,3 +261,47 @@ def test_a_wrong_inventory_is_told_in_its_own_words(
     monkeypatch.setattr(ansible_process, "run", play)
     with pytest.raises(command.MeasureError, match=says):
         command._intents([Path("inventory")], None, Manifest(("node01", "node02"), (), False))
+
+
+INTENT: dict[str, Any] = {
+    "busbar_measure_budget": 100,
+    "busbar_baseline_max_age_days": 30,
+    "busbar_drain": "none",
+    "busbar_engine": "ssh",
+    "busbar_leaf": "",
+    "nccl_benchmark_scope": "node",
+    "nccl_benchmark_launcher": "mpirun",
+    "nccl_benchmark_collectives": ["all_reduce"],
+}
+
+
+@pytest.mark.parametrize(
+    ("of_node02", "code", "lines"),
+    [
+        ({}, 0, ["would be measured: node[01-02], each by itself"]),
+        (
+            {"busbar_drain": "slurm"},
+            0,
+            ["would be measured: node01,", "left for another night: node02: Slurm gives it"],
+        ),
+        (None, 2, []),
+    ],
+)
+def test_nodes_that_slurm_gives_to_jobs_are_left(
+    of_node02: dict[str, Any] | None,
+    code: int,
+    lines: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = {**INTENT, "nccl_benchmark_results_path": str(tmp_path)}
+    both = {"node01": values, "node02": {**values, **(of_node02 or {})}}
+    if of_node02 is None:
+        both = {host: {**values, "busbar_engine": "slurm"} for host in both}
+    monkeypatch.setattr(inventory, "read", lambda *_paths: Manifest(tuple(both), (), False))
+    monkeypatch.setattr(command, "_intents", lambda *_: {host: {"values": each} for host, each in both.items()})
+    assert main(["measure", "-i", "inventory", "--check"]) == code
+    said = capsys.readouterr()
+    assert [line for line in lines if line not in said.out] == []
+    assert ("nothing can be measured: Slurm gives it to jobs" in said.err) == (code == 2)

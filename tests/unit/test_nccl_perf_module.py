@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +14,10 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from tests.slurm_daemons import wait
 from tests.trees import tool
 
 SECRET = "hunter2-do-not-store"
@@ -229,40 +224,6 @@ def test_repeats_stop_at_the_first_that_fails(run: Run, tmp_path: Path) -> None:
     result = run(repeats=3)
     assert states(result) == {"ran": "drift", "busbw": "unknown", "spread": "unknown", "outlier": "unknown"}
     assert said(result, "ran").startswith("run 2 of 2: exit code 2")
-
-
-def test_a_node_that_the_scheduler_takes_back_is_left_at_once_and_its_last_result_stands(
-    run: Run, tmp_path: Path
-) -> None:
-    program(tmp_path)
-    before = run()["record"]
-    name = "busbar-test-%s" % os.urandom(8).hex()
-    me = node_lock.Run("run", "ann", "ctl1", "ctl1 boot ns", 4242, 17)
-    by = node_lock.to_allocation(f"1234 {name}")
-    node_lock.acquire(Host(str(tmp_path), str(tmp_path)), me, 240, "", "", by=by)
-    program(tmp_path, f"before = lambda: (open({str(tmp_path / 'begun')!r}, 'w'), time.sleep(600))")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.bind("\0" + name)
-        server.listen()
-
-        def lease() -> None:
-            connection, _address = server.accept()
-            wait("the program", (tmp_path / "begun").exists)
-            connection.close()
-
-        thread = threading.Thread(target=lease)
-        thread.start()
-        result = run(timeout=600)
-        thread.join()
-    assert states(result) == {"idle": "unknown"}
-    assert said(result, "idle").endswith("the scheduler's job by which the node was measured is over")
-    # Nor is anything begun by a lease that is gone.
-    (tmp_path / "begun").unlink()
-    assert states(run(timeout=600)) == {"idle": "unknown"}
-    assert not (tmp_path / "begun").exists()
-    assert os.path.realpath(tmp_path / "results/latest/record.json") == os.path.realpath(before)
-    # Nothing says that a run was cut off, which would have it measured again.
-    assert not (tmp_path / "results/unfinished").exists()
 
 
 def test_a_program_without_mpi_under_a_launcher_ran_alone(run: Run, tmp_path: Path) -> None:

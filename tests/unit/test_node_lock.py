@@ -89,12 +89,6 @@ def test_whoever_takes_it_again_has_it_from_now_on(host: Host) -> None:
     assert not take(host, BOB).held
 
 
-@pytest.mark.parametrize("text", ["1", "1 a b", "0 a", "x a", "1 a/b", "1 a\n", "1 " + "a" * 81])
-def test_what_is_no_allocation_is_an_error(text: str) -> None:
-    with pytest.raises(ParseError, match="allocation"):
-        node_lock.to_allocation(text)
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"run": {}, "since": 1}', '{"since": "x"}'])
 def test_a_file_that_cannot_be_understood_is_somebodys_until_it_is_old(host: Host, text: str) -> None:
     file(host).parent.mkdir(parents=True)
