@@ -291,7 +291,7 @@ def test_time_for_the_whole_run_leaves_every_host_without_an_answer(lab: Path, b
     assert done.rc == 3
     # Whether somebody could be told changes nothing.
     assert "busbar drift: nobody was told: /no/such/mail cannot be run: No such file" in done.err
-    assert "hosts.yml has to hold one https:// address" in done.err
+    assert "hosts.yml: the address is not a URL" in done.err
     data = json.loads(done.out)
     assert data["counts"]["hosts"]["not_run"] == 2
 

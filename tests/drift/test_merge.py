@@ -18,6 +18,7 @@ PLAYBOOK = [str(Path(sys.executable).parent / "ansible-playbook"), "playbooks/dr
 
 
 def without_times(file: Path, *more: str) -> dict[str, Any]:
+    """The report without moments, growth, and what a part of one host cannot compare."""
     data: dict[str, Any] = json.loads(file.read_text())
     for name in ("started", "ended", *more):
         data["run"].pop(name)
@@ -27,6 +28,11 @@ def without_times(file: Path, *more: str) -> dict[str, Any]:
     for of_host in data["hosts"].values():
         for finding in of_host["findings"]:
             finding.pop("first")
+        values = of_host.get("evidence", {})
+        for name in [name for name in values if name.startswith(("consistency.", "node_health."))]:
+            del values[name]
+        of_host.pop("passed", None)
+    data["counts"].pop("passed", None)
     return data
 
 
@@ -69,7 +75,7 @@ def test_shards_and_slices_merge_to_what_one_run_says(lab: Path, busbar: Busbar,
     assert (gap.rc, f"hosts in none of the parts: {names[1]}" in gap.err) == (1, True)
     # Somebody decides something else before the second half is asked.
     hosts = hosts_of(lab)
-    hosts[names[1]]["busbar_task_timeout"] = 7000
+    hosts[names[1]]["busbar_mtu"] = 4200
     write_inventory(inventory, hosts)
     late = busbar("report", "--merge", first, second, "-i", inventory)
     assert (late.rc, "is of another state of the inventory than -i has now" in late.err) == (1, True)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -183,16 +184,21 @@ def lab(_lab: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def converged(lab: Path, on_node: Answer) -> Path:
-    done = lab / "converged"
-    if not done.exists():
+def converged(lab: Path, on_node: Answer, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The three nodes, converged; what a test has done to its node, and had a role do there, is undone after it."""
+    pristine = lab.with_name("pristine")
+    if not pristine.exists():
         for node in PLATFORMS:
             for module in MODULES[1:]:
                 assert on_node(module, node)["findings"] == []
         # The unit of rail 0 has run, as at a boot.
         subprocess.run([lab / "node02/sys/usr/local/sbin/busbar-lab-roce", "add", "enp26s0np0"], check=True)
-        done.touch()
-    return lab
+        shutil.copytree(lab, pristine, symlinks=True)
+    yield lab
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    for node in [parameters["node"]] if "node" in parameters else PLATFORMS:
+        shutil.rmtree(lab / node)
+        shutil.copytree(pristine / node, lab / node, symlinks=True)
 
 
 def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> None:

@@ -254,7 +254,6 @@ def test_the_build_is_for_the_gpus_and_with_the_libraries_that_the_marker_says(n
         ("usr/bin/mpicc", "mpi"),
         (f"{LIB}/libmpi.so.40.30.4", "mpi"),
         ("usr/bin/nvidia-smi", "arch"),
-        ("nccl-tests.tgz", "source"),
         ("opt", "build"),
     ],
 )

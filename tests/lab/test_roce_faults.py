@@ -41,6 +41,7 @@ CHANGES: dict[str, tuple[set[str], set[str]]] = {
     "arp-flux": ({"conf/enp60s0np0/arp_ignore"}, set()),
     "address-missing": ({"netdevs.json", *_gid(2), *_gid(3)}, set()),
     "address-twice": ({"netdevs.json", "ports/1/gids/2", "ports/1/gids/3", "proc/net/route"}, set()),
+    "netmask": ({"netdevs.json"}, set()),
     "gid-v1-only": ({*_gid(1), *_gid(3)}, set()),
 }
 
