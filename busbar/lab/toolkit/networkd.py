@@ -39,6 +39,10 @@ def start(root: str, system: str) -> None:
             for name in names:
                 shutil.copy2(os.path.join(folder, name), there)
         _write(mark, "")
+        # Enabled, as the real one would be; of a target that nothing starts, so that the real one stays out of the way.
+        wants = os.path.join(system, "etc/systemd/system/busbar-lab.target.wants")
+        os.makedirs(wants, exist_ok=True)
+        os.symlink("/lib/systemd/system/systemd-networkd.service", os.path.join(wants, "systemd-networkd.service"))
     netplan.generate(system)
     apply(root, system)
     _network_manager(root, system)
