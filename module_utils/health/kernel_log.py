@@ -40,7 +40,7 @@ _DATES = ("%a %b %d %H:%M:%S %Y", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z")
 _GPU_HEAD, _GPU_TAIL = "NVRM: The NVIDIA GPU ", ("NVRM: (PCI ID:", "NVRM: fallen off the bus")
 # A stalled CPU or task, and frames of its stack, which name the module.
 _STALL = re.compile(
-    r"soft lockup|hard LOCKUP|blocked (?:for|in I/O wait)|detected (?:expedited )?stall|self-detected stall"
+    r"lockup|hard LOCKUP|blocked (?:for|in I/O wait)|detected (?:expedited )?stall|self-detected stall|\[#[0-9]"
 )
 _FRAME = re.compile(
     r"\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} (\[(?:mlx5_|nvidia|ib_|rdma_|nfs|sunrpc|lustre|ptlrpc)\w{0,30}\])"

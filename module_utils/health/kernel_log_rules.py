@@ -53,7 +53,9 @@ _ERROR = (
     r"\b(?:[Ff]ail|[Ee]rr(?:or)?\b|ERR|[Tt]ime(?:d )?out|[Aa]bort|[Uu]nable|[Cc]annot|[Ff]atal|[Ii]nvalid|[Ll]ost\b"
 )
 _ERROR += r"|bogus|mlx5_\w+_err_|\w+sw_reset|still)"
-_STALL = r"(?:soft lockup|hard LOCKUP|rcu.*(?:detected (?:expedited )?stalls|self-detected stall))"
+_STALL = r"(?:soft lockup|hard LOCKUP|workqueue lockup|rcu.*(?:detected (?:expedited )?stalls|self-detected stall))"
+# ``Oops: 0002 [#1]``, ``general protection fault: 0000 [#1]``: a program's fault has no such number.
+_OOPS = r": [0-9a-fA-F]{1,16} \[#[0-9]{1,4}\]"
 _HUNG = r"task .* blocked (?:for|in I/O wait for) more than"
 _FRAME = r".*\[(?:mlx5_|nvidia|ib_|rdma_)\w*\]"
 _NIC = "drain the node and reboot it; where it comes back, power-cycle the node, update the NIC's firmware, replace it"
@@ -69,6 +71,7 @@ _DISK = (
     "check the drive (nvme smart-log, smartctl), drain the node, replace the drive where it fails, and boot the node"
 )
 _NFS = "restore the file server, or the network path to it"
+_SERVER = "the file server does not answer"
 _OOM = "give jobs a memory limit (ConstrainRAMSpace=yes in cgroup.conf), and reboot the node: a service may be gone"
 _IOMMU = "set what role iommu asks for (iommu=pt, ACS off on the path) and reboot; where it goes on, update the driver"
 # fmt: off
@@ -79,7 +82,8 @@ RULES: Tuple[Rule, ...] = (
     Rule("gpu.lost", CRITICAL, r"NVRM: .*(?:fallen off the bus|GPU_IS_LOST|GPU is lost|GPU lost from the bus)",
          "the driver has lost a GPU", _GPU),
     Rule("gpu.reset", CRITICAL,
-         r"NVRM: .*(?:NV_ERR_RESET_REQUIRED|Reset required \[|GPU at PCI:%s.*(?:needs to be reset|CHIP_RESET))" % _PCI,
+         r"NVRM: (?:GPU %s)?.*(?:NV_ERR_RESET_REQUIRED|Reset required \[|GPU at PCI:%s.*(?:needs to be reset|CHIP_RESET))"
+         % (_PCI, _PCI),
          "the driver refuses work until the GPU is reset", _GPU, "", MAJOR),
     Rule("gpu.init", CRITICAL,
          r"NVRM: (?:GPU %s: )?(?:RmInitAdapter failed|rm_init_adapter failed|RmInitAdapter: Cannot)" % _PCI,
@@ -153,6 +157,8 @@ RULES: Tuple[Rule, ...] = (
     Rule("kernel.iommu_timeout", MAJOR,
          r"DMAR: .*Invalidation Time-?out|AMD-Vi: Completion-Wait loop timed out|arm-smmu.*CMD_SYNC timeout",
          "the IOMMU does not answer", _CPU),
+    Rule("kernel.crash_driver", CRITICAL, _OOPS + _FRAME, "a driver of the network path has crashed (oops)", _CPU),
+    Rule("kernel.crash", MAJOR, _OOPS, "a part of the kernel has crashed (oops)", _CPU),
     Rule("kernel.lockup", CRITICAL, _STALL + _FRAME, "a CPU stood still in a driver of the network path", _CPU),
     Rule("kernel.stall", MAJOR, _STALL, "a CPU stood still", _CPU),
     Rule("kernel.hung_driver", MAJOR, r"task nv_queue\S* blocked|" + _HUNG + _FRAME,
@@ -164,8 +170,12 @@ RULES: Tuple[Rule, ...] = (
     Rule("kernel.suppressed", NOTE, r"\b((?:mlx5|nvidia|port_module|temp_warn|print_health)\w*): [0-9]+ callbacks"),
     # -- storage
     Rule("storage.nfs_ok", NONE, r"(?:nfs|lockd): server (\S+) OK"),
-    Rule("storage.nfs", MAJOR, r"(?:nfs|lockd): server (\S+) not responding", "the file server does not answer", _NFS,
-         "storage.nfs_ok"),
+    Rule("storage.nfs", MAJOR, r"(?:nfs|lockd): server (\S+) not responding", _SERVER, _NFS, "storage.nfs_ok"),
+    Rule("storage.lustre_ok", NONE, r"Lustre: (\S+): Connection restored to"),
+    Rule("storage.lustre", MAJOR, r"Lustre(?:Error: 166-1)?: (\S+): Connection to .* was lost", _SERVER, _NFS,
+         "storage.lustre_ok"),
+    Rule("storage.ceph_ok", NONE, r"ceph: (?:\[.*\]: *)?(mds[0-9]+) (?:came back|recovery completed)"),
+    Rule("storage.ceph", MAJOR, r"ceph: (?:\[.*\]: *)?(mds[0-9]+) hung", _SERVER, _NFS, "storage.ceph_ok"),
     Rule("storage.nvme_ok", NONE, r"nvme (nvme[0-9]+): .*default/read/poll queues"),
     Rule("storage.nvme_dead", MAJOR,
          r"nvme (nvme[0-9]+): (?:Disabling device after reset|Device not ready; aborting|Removing after probe)",
@@ -191,9 +201,9 @@ _WORDS = {
     "gpu": ("NVRM", "nvidia-peermem"),
     "nic": ("mlx5", "NETDEV WATCHDOG"),
     "pcie": ("pciehp", "AER: ", "PCIe Bus", "DPC: ", "inaccessible", "DMAR: ", "AMD-Vi: ", "smmu"),
-    "kernel": ("Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup", "LOCKUP", "rcu", "blocked")
+    "kernel": ("Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup", "LOCKUP", "rcu", "blocked", "[#")
     + ("ut of memory", "callbacks suppressed", "DMAR: ", "AMD-Vi: ", "smmu"),
-    "storage": ("server ", "nvme", "ilesystem", "EXT4-fs", "XFS", "I/O error"),
+    "storage": ("server ", "nvme", "ilesystem", "EXT4-fs", "XFS", "I/O error", "Lustre", "ceph: "),
 }
 _COMPILED = tuple((rule.name, _WORDS[rule.name.partition(".")[0]], re.compile(rule.pattern)) for rule in RULES)
 # What a line needs to be looked at.

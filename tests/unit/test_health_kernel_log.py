@@ -192,7 +192,18 @@ ROOTS = [
     ("Out of memory: Killed process 812 (slurmd) total-vm:1kB, anon-rss:1kB", "kernel", "major", "out of memory"),
     ("Out of memory: Kill process 812 (slurmd) score 900 or sacrifice child", "kernel", "major", "out of memory"),
     ("DMAR: Invalidation Time-out Error (ITE) cleared", "kernel", "major", "iommu timeout"),
+    ("BUG: workqueue lockup - pool cpus=12 node=0 flags=0x0 nice=0 stuck for 61s!", "kernel", "major", "stall"),
+    ("BUG: unable to handle page fault for address: ffffb2f5c0a1b000\nOops: 0002 [#1] PREEMPT SMP NOPTI" + FRAMES,)
+    + ("kernel", "critical", "crash driver"),
+    ("general protection fault, probably for non-canonical address 0xdead: 0000 [#1] SMP", "kernel", "major", "crash"),
+    ("Internal error: Oops: 0000000096000004 [#1] SMP", "kernel", "major", "crash"),
+    (f"NVRM: GPU {GPU}: Reset required [NV_ERR_RESET_REQUIRED] (0x6F)", "gpu_driver", "major", GPU),
     # -- storage
+    ("Lustre: fs-OST1-osc-ffff: Connection to fs-OST1 (at 10.0.0.1@o2ib) was lost; in progress operations using this",)
+    + ("storage", "major", "fs-OST1-osc-ffff"),
+    ("LustreError: 166-1: MGC10.0.0.1@o2ib: Connection to MGS (at 10.0.0.1@o2ib) was lost; in progress operations",)
+    + ("storage", "major", "MGC10.0.0.1@o2ib"),
+    ("ceph: mds0 hung", "storage", "major", "mds0"),
     ("nfs: server nas1 not responding, still trying", "storage", "major", "nas1"),
     ("nfs: server nas1 OK\nnfs: server nas1 not responding, timed out", "storage", "major", "nas1"),
     ("nvme nvme3: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", "storage", "major", "nvme3"),
@@ -272,6 +283,10 @@ HARMLESS = [
     f"{NVLINK}119, Timeout\nNVRM: loading NVIDIA UNIX Open Kernel Module", "NVRM: some function nobody has heard of",
     f"NVRM: GPU at PCI:{GPU[:-2]}: GPU-509665ad-b600",
     "kauditd_printk_skb: 6 callbacks suppressed",
+    "traps: python3[4411] general protection fault ip:7f1e sp:7ffd error:0 in libtorch.so[7f1e+1]",
+    "Lustre: a-OST1-osc-f: Connection to a-OST1 (at 10.0.0.1@o2ib) was lost; in progress\n"
+    "Lustre: a-OST1-osc-f: Connection restored to 10.0.0.1@o2ib (at 10.0.0.1@o2ib)",
+    "ceph: [5f2c-a 4231]: mds0 hung\nceph: [5f2c-a 4231]: mds0 came back",
     "NVRM: A GPU crash dump has been created. If possible, please run nvidia-bug-report.sh as root",
     "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x51)",
     "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
