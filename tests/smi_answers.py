@@ -83,6 +83,7 @@ _ONE_SRAM_COUNTER |= {f"ecc_errors/{kind}/sram_uncorrectable": "0" for kind in (
 # GPU and driver -> the driver's version, and what a healthy GPU has otherwise than HEALTHY.
 LAYOUTS: dict[str, tuple[str, Changes]] = {
     "H200, 580": ("580.159.04", {}),
+    "H200, 580, clocks deprecated": ("580.159.04", {**_NO_APPLICATION_CLOCKS}),
     "H100, 570": (
         "570.86.15",
         {

@@ -30,7 +30,8 @@ class Element(NamedTuple):
 
     check: its name below ``node_health``.   path: below <gpu>; of several, with ``|`` between, one needs a value.
     feature: what the GPU must have for it; "" for every GPU.
-    since: the first driver version that prints it.   until: the first that does not; (): every later one does.
+    since: the first driver version that prints it.   until: the first that never does; (): every later one does. Before
+        that, a driver that prints "deprecated" in its place does not have it.
     """
 
     check: str
@@ -81,7 +82,6 @@ ELEMENTS = (
     ),
     Element("power_limit", "|".join(POWER_LIMIT)),
     Element("power_limit", "|".join(POWER_DEFAULT)),
-    # Deprecated: later drivers print that instead of a value.
     Element("application_clocks", "applications_clocks/graphics_clock", "application_clocks", until=(590,)),
     Element("application_clocks", "default_applications_clocks/graphics_clock", "application_clocks", until=(590,)),
     Element("temperature", "temperature/gpu_temp"),
@@ -136,14 +136,18 @@ def lacking(product: Optional[str], architecture: Optional[str]) -> FrozenSet[st
     return frozenset(feature for feature, absent in lacks.items() if absent)
 
 
-def unread(lacks: Container[str], driver: Optional[Version], values: Container[str]) -> Dict[str, Tuple[str, ...]]:
+def unread(
+    lacks: Container[str], driver: Optional[Version], values: Container[str], deprecated: Container[str] = ()
+) -> Dict[str, Tuple[str, ...]]:
     """Return check -> needed elements without a value, for every check that needs an element at all.
 
     lacks: as ``lacking`` returns it.   driver: its version, None: not known.   values: paths that have a value.
+    deprecated: paths whose text says so.
     """
     found: Dict[str, Tuple[str, ...]] = {}
     for element in ELEMENTS:
-        printed = driver is None or (driver >= element.since and not (element.until and driver >= element.until))
+        dropped = element.until and (element.path in deprecated or (driver is not None and driver >= element.until))
+        printed = (driver is None or driver >= element.since) and not dropped
         if printed and element.feature not in lacks:
             paths = element.path.split("|")
             so_far = found.get(element.check, ())

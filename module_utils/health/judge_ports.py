@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
+from ..core.host import Problem
 from ..core.plan import Plan
 from . import port_counters, port_limits, record
 from .judge_gpu import RECHECK
@@ -124,8 +125,8 @@ def plan(have: Have) -> Plan:
     checks = (PORT_LINK_DOWNED, PORT_SYMBOL_ERRORS, PORT_ERRORS, PORT_DISCARDS, PORT_HOST_DISCARDS)
     well = {check.id: check for check in (PORT_COUNTERS, PORT_SATURATED, *checks, PORT_RDMA_RETRIES, PORT_PAUSE)}
     for port in have.ports:
-        own = [*_unread(port), *_saturated(port)]
         growth = since(have, port)
+        own = [*_unread(port, growth.gone if growth else ()), *_saturated(port)]
         compared: Dict[str, bool] = {}
         if growth is not None:
             own += _link(port, growth, compared)
@@ -202,11 +203,16 @@ def notes(have: Have) -> List[str]:
     return ["counters of rails %s began anew since the last night, and are judged from the next run on" % rails]
 
 
-def _unread(port: Port) -> List[Finding]:
-    if not port.problems:
+def _unread(port: Port, gone: Sequence[str]) -> List[Finding]:
+    """gone: counters that the last record has."""
+    problems = list(port.problems)
+    if gone and not problems:
+        text = "shows no more %s%s" % (", ".join(gone[:3]), " and %d others" % (len(gone) - 3) if gone[3:] else "")
+        problems.append(Problem("/sys/class/infiniband/%s/ports/%d" % (port.device, port.number), text))
+    if not problems:
         return []
-    more = "; and %d more" % (len(port.problems) - 1) if len(port.problems) > 1 else ""
-    first = port.problems[0]
+    more = "; and %d more" % (len(problems) - 1) if len(problems) > 1 else ""
+    first = problems[0]
     return [PORT_COUNTERS.judge(port.label, "unknown", "counters", str(first) + more, first.source)]
 
 

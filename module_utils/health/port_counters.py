@@ -88,12 +88,14 @@ class Growth:
     """counts: by how much each counter has grown that both have; of what was set back the least that it was.
 
     seconds: in which.   speed: of the link, also of one that is down now.   reset: names that were set back.
+    gone: counters of sysfs that the record has and the port has no more.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     speed: Optional[str] = None
     reset: FrozenSet[str] = frozenset()
+    gone: Tuple[str, ...] = ()
 
 
 def read(host: Host, nics: Mapping[int, Nic], now: float) -> Tuple[Port, ...]:
@@ -117,7 +119,7 @@ def _port(host: Host, rail: int, nic: Nic, now: float, hung: List[Problem]) -> P
     for folder, names in (("counters", (*ERRORS, *DATA)), ("hw_counters", (*QUEUE_PAIRS, *CONGESTION))):
         for name in names:
             _add(values, name, read_value(host, "%s/%s/%s" % (base, folder, name), _count, problems))
-    if not values and not problems:
+    if not any(name in values for name in ERRORS) and not problems:
         problems.append(Problem(base + "/counters", "shows no counter"))
     loaded = ""
     if netdev is not None:
@@ -215,7 +217,9 @@ def grown(port: Port, kept: Optional[Mapping[str, object]]) -> Optional[Growth]:
     if not 0 <= port.at - at < 1e9:
         return None
     counts, reset = difference(then, port.values)
-    return Growth(counts, port.at - at, port.speed or (speed if isinstance(speed, str) else None), frozenset(reset))
+    gone = tuple(sorted(name for name in before if name in _GROUPS and name not in port.values))
+    speed = port.speed or (speed if isinstance(speed, str) else None)
+    return Growth(counts, port.at - at, speed, frozenset(reset), gone)
 
 
 def _is_count(value: object) -> bool:

@@ -133,12 +133,14 @@ def parse(text: str) -> List[Gpu]:
 class _Reader:
     """Read values of one element by path.
 
-    values: the paths that have a value.   lost: "path: text" of each that failed or is not understood.
+    values: the paths that have a value.   deprecated: those whose text says so.
+    lost: "path: text" of each that failed or is not understood.
     """
 
     def __init__(self, element: Element) -> None:
         self._element = element
         self.values: Set[str] = set()
+        self.deprecated: Set[str] = set()
         self.lost: List[str] = []
 
     def _parsed(self, paths: Sequence[str], parse: Callable[[str], Optional[T]]) -> Optional[T]:
@@ -147,6 +149,7 @@ class _Reader:
             text = (self._element.findtext(path) or "").strip()
             word = text.lower().strip("[]")
             if word in ABSENT:
+                self.deprecated.update([path] if "deprecated" in word else ())
                 continue
             value = None if word in FAILED else parse(text)
             if value is None:
@@ -243,7 +246,7 @@ def _gpu(element: Element, driver: str) -> Gpu:
         driver=driver,
     )
     lacks = gpu_elements.lacking(gpu.product, gpu.architecture)
-    unread = gpu_elements.unread(lacks, gpu_elements.version(driver), said.values)
+    unread = gpu_elements.unread(lacks, gpu_elements.version(driver), said.values, said.deprecated)
     return replace(gpu, lost=tuple(said.lost), unread=unread)
 
 

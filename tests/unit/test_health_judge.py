@@ -193,6 +193,7 @@ def test_no_check_is_ok_without_a_value_that_it_needs(infiniband: Topology, hgx_
         ("T4, 595", {"application_clocks", "memory_repair", "mig"}),
         ("L40S, 595", {"application_clocks", "mig"}),
         ("GB200, 610", {"application_clocks"}),
+        ("H200, 580, clocks deprecated", {"application_clocks"}),
     ],
 )
 def test_what_a_gpu_cannot_have_is_unsupported_and_harms_no_node(

@@ -588,6 +588,15 @@ def test_a_file_that_makes_no_sense_is_unknown(files: Path, infiniband: Topology
     assert names(bad(Have(now=NOW, ports=ports))) == ["counters"]
 
 
+@pytest.mark.parametrize("gone", ["symbol_error", "out_of_buffer", "port_xmit_packets"])
+def test_a_counter_that_only_the_record_has_is_unknown(gone: str) -> None:
+    full = port(values={**port().values, gone: 0})
+    less = replace(full, values={name: n for name, n in full.values.items() if name != gone})
+    (found,) = bad(replace(night(full), ports=(less,)))
+    assert (found.check, found.state) == ("node_health.port_counters", "unknown")
+    assert gone in (found.have or "")
+
+
 def test_a_port_without_counters_is_unknown(tmp_path: Path, infiniband: Topology) -> None:
     ports = read(tmp_path, infiniband)
     assert ports[0].problems == (Problem("/sys/class/infiniband/mlx5_3/ports/1/counters", "shows no counter"),)
