@@ -58,6 +58,7 @@ _INCLUDED = re.compile(
 )
 _TOOLS = re.compile(r"nvidia-smi|nvcc|dcgm")
 _OPTIONS = re.compile(r"(?i)\$\{?\w*(?:OPT|ARG|FLAG|PARAM)")
+_SIZE = re.compile(r"([0-9]+)(?:\.[0-9]+)?([kmg]?)i?b?", re.IGNORECASE)
 _PER_NODE = r"ppr:(\d+):node|(?:-npernode|--npernode|-ppn|--ntasks-per-node%s)[= ](\d+)"
 
 
@@ -155,7 +156,7 @@ def _container(
     if lacking and count > 1 and (known or nodes > 1 or rdma or wants_rdma):
         yield SHM.judge(subject, "drift", "memory at /dev/shm", lacking, where)
     privileged = container.value_at("securityContext", "privileged") == "true"
-    if privileged or other or not (rdma or wants_rdma or (nodes > 1 and count > 3)):
+    if privileged or (other and not rdma) or not (rdma or wants_rdma or (nodes > 1 and count > 3)):
         return
     if not rdma and "/dev/infiniband" not in str(pod.get("volumes")):
         yield RDMA.judge(subject, "drift", "an RDMA resource", "none is requested", where)
@@ -178,14 +179,24 @@ def _shm(pod: _Mapping, container: _Mapping) -> str:
         return "nothing is mounted there"
     volumes = [one for one in pod.items_at("volumes") if one.get("name") == mounts["/dev/shm"].get("name")]
     on_disk = volumes and "emptyDir" in volumes[0] and volumes[0].value_at("emptyDir", "medium") is None
-    return "an emptyDir on disk" if on_disk else ""
+    size = volumes[0].value_at("emptyDir", "sizeLimit") if volumes else None
+    return "an emptyDir on disk" if on_disk else f"an emptyDir of {size}" if _small(size) else ""
+
+
+def _small(size: object) -> bool:
+    """Return whether a size such as ``64Mi`` is less than 1 GiB; what is not understood is not."""
+    known = _SIZE.fullmatch(str(size))
+    return known is not None and int(known[1]) << 10 * " kmg".index(known[2].lower() or " ") < 1 << 30
 
 
 def _services(root: _Mapping, name: str) -> Iterator[Finding]:
     """Judge the services of a compose file."""
     services = root.get("services")
     for key, service in services.items() if isinstance(services, _Mapping) else ():
-        if not isinstance(service, _Mapping) or {"<<", "extends", "shm_size", "ipc"} & {*service}:
+        if not isinstance(service, _Mapping) or {"<<", "extends", "ipc"} & {*service}:
+            continue
+        size = service.get("shm_size", "neither is set")
+        if "shm_size" in service and not _small(size):
             continue
         devices = service.items_at("deploy", "resources", "reservations", "devices")
         counts = [d.get("count", d.get("device_ids", "all")) for d in devices if "gpu" in str(d.get("capabilities"))]
@@ -193,7 +204,7 @@ def _services(root: _Mapping, name: str) -> Iterator[Finding]:
         several = any(count != "1" and not (isinstance(count, list) and len(count) == 1) for count in counts)
         if several and not re.search("/dev/shm|" + _TOOLS.pattern, str(service)):
             where, fix = f"{name}:{service.line}", "Write shm_size: 16gb, or ipc: host."
-            yield SHM.judge(f"{where} {key}", "drift", "shm_size or ipc: host", "neither is set", where, fix)
+            yield SHM.judge(f"{where} {key}", "drift", "shm_size or ipc: host", str(size), where, fix)
 
 
 def _docker(text: str, where: str) -> Iterator[Finding]:
@@ -204,12 +215,24 @@ def _docker(text: str, where: str) -> Iterator[Finding]:
     if _TOOLS.search(text) or _OPTIONS.search(text):
         return
     subject = f"{where} container"
-    if not re.fullmatch("1|device=[^,]*", gpus.group(1) or "") and not re.search("--ipc|shm", text):
-        fix = "Add --ipc=host or --shm-size=16g."
-        yield SHM.judge(subject, "drift", "--ipc=host or --shm-size", "neither is given", where, fix)
+    size = re.search(r"--shm-size[= ](\S+)", text)
+    large = not _small(size.group(1)) if size else re.search("--ipc|shm", text)
+    if not re.fullmatch("1|device=[^,]*", gpus.group(1) or "") and not large:
+        fix, have = "Add --ipc=host or --shm-size=16g.", size.group() if size else "neither is given"
+        yield SHM.judge(subject, "drift", "--ipc=host or --shm-size", have, where, fix)
     if "/dev/infiniband" in text and not re.search("memlock|IPC_LOCK|--privileged|--cap-add[= ]ALL", text):
         fix = "Add --ulimit memlock=-1."
         yield IPC_LOCK.judge(subject, "drift", "--ulimit memlock=-1", "it is not given", where, fix)
+
+
+def _by_hosts(launcher: str) -> int:
+    """Return the processes of a node: by -H and -np of mpirun, by -N and -n of srun; 0 where it names no nodes."""
+    listed = re.search(r" --?(?:H|host)[= ](\S+)", launcher)
+    counted = re.search(r" (?:-N|--nodes)[= ]?(\d+)", launcher)
+    total = re.search(r" (?:-n|-np|--np|--ntasks)[= ]?(\d+)", launcher)
+    slots = re.findall(r":(\d+)", listed.group(1)) if listed else []
+    nodes = len(listed.group(1).split(",")) if listed else int(counted.group(1)) if counted else 0
+    return int(total.group(1)) // nodes if total and nodes else max(map(int, slots), default=0)
 
 
 def _launch(words: Sequence[str], tasks: str, where: str) -> Iterator[Finding]:
@@ -217,7 +240,7 @@ def _launch(words: Sequence[str], tasks: str, where: str) -> Iterator[Finding]:
     program = next((number for number, word in enumerate(words) if re.search(r"(?:^|/)\w+_perf(?:_mpi)?$", word)), 0)
     launcher, options = " ".join(words[:program]), " ".join(words[program:])
     own = re.search(_PER_NODE % ("" if launcher.split("/")[-1].startswith("srun") else "|-N"), launcher)
-    processes = int((own and (own.group(1) or own.group(2))) or tasks or 1)
+    processes = int((own and (own.group(1) or own.group(2))) or _by_hosts(launcher) or tasks or 1)
     each = 1
     for number in re.findall(r" (?:-g|--ngpus|-t|--nthreads)[= ]?(\d+)", options):
         each *= int(number)

@@ -27,6 +27,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignmen
 
 KINDS = ("conf", "env", "unit", "script", "dockerfile", "yaml", "python")
 _ENDINGS = {
+    **dict.fromkeys(("mca-params.conf", ".lua", ".tcl"), "script"),
+    ".deepspeed_env": "env",
     **dict.fromkeys((".sh", ".bash", ".csh", ".sbatch", ".slurm", ".pbs", ".job"), "script"),
     **dict.fromkeys((".yml", ".yaml", ".json"), "yaml"),
     **dict.fromkeys((".dockerfile", ".containerfile"), "dockerfile"),
@@ -49,6 +51,12 @@ _SETS = re.compile(r"\s*(?:#.*|(?:export\s+)?[A-Za-z_]\w*\s*=.*)?")
 # Ways in which a text expands a variable: in a message or test, handed on under its name, in any other.
 MESSAGE, HANDED_ON, USED = range(3)
 _DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)[ \t]+(.*)")
+# Forms of Lmod, Tcl modulefiles and Open MPI's parameter files, as a shell has them.
+_AS_SHELL = (
+    (r'^[ \t]*(?:setenv|pushenv)\([ \t]*"(\w+)"[ \t]*,[ \t]*"([^"\n]*)"[ \t]*\)', r"setenv \1 '\2'"),
+    (r"^[ \t]*pushenv[ \t]+(\S+)[ \t]+(\S+)", r"setenv \1 \2"),
+    (r"^[ \t]*(mca_base_env_list)[ \t]*=[ \t]*(.*)$", r"mpirun --mca \1 '\2'"),
+)
 _INSTRUCTION = re.compile(r"(?i)[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+(.*)", re.DOTALL)
 
 
@@ -79,7 +87,8 @@ def kind_of(name: str, text: str) -> str:
         return "dockerfile"
     if re.search(r"(?m)^(apiVersion|services|kind):", text):
         return "yaml"
-    if base == "<stdin>" or (sets_only(text) and not re.search(r"(?m)^export ", text)):
+    others = re.search(rf"(?m)^(?!{NAME}|#)[A-Za-z_]\w*\s*=", text) and "nccl" not in base
+    if base == "<stdin>" or (sets_only(text) and not re.search(r"(?m)^export ", text) and not others):
         return "conf"
     return "env" if sets_only(text) else "script"
 
@@ -139,6 +148,8 @@ def expansions(text: str) -> dict[str, int]:
 
 def _script(text: str, job: Job) -> list[Assignment]:
     job.scripts.append((text, 1))
+    for form, shell in _AS_SHELL:
+        text = re.sub(form, shell, text, flags=re.MULTILINE)
     found = parse(text)
     for number, line in enumerate(text.splitlines(), 1):
         match = _DIRECTIVE.match(line)
@@ -159,7 +170,7 @@ def _unit(text: str, _job: Job) -> list[Assignment]:
     return [Assignment(pair.name, pair.value, pair.line, "environment") for pair in pairs]
 
 
-def _dockerfile(text: str, _job: Job) -> list[Assignment]:
+def _dockerfile(text: str, job: Job) -> list[Assignment]:
     found = []
     rows = text.splitlines()
     number = 0
@@ -173,6 +184,8 @@ def _dockerfile(text: str, _job: Job) -> list[Assignment]:
         match = _INSTRUCTION.match(row)
         if match:
             found += _at(_instruction(match.group(1).upper(), match.group(2)), first)
+            if match.group(1).upper() != "ENV":
+                job.scripts.append((match.group(2), first))
     return found
 
 

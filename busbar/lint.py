@@ -20,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import names as nccl_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import conf_files
 
 from . import job_containers, job_variables
 
@@ -107,6 +108,11 @@ def _job(
             export = f"export {item.name}=..."
             have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
+    for script, first in job.scripts if "nccl.conf" in text else ():
+        for line, rows in conf_files(script):
+            conf = job_variables.conf_text("nccl.conf.in", "\n" * (first + line - 2) + rows)
+            found = nccl_lint.lint(conf, libraries, version, name)
+            findings += [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
     return findings + job_containers.judge(job, text, name)
 
 

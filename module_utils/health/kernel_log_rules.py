@@ -82,8 +82,8 @@ RULES: Tuple[Rule, ...] = (
     Rule("gpu.lost", CRITICAL, r"NVRM: .*(?:fallen off the bus|GPU_IS_LOST|GPU is lost|GPU lost from the bus)",
          "the driver has lost a GPU", _GPU),
     Rule("gpu.reset", CRITICAL,
-         r"NVRM: (?:GPU %s)?.*(?:NV_ERR_RESET_REQUIRED|Reset required \[|GPU at PCI:%s.*(?:needs to be reset|CHIP_RESET))"
-         % (_PCI, _PCI),
+         r"NVRM: (?:GPU %s)?.*(?:NV_ERR_RESET_REQUIRED|Reset required \[" % _PCI +
+         r"|GPU at PCI:%s.*(?:needs to be reset|CHIP_RESET))" % _PCI,
          "the driver refuses work until the GPU is reset", _GPU, "", MAJOR),
     Rule("gpu.init", CRITICAL,
          r"NVRM: (?:GPU %s: )?(?:RmInitAdapter failed|rm_init_adapter failed|RmInitAdapter: Cannot)" % _PCI,

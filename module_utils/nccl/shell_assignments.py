@@ -24,7 +24,9 @@ _SPECIAL = re.compile(r'["\\$`]')
 _OPERATOR = re.compile(r"\|\||&&|;;|[;&|()\n]")
 _REDIRECT = re.compile(r"[0-9]*(?:<<-?|<<<|>>|[<>]&?|>\|)")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9*@#?$!-])")
-_ASSIGNS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
+_ASSIGNS = re.compile(r"(?:(?:SINGULARITY|APPTAINER)ENV_)?([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
+# The value of a variable that is not set before.
+_DEFAULT = re.compile(r"\$\{\w+:?-[\"']?([^${}`\"']*)[\"']?\}")
 # -x NAME=VALUE, --env=NAME=VALUE, --export=ALL,NAME=VALUE, --mca mca_base_env_list "NAME=VALUE;NAME=VALUE"
 _WITHIN = re.compile(r"(?:^|[,;=\s]|(?:SINGULARITY|APPTAINER)ENV_)(%s)=([^,;\s]*)" % NAME)
 # The whole of a word, so that a list of devices keeps its commas.
@@ -96,6 +98,21 @@ def commands(text: str) -> Iterator[Tuple[int, List[str]]]:
             yield words[0].line, [word.text for word in words if not word.redirect and not word.body]
 
 
+def conf_files(text: str) -> Iterator[Tuple[int, str]]:
+    """Return the line and the text of each nccl.conf that the commands write."""
+    for words, _conditional in _commands(text):
+        plain = [word.text for word in words if not word.redirect and not word.body]
+        files = [word.text for word in words if ">" in word.redirect] + plain * ("tee" in plain[:2])
+        if not any(file.endswith("nccl.conf") for file in files):
+            continue
+        bodies = [word.text for word in words if word.body]
+        if bodies:
+            yield next(word.line for word in words if word.body), "\n".join(bodies)
+        elif plain[0] in ("echo", "printf"):
+            for row in " ".join(word for word in plain[1:] if word[:1] != "-").replace("\\n", "\n").split("\n"):
+                yield words[0].line, row
+
+
 def words_of(text: str) -> List[str]:
     """The words of one line, quotes taken off; expansions and operators stay as they are written."""
     return [word.text for word in _words(text) if word.text != "\n"]
@@ -142,7 +159,11 @@ class _Reader:
         elif name == "env":
             self._env(rest, conditional)
         elif name in ("echo", "printf", "print", "cat"):
-            for word in [*rest, *bodies]:
+            rest = [word for word in rest if not word.text.startswith("-")]
+            if rest:
+                opaque = any(word.opaque for word in rest)
+                bodies.insert(0, rest[0]._replace(text=" ".join(word.text for word in rest), opaque=opaque))
+            for word in bodies:
                 self._print(word, redirected, conditional)
         elif name in ("unset", "unsetenv") and not conditional:
             self._unset.update((word.text, len(self._found)) for word in rest)
@@ -158,7 +179,10 @@ class _Reader:
         match = _ASSIGNS.match(word.text)
         if match is None or not MENTION.fullmatch(match.group(1)):
             return match is not None
-        value = None if word.opaque or match.group(2) else match.group(3)
+        value: Optional[str] = match.group(3)
+        if word.opaque or match.group(2):
+            default = _DEFAULT.fullmatch(match.group(3))
+            value = default.group(1) if default and not match.group(2) else None
         self._add(match.group(1), value, word, scope, conditional)
         return True
 
@@ -188,8 +212,13 @@ class _Reader:
         self._arguments(rest[1:], conditional)
 
     def _print(self, word: _Word, redirected: bool, conditional: bool) -> None:
-        """`echo export NAME=VALUE` is how a task prolog sets one. Into a file, nobody knows who reads it."""
-        for name, value in _WITHIN.findall(word.text):
+        """`echo export NAME=VALUE` is how a task prolog sets one. Into a file, nobody knows who reads it.
+
+        A line with other words in it is a message.
+        """
+        lines = re.sub(r"\$\([^)]*\)", "$", word.text.replace("\\n", "\n")).split("\n")
+        sets = [line for line in lines if line.split()[:1] == ["export"] or all(map(_ASSIGNS.match, line.split()))]
+        for name, value in (pair for line in (lines if redirected else sets) for pair in _WITHIN.findall(line)):
             value = re.sub(r"\\n.*|[\"']$", "", value, flags=re.DOTALL).lstrip("\"'")
             scope = "unclear" if redirected else "printed"
             self._add(name, None if word.opaque and "$" in value else value, word, scope, conditional)

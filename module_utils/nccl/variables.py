@@ -55,6 +55,8 @@ _PLUGIN_PREFIXES = (
     ("SHARP_COLL_", SHARP_PLUGIN),
     ("UCX_", SHARP_PLUGIN),
     *((prefix, GOOGLE_PLUGIN) for prefix in ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX", "NCCL_SHIMNET_", "NCCL_GIB_")),
+    *((prefix, GOOGLE_PLUGIN) for prefix in ("NCCL_GPUVIZ_", "NCCL_TELEMETRY_", "NCCL_NET_PLUGIN_TELEMETRY_")),
+    *((prefix, "profiler plugins") for prefix in ("NCCL_PROFILER_LATENCY_", "NCCL_PROFILER_SUMMARY_")),
     *((name, GOOGLE_PLUGIN) for name in ("NCCL_DYNAMIC_CHUNK_SIZE", "NCCL_USE_SNAP")),
     ("NCCL_TUNER_CONFIG_", "tuner plugins"),
     ("NCCL_INSPECTOR_", "NCCL Inspector"),
@@ -64,7 +66,7 @@ _PLUGIN_PREFIXES = (
 )
 # Names by which builds and scripts call NCCL's version and places; no release reads one (NCCL_CUDA_PATH has a row).
 _BUILD = re.compile(
-    "NCCL_(?:[A-Z0-9_]+_)?(?:VERSION|VER|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|INCLUDE|INC|LIBS?|LIBRARY|LIBRARIES|STATIC|REPO"
+    "NCCL_(?:[A-Z0-9_]+_)?(?:VERSION|VER|HOME|ROOT|ROOT_DIR|DIRS?|PATHS?|PREFIX|INCLUDE|INC|LIBS?|LIBRARY|LIBRARIES|STATIC|REPO"
     "|UR[IL]|BRANCH|TAG|COMMIT|REF|PKG|PACKAGE|SRC|BUILD|BIN|IMAGE|CONTAINER|CHECKSUM|SHA256)|NCCL_TESTS_[A-Z0-9_]+"
 )
 
