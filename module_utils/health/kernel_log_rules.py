@@ -93,7 +93,8 @@ RULES: Tuple[Rule, ...] = (
          "the driver could not take over every GPU", _GPU),
     Rule("gpu.region", CRITICAL, r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid",
          "the firmware has given a GPU no memory region", _BIOS),
-    Rule("gpu.gsp", CRITICAL, r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC|CrashCat)",
+    Rule("gpu.gsp", CRITICAL,
+         r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC|CrashCat|eartbeat timed)",
          "a GPU's system processor (GSP) does not answer", _GPU),
     Rule("gpu.known", NONE,
          r"NVRM: (?:GPU at PCI:\S+ GPU-|A GPU crash dump|GPU .{0,40}erial [Nn]umber|Persistence mode|\(PCI ID|again\."

@@ -215,6 +215,8 @@ ROOTS = [
     + ("storage", "major", "nvme1n1"),
     ("NETDEV WATCHDOG: gone0 (mlx5_core): transmit queue 5 timed out", "nic_driver", "major", "gone0"),
     ("NVRM: kgspHealthCheck_TU102: ****** GSP-CrashCat Report ******", "gpu_driver", "critical", "NVIDIA driver"),
+    ("NVRM: GPU0 _kgspIsHeartbeatTimedOut: Heartbeat timed out, timeout 5200\nNVRM: _kgspRpcRecvPoll: GSP RM heartbeat"
+     " timed out", "gpu_driver", "critical", "NVIDIA driver"),
     ("Buffer I/O error on dev nvme0n1, logical block 0, async page read", "storage", "major", "nvme0n1"),
 ]  # fmt: skip
 
