@@ -108,7 +108,7 @@ def conf_files(text: str) -> Iterator[Tuple[int, str]]:
         bodies = [word.text for word in words if word.body]
         if bodies:
             yield next(word.line for word in words if word.body), "\n".join(bodies)
-        elif plain[0] in ("echo", "printf"):
+        elif plain[:1] in (["echo"], ["printf"]):
             for row in " ".join(word for word in plain[1:] if word[:1] != "-").replace("\\n", "\n").split("\n"):
                 yield words[0].line, row
 
@@ -212,10 +212,7 @@ class _Reader:
         self._arguments(rest[1:], conditional)
 
     def _print(self, word: _Word, redirected: bool, conditional: bool) -> None:
-        """`echo export NAME=VALUE` is how a task prolog sets one. Into a file, nobody knows who reads it.
-
-        A line with other words in it is a message.
-        """
+        """Add `echo export NAME=VALUE`, as a task prolog sets one: a line with other words is a message."""
         lines = re.sub(r"\$\([^)]*\)", "$", word.text.replace("\\n", "\n")).split("\n")
         sets = [line for line in lines if line.split()[:1] == ["export"] or all(map(_ASSIGNS.match, line.split()))]
         for name, value in (pair for line in (lines if redirected else sets) for pair in _WITHIN.findall(line)):

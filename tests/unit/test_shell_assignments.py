@@ -57,6 +57,7 @@ FORMS = [
     ("printf '%s\\n' NCCL_A=1 NCCL_B=2", ["NCCL_A 1 1 printed", "NCCL_B 2 1 printed"]),
     ("cat <<E\nSet NCCL_A=1 for tests.\nE\necho 'print NCCL_B=1 is a message'", []),
     ("export NCCL_A=${NCCL_A:-1} NCCL_B=${X-$Y}", ["NCCL_A 1 1 environment", "NCCL_B None 1 environment"]),
+    ("> /etc/nccl.conf", []),
     ("APPTAINERENV_NCCL_A=1 apptainer exec i", ["NCCL_A 1 1 command"]),
     ('echo "export NCCL_A=$(cat /x)"', ["NCCL_A None 1 printed"]),
     ("printf 'export NCCL_A=1\\n'", ["NCCL_A 1 1 printed"]),
