@@ -142,7 +142,7 @@ def unread(
     """Return check -> needed elements without a value, for every check that needs an element at all.
 
     lacks: as ``lacking`` returns it.   driver: its version, None: not known.   values: paths that have a value.
-    deprecated: paths whose text says so.
+    deprecated: paths that the driver reports as deprecated.
     """
     found: Dict[str, Tuple[str, ...]] = {}
     for element in ELEMENTS:

@@ -133,7 +133,7 @@ def parse(text: str) -> List[Gpu]:
 class _Reader:
     """Read values of one element by path.
 
-    values: the paths that have a value.   deprecated: those whose text says so.
+    values: the paths that have a value.   deprecated: those that the driver reports as such.
     lost: "path: text" of each that failed or is not understood.
     """
 
