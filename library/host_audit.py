@@ -58,7 +58,7 @@ evidence:
   description: Value and source of each passed check, packed; C(busbar_findings_path) takes them as text.
   type: str
   returned: success
-off:
+"off":
   description: Role to the site value that turns it off on this host.
   type: dict
   returned: success
