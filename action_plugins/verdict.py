@@ -154,7 +154,9 @@ class _Found:
 
         What is compared between hosts is in their results then. variables: of the run.
         """
-        roles = self.fleet.join(self.results, roles, variables, self.off)
+        played = [role for role in roles if verdict.played(role, variables)]
+        joined = self.fleet.join(self.results, played, variables, self.off)
+        roles = [*roles, *(role for role in joined if role not in roles)]
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:
