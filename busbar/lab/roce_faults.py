@@ -391,7 +391,7 @@ CATALOGUE = (
         rail_nic(3),
         _widen_netmask,
         consequences=("multirail.rules",),
-        excludes=("address-missing", "port-down"),
+        excludes=("address-missing", "port-down", "nic-moved", "rail-missing"),
     ),
     _fault(
         "gid-v1-only",
