@@ -50,11 +50,21 @@ _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across clust
 # What a build of nccl-tests for debugging puts before, and into, its lines.
 _SOURCE = re.compile(rb"[A-Za-z_]\w{0,80}\(\), [\w-]{1,80}\.cu:\d{1,6}, ?")
 
-# What only RCCL, AMD's build of NCCL, and its programs print.
+# What only RCCL, AMD's build of NCCL, and its programs print; a path says so in a line of the library alone.
 _RCCL = (
-    *(b"RCCL version", b"RCCL performance", b"+hip", b"librccl", b"/rccl/", b"/hipify/", b"HIP failure", b"HIP error"),
+    *(b"RCCL version", b"RCCL performance", b"+hip", b"HIP failure", b"HIP error"),
     b'Missing "iommu=pt" from kernel',
 )
+_RCCL_PATHS = (b"librccl", b"/rccl/", b"/hipify/")
+_RCCL_LINE = re.compile(
+    rb"/(?:rccl|hipify)/\S{0,200} NCCL |NCCL INFO (?:[^\n]{0,300}librccl|/\S{0,200}(?<=/)(?:rccl|hipify)/)"
+)
+
+
+def _is_of_rccl(block: bytes) -> bool:
+    if any(mark in block for mark in _RCCL):
+        return True
+    return any(path in block for path in _RCCL_PATHS) and _RCCL_LINE.search(block) is not None
 
 
 @dataclass(frozen=True)
@@ -173,7 +183,7 @@ class Reader:
     def feed(self, block: bytes) -> None:
         whole = self._rest + block
         self._others.block(whole)
-        self.log.rccl = self.log.rccl or any(mark in whole for mark in _RCCL)
+        self.log.rccl = self.log.rccl or _is_of_rccl(whole)
         # Progress bars go back to the line's begin; Windows ends lines with both.
         found = whole.replace(b"\r", b"\n").split(b"\n")
         self._rest = found.pop()

@@ -82,7 +82,8 @@ def judge(log: Log) -> List[Finding]:
 
 def not_judged(log: Log, jobs: Sequence[Job]) -> str:
     """Return what wrote a log that is not supported; "" where there is something to judge."""
-    if log.rccl:
+    # A release of NVIDIA's stands in no log of RCCL.
+    if log.rccl and not log.bare_versions and not any(job.versions for job in jobs):
         return "RCCL, AMD's build of NCCL"
     if jobs and all(map(_is_old, jobs)):
         return "NCCL %s" % ", ".join(sorted({version for job in jobs for version in job.versions}))

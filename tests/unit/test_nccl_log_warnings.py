@@ -177,6 +177,8 @@ def test_tunnels_are_not_called_good(name: str) -> None:
         "n1:7:8 [0] NCCL INFO NCCL version 2.22.3+hip6.3 HEAD:x",
         "RCCL version 2.22.3+hip6.3",
         "n1:7:8 [0] /x/rccl/src/init.cc:3 NCCL WARN a thing",
+        "n1:7:8 [0] NCCL INFO /x/build/hipify/src/init.cc:3 -> 2",
+        "n1:7:8 [0] NCCL INFO NET/Plugin: Loaded net plugin librccl-net.so",
         "RuntimeError: HIP error: invalid argument",
         'n1:7:8 [0] init.cc:3 NCCL WARN Missing "iommu=pt" from kernel command line',
         "NCCL version 2.17.1+cuda12.1",
@@ -195,6 +197,16 @@ def test_a_log_of_rccl_or_of_an_old_release_is_not_judged(
     assert main(["diagnose", str(path)]) == 2
     assert "verdict: not judged" in capsys.readouterr().out
     assert not judge.not_judged(*both("n1:7:8 [0] NCCL INFO NCCL version 2.18.1+cuda12.1\n"))
+
+
+@pytest.mark.parametrize("line", ["cloning into /home/ann/rccl/build", "HIP error: none", "ls: librccl.so: +hip6.3"])
+@pytest.mark.parametrize("version", ["n1:7:8 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n", ""])
+def test_a_word_of_rccl_costs_no_job_of_nccl_its_verdict(line: str, version: str) -> None:
+    warning = (
+        "n1:7:8 [0] transport/net_ib.cc:12 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<4321> with status=12\n"
+    )
+    log, split = both(f"{line}\n{version}{warning}")
+    assert (not judge.not_judged(log, split)) == (bool(version) or line.startswith("cloning"))
 
 
 def test_beside_a_job_of_an_old_release_another_one_is_judged() -> None:
