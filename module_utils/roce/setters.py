@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What else sets a port's DCB values at boot: lldpad, and scripts, hooks and units that run mlnx_qos or cma_roce_tos.
+"""What else sets a port's values at boot: lldpad, and scripts, hooks, units, rules of udev and cron that run the tools.
 
-Sources: host.md 1.2, 1.5, 3.2; lldpad(8); NetworkManager-dispatcher(8); mlnx_qos of mlnx-tools.
+Sources: host.md 1.2, 1.5, 3.2; lldpad(8); NetworkManager-dispatcher(8); udev(7); crontab(5); mlnx_qos of mlnx-tools.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BOOT_SETTER = Check(
     why="which of two programs sets a port last is chance; the port may have other values after each boot",
     aspect="persisted",
 )
-"Does no script, hook or unit of others set PFC, trust or ToS of a rail's port at boot to something else"
+"Does nothing of others (scripts, units, udev, cron) set PFC, trust, pause or ToS at boot to something else"
 
 Line = Tuple[str, int, str]
 _FILES = ("/etc/rc.local", "/etc/rc.d/rc.local", "/etc/infiniband/post-start-hook.sh")
@@ -36,15 +36,16 @@ _FOLDERS = (
     *("/etc/NetworkManager/dispatcher.d", "/etc/NetworkManager/dispatcher.d/pre-up.d", "/etc/network/if-up.d"),
     *("/etc/network/if-pre-up.d", "/etc/networkd-dispatcher/routable.d", "/etc/networkd-dispatcher/configured.d"),
 )
+DRIVER = "mlx5_core"
 _PATH = re.compile(r"/(?!usr/s?bin/|s?bin/)[^\s\"';|&]+")
 
 
-def _scripts(host: Host) -> List[Line]:
+def _scripts(host: Host, _ports: Sequence[Port]) -> List[Line]:
     paths = [*_FILES, *("%s/%s" % (folder, name) for folder in _FOLDERS for name in host.listdir_system(folder))]
     return [line for path in paths if (host.mode_system(path) or 0) & 0o100 for line in _lines(host, path)]
 
 
-def _units(host: Host) -> List[Line]:
+def _units(host: Host, _ports: Sequence[Port]) -> List[Line]:
     """Return commands of the administrator's units that the boot wants, and lines of the scripts that they run."""
     found: List[Line] = []
     for name in host.listdir_system(UNITS[0]):
@@ -58,8 +59,23 @@ def _units(host: Host) -> List[Line]:
     return found
 
 
+def _rules(host: Host, ports: Sequence[Port]) -> List[Line]:
+    """Return commands of udev's rules for a rail's interface; udev puts its name for ``%k`` and ``$name``."""
+    facts = [udev_rules.facts(port.netdev, "", DRIVER, port.pci, {}) for port in ports if port.netdev]
+    rules = [one for one in udev_rules.read(host) if any(one.applies(known) is not False for known in facts)]
+    runs = [(one.path, value) for one in rules for key, _sign, value in one.pairs if key in ("RUN", "RUN{program}")]
+    return [(path, 0, value.replace("%k", "$name")) for path, value in runs]
+
+
+def _cron(host: Host, _ports: Sequence[Port]) -> List[Line]:
+    """Return commands that cron runs once after each boot."""
+    folders = ("/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/cron")
+    paths = ["%s/%s" % (folder, name) for folder in folders for name in host.listdir_system(folder)]
+    return [line for path in ("/etc/crontab", *paths) for line in _lines(host, path) if line[2].startswith("@reboot")]
+
+
 # Where commands that a boot runs may be. A new place needs one row.
-PLACES: Tuple[Callable[[Host], List[Line]], ...] = (_scripts, _units)
+PLACES: Tuple[Callable[[Host, Sequence[Port]], List[Line]], ...] = (_scripts, _units, _rules, _cron)
 
 
 def _lines(host: Host, path: str) -> List[Line]:
@@ -73,6 +89,7 @@ def _lines(host: Host, path: str) -> List[Line]:
 _OPTIONS = {
     "mlnx_qos": {"-i": "port", "--interface": "port", "-f": "pfc", "--pfc": "pfc", "--trust": "trust"},
     "cma_roce_tos": {"-d": "port", "-t": "tos"},
+    "ethtool": {"-A": "port", "--pause": "port", "rx": "pause", "tx": "pause"},
 }
 
 
@@ -81,7 +98,8 @@ def _options(line: str) -> Dict[str, str]:
     words = re.split(r"[\s=\"';|&]+", line) if not line.startswith("#") else []
     names = [word.rpartition("/")[2] for word in words]
     known = next((_OPTIONS[name] for name in names if name in _OPTIONS), {})
-    return {known[option]: value for option, value in zip(words, words[1:]) if option in known}
+    # Of pause either direction is enough: "on" comes after "off".
+    return dict(sorted((known[option], value) for option, value in zip(words, words[1:]) if option in known))
 
 
 def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
@@ -89,11 +107,12 @@ def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
     chain = wanted.chain
     pfc = None if chain.pfc is None else ",".join(str(int(number in chain.pfc)) for number in range(8))
     expected = {"pfc": pfc, "trust": chain.trust or None, "tos": None if chain.tos is None else str(chain.tos)}
+    expected["pause"] = "off" if wanted.pause_off else None
     names = {name for port in ports for name in (port.netdev, port.rdma) if name}
     if not names or not any(expected.values()):
         return []
-    found = [] if wanted.dcbx == "firmware" else _lldpad(host)
-    for path, number, text in [line for place in PLACES for line in place(host)]:
+    found: Dict[str, Finding] = {}
+    for path, number, text in [line for place in PLACES for line in place(host, ports)]:
         options = _options(text)
         port = options.pop("port", "")
         if port not in names and "$" not in port:
@@ -102,12 +121,16 @@ def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
             want = expected.get(name)
             if want is not None and value != want:
                 state = "unknown" if "$" in value else "not_owned"
-                fix = "remove line %d of %s, or write %s there" % (number, path, want)
+                place = "line %d of %s" % (number, path) if number else "the command %.60r from %s" % (text, path)
+                fix = "remove %s, or write %s there" % (place, want)
                 wanted_text, have = "%s %s" % (name, want), "%s %s for %s" % (name, value, port)
-                found.append(BOOT_SETTER.judge("%s:%d" % (path, number), state, wanted_text, have, path, fix))
-    if all(finding.check != BOOT_SETTER.id for finding in found):
-        found.append(BOOT_SETTER.judge("boot", "ok", "no other values", "none in scripts, hooks and units", UNITS[0]))
-    return found
+                subject = "%s:%d" % (path, number) if number else path
+                subject = "%s %s" % (subject, name) if subject in found else subject
+                found[subject] = BOOT_SETTER.judge(subject, state, wanted_text, have, path, fix)
+    if not found:
+        have = "none in scripts, hooks, units, rules and cron"
+        found["boot"] = BOOT_SETTER.judge("boot", "ok", "no other values", have, UNITS[0])
+    return [*([] if wanted.dcbx == "firmware" else _lldpad(host)), *found.values()]
 
 
 def overrides(host: Host, intent: Optional[Intent]) -> Plan:
@@ -119,7 +142,7 @@ def overrides(host: Host, intent: Optional[Intent]) -> Plan:
     judged: Dict[str, Finding] = {}
     for address in ports if rules and host.read_system(unit.RULE) else ():
         for name in host.listdir("%s/%s/net" % (pci.DEVICES, address)):
-            facts = udev_rules.facts(name, "", "", address, {})
+            facts = udev_rules.facts(name, "", DRIVER, address, {})
             found_rules = [(key, *one) for key in keys for one in udev_rules.assignments(rules, key, facts)]
             for key, sign, value, path in found_rules:
                 if sign in ("=", ":=") or (sign, value) == ("-=", "systemd"):
