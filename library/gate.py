@@ -102,13 +102,14 @@ backup_files:
 import base64
 import json
 import zlib
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 
 SPEC = {
     "stages": {"type": "list", "elements": "str", "choices": list(gate.STAGES)},
@@ -133,10 +134,11 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     stages = None if given["stages"] is None else tuple(given["stages"])
     want = gate.Want(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
 
-    def make(host: Host, planned: Plan) -> List[str]:
-        return gate.execute(host, planned)
+    def judge() -> Plan:
+        others = effective_unit.owned_by_others(host, gate.FILES, gate.own())
+        return merge(gate.plan(gate.read(host, want), want), Plan(tuple(others)))
 
-    return apply.converge(host, check_mode, lambda: gate.plan(gate.read(host, want), want), make)
+    return apply.converge(host, check_mode, judge, gate.execute)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Sources: systemd.unit(5), systemd.exec(5), systemctl(1) of systemd 252.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Collection, Dict, Optional, Tuple
+from typing import Collection, List, Optional, Tuple
 
 from . import ini
 from .check import Check
@@ -74,11 +74,11 @@ def _wanted(host: Host, stem: str) -> bool:
 
 
 def overrides(host: Host, check: Check, own: Collection[str], names: Collection[str] = ()) -> Plan:
-    """Judge what files of others make of our units that are there: one finding for each file that changes them.
+    """Judge what others make of our units that are there: one finding for each file of others, or that they may change.
 
     own: paths of our files. names: other units, and instances of ours, that have to run as they are.
     """
-    findings: Dict[str, Finding] = {}
+    findings = {one.subject: one for one in owned_by_others(host, check, own)}
     for name in [*names, *(path.rpartition("/")[2] for path in own if path.endswith((".service", ".timer")))]:
         unit = read(host, name)
         # Whoever has instances knows which of them may be masked.
@@ -90,6 +90,13 @@ def overrides(host: Host, check: Check, own: Collection[str], names: Collection[
                 judged = [_judge(host, check, name, path, one) for one in ini.settings(text)]
                 findings.update((path, finding) for finding in judged if finding is not None)
     return Plan(tuple(findings.values()))
+
+
+def owned_by_others(host: Host, check: Check, own: Collection[str]) -> List[Finding]:
+    """Judge files of ours that others than root may change: root runs them, or what they name."""
+    doubts = [(path, host.doubt(path)) for path in own if host.mode_system(path) is not None]
+    want, fix = "only root may change it", "chown root and chmod go-w what the finding names"
+    return [check.judge("owner of " + path, "not_owned", want, doubt, path, fix) for path, doubt in doubts if doubt]
 
 
 def _judge(host: Host, check: Check, name: str, path: str, setting: ini.Setting) -> Optional[Finding]:

@@ -60,6 +60,13 @@ def test_a_file_of_others_that_changes_our_unit_is_found(
     assert effective_unit.overrides(Host(str(tmp_path), str(tmp_path / "none")), CHECK, (OURS,)).findings == ()
 
 
+def test_a_file_of_ours_that_others_may_change_is_found(tmp_path: Path) -> None:
+    node = host(tmp_path, {OURS: TEXT})
+    assert effective_unit.owned_by_others(node, CHECK, (OURS, "/etc/none")) == []
+    (tmp_path / OURS[1:]).chmod(0o646)
+    assert [f.state for f in effective_unit.overrides(node, CHECK, (OURS,)).findings] == ["not_owned"]
+
+
 @pytest.mark.parametrize(
     ("files", "idle"),
     [
@@ -95,6 +102,7 @@ def test_a_unit_that_the_boot_does_not_start_is_told_from_one_without_a_file(
     [
         ('SUBSYSTEM=="net", KERNEL=="ens*", ENV{SYSTEMD_WANTS}="site.service"', "not_owned"),
         ('SUBSYSTEM=="net", KERNELS=="0000:1b:00.0", TAG-="systemd"', "not_owned"),
+        ('SUBSYSTEM=="net", DRIVERS=="mlx5*", ENV{SYSTEMD_WANTS}=""', "not_owned"),
         ('ACTION=="add|change", NAME=="ens1", TAG="seat"', "not_owned"),
         ('SUBSYSTEM=="net", KERNEL=="ens*", ENV{SYSTEMD_WANTS}+="site.service", TAG+="systemd"', None),
         ('SUBSYSTEM=="net", KERNEL=="eno*", ENV{SYSTEMD_WANTS}="site.service"', None),
@@ -112,6 +120,7 @@ def test_a_later_rule_that_takes_ours_back_is_found(tmp_path: Path, rule: str, s
 QOS = "mlnx_qos -i ens1 --trust %s --pfc %s\n"
 GOOD, BAD = QOS % ("dscp", "0,0,0,1,0,0,0,0"), QOS % ("dscp", "0,0,0,0,1,0,0,0")
 HOOK = "/etc/NetworkManager/dispatcher.d/30-qos.sh"
+SITE_RULE, UDEV_BAD = "/etc/udev/rules.d/95-site.rules", BAD[:-1].replace("ens1", "%k")
 SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi-user.target\n"
 
 
@@ -124,9 +133,18 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
         ({HOOK.replace(".sh", ".bak"): BAD}, ["ok", "ok"]),
         ({BOOT_UNIT: SITE}, ["ok", "ok"]),
         ({"/usr/lib/systemd/system/lldpad.service": "[Install]\nWantedBy=x.target\n"}, ["ok", "ok"]),
+        ({SITE_RULE: f'SUBSYSTEM=="net", KERNEL=="eno*", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "ok"]),
+        ({SITE_RULE: f'SUBSYSTEM=="net", ACTION=="remove", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "ok"]),
+        ({"/etc/cron.d/a": "#@reboot root " + BAD}, ["ok", "ok"]),
+        ({HOOK: 'ethtool -A "$IFACE" autoneg off rx off tx off\nethtool -K ens1 rx on tx on\n'}, ["ok", "ok"]),
+        ({SITE_RULE: f'SUBSYSTEM=="net", DRIVERS=="mlx5_core", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "not_owned"]),
+        ({SITE_RULE: f'ACTION=="add", KERNEL=="ens1", RUN{{program}}="{UDEV_BAD}"\n'}, ["ok", "not_owned"]),
+        ({"/etc/cron.d/a": "MAILTO=x\n@reboot root cma_roce_tos -d mlx5_0 -t 0\n"}, ["ok", "not_owned"]),
+        ({"/var/spool/cron/crontabs/root": "@reboot " + BAD}, ["ok", "not_owned"]),
+        ({"/etc/networkd-dispatcher/routable.d/p.sh": "ethtool -A $IFACE rx on tx off\n"}, ["ok", "not_owned"]),
         ({HOOK: "#!/bin/sh\n" + BAD}, ["ok", "not_owned"]),
         ({HOOK: "/usr/bin/" + BAD.replace("--pfc ", "--pfc=").replace("ens1", '"$1"')}, ["ok", "not_owned"]),
-        ({HOOK: QOS % ("pcp", "$PFC")}, ["ok", "not_owned", "unknown"]),
+        ({HOOK: QOS % ("pcp", "$PFC")}, ["ok", "unknown", "not_owned"]),
         ({"/etc/infiniband/post-start-hook.sh": "cma_roce_tos -d mlx5_0 -t 96\n"}, ["ok", "not_owned"]),
         ({BOOT_UNIT: SITE, WANTED: ""}, ["ok", "not_owned"]),
         (
@@ -144,12 +162,12 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
 )
 def test_what_sets_other_values_at_boot_is_found(tmp_path: Path, files: dict[str, str], states: list[str]) -> None:
     port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
-    want = Want.of(chain.resolve({}, {"trust": "dscp", "pfc": [3], "tos": 106}), {})
+    want = Want.of(chain.resolve({}, {"trust": "dscp", "pfc": [3], "tos": 106}), {"pause_off": True})
     assert [f.state for f in setters.findings(host(tmp_path, files), (port,), want)] == states
 
 
 def test_a_new_place_of_commands_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setters, "PLACES", (*setters.PLACES, lambda _host: [("/opt/site", 7, BAD)]))
+    monkeypatch.setattr(setters, "PLACES", (*setters.PLACES, lambda _host, _ports: [("/opt/site", 7, BAD)]))
     port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
     want = Want.of(chain.resolve({}, {"pfc": [3]}), {})
     found = setters.findings(host(tmp_path, {}), (port,), want)
