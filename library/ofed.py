@@ -119,7 +119,7 @@ from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import ofed
+from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args, ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy, guard, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
@@ -167,7 +167,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     facts: Dict[str, Optional[str]] = {}
 
     def look() -> Plan:
-        have = ofed_state.read(host, _PEERMEM[given["gpudirect"]], machine)
+        have = ofed_state.read(host, _PEERMEM[given["gpudirect"]], machine, kernel_args.next_boot(host))
         facts["ofed"] = "inbox" if have.release == "" else have.release
         found = ofed.plan(have, want, failed)
         allowed = found.limit(given["max_disruption"])

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
+from . import kernel_args
 from .change import written
 from .core import advice, os_release
 from .core.check import Check
@@ -118,7 +119,7 @@ class Have:
     """release: of the kernel, as uname -r.   config: options of its build; None where there is no such file.
     page_size: bytes, asked only where it matters.   version: the file by which NCCL recognises nvidia_peermem.
     ids: ID and ID_LIKE of os-release.   lists, modprobe: of modules-load.d and modprobe.d, path -> text.
-    own: Busbar's files, path -> text or None; a file that could not be read is left out.
+    next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
 
     module, missing, ofed, log: asked only where nvidia_peermem is wanted and not loaded. missing: there is no such
     module.   ofed: release of OFED, "" for inbox.   log: what the kernel's says of the module.
@@ -141,6 +142,7 @@ class Have:
     lists: Mapping[str, str] = field(default_factory=dict)
     modprobe: Mapping[str, str] = field(default_factory=dict)
     cmdline: str = ""
+    next_boot: str = ""
     own: Mapping[str, Optional[str]] = field(default_factory=dict)
     module: Optional[ModuleFile] = None
     missing: bool = False
@@ -209,6 +211,7 @@ def read(host: Host, mode: str) -> Have:
         lists=module_lists.read(host, module_lists.LISTS, problems),
         modprobe=module_lists.read(host, module_lists.MODPROBE, problems),
         cmdline=read_value(host, _CMDLINE, str, problems) or "",
+        next_boot=kernel_args.next_boot(host),
         own=read_each(host, OWN, problems),
     )
     if _faulty(have) and have.config is None:
@@ -541,9 +544,12 @@ def _blocked(have: Have) -> Plan:
             change = FileChange(path, text, module_lists.unblocked(text, MODULE), backup=True)
             fix = "remove the package that has %s, or the line" % path
             plans.append(_of_others(BLOCKED, change, want, lines[0], fix, BLOCKED.why))
-    for argument in module_lists.forbidding(have.cmdline, MODULE):
-        fix = "remove %s from the kernel's command line and reboot" % argument
-        plans.append(Plan((BLOCKED.judge(_CMDLINE, "not_owned", want, argument, fix=fix),)))
+    for place, line in ((_CMDLINE, have.cmdline), ("the next boot", have.next_boot)):
+        for argument in module_lists.forbidding(line, MODULE)[:1]:
+            fix = (
+                "remove %s from the boot loader's kernel arguments (with GRUB: and update-grub), and reboot" % argument
+            )
+            plans.append(Plan((BLOCKED.judge(place, "not_owned", want, argument, fix=fix),)))
     if plans or _unread(have, (*module_lists.MODPROBE, _CMDLINE)):
         return merge(*plans)
     return Plan((BLOCKED.judge(MODULE, "ok", want, want, module_lists.MODPROBE[0]),))

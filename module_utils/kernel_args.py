@@ -31,6 +31,7 @@ BLS_ENTRIES = "/boot/loader/entries"
 # Variables that GRUB reads at boot: Debian's, EL's.
 GRUBENV = {"grub": "/boot/grub/grubenv", "bls": "/boot/grub2/grubenv"}
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
+_CHOSEN = "the default entry "
 ARGS = Check(
     "kernel_args.args",
     why="asked for by the site",
@@ -131,23 +132,37 @@ def read(host: Host) -> Boot:
     return Boot("", active)
 
 
+def next_boot(host: Host) -> str:
+    """Return what all kernels get at the next boot; "" where that cannot be read, a finding of role iommu."""
+    try:
+        return " ".join(entry.line for entry in read(host).future)
+    except (ReadError, ParseError):
+        return ""
+
+
 def _sourced(name: str) -> bool:
     # By the shell's *.cfg.
     return name.endswith(".cfg") and not name.startswith(".")
 
 
 def parse_grub_cfg(text: str, scope: grub.Scope = MappingProxyType({})) -> Tuple[List[Entry], grub.Scope]:
-    """Return the entries that 10_linux wrote, and GRUB's variables there. Raises ParseError.
+    """Return the entries that 10_linux wrote, that of others which is the default, and variables. Raises ParseError.
 
-    Entries of other systems and of memory tests are not ours. One for recovery leaves GRUB_CMDLINE_LINUX_DEFAULT out,
-    and no node works by it.
+    Else entries of other systems and of memory tests are not ours. One for recovery leaves
+    GRUB_CMDLINE_LINUX_DEFAULT out, and no node works by it.
     """
+    others = ""
     begin = list(re.finditer(r"^### BEGIN \S*/10_linux ", text, re.MULTILINE))
     end = list(re.finditer(r"^### END \S*/10_linux ", text, re.MULTILINE))
     if len(begin) == len(end) == 1:
-        _others, scope = grub.read(text[: begin[0].start()], scope)
+        _commands, scope = grub.read(text[: begin[0].start()], scope)
+        others = text[end[0].end() :]
         text = text[begin[0].start() : end[0].start()]
     found, scope = grub.read(text, scope)
+    chosen = {value.rpartition(">")[2] for value in scope.get("default", ())} - {""}
+    for head, body in re.findall(r"^\s*menuentry ([^{\n]*)\{(.*?)^\s*\}", others, re.MULTILINE | re.DOTALL):
+        names = chosen.intersection(word.strip("'\"") for word in re.findall(r"'[^']*'|\"[^\"]*\"|\S+", head))
+        found += [(_CHOSEN + name, line) for name in names for _kernel, line in grub.read(body, scope)[0]]
     if not found:
         raise ParseError("%s: no line 'linux KERNEL ARGUMENTS' in it; run update-grub" % GRUB_CFG)
     entries = [Entry(kernel.rpartition("/")[2], line) for kernel, line in found]
@@ -322,6 +337,9 @@ def _culprit(boot: Boot, arg: Arg) -> str:
                 " run tuned-adm profile with the name of the profile%s"
                 % (related(words, arg), path, tuned.FOLDER, " and update-grub" if boot.kind == "grub" else "")
             )
+    for one in boot.entries:
+        if one.name.startswith(_CHOSEN) and not satisfied(one.line, arg):
+            return "write %s into %s in /etc/grub.d, or run grub-set-default 0; then update-grub" % (arg, one.name)
     cut = grub.GRUB.cut(boot.settings or "")
     if cut and not _promised(boot, _mended(boot, plain([arg], [entry.line for entry in boot.future])), arg):
         paths = [path for path, settings in boot.elsewhere if cut in settings]

@@ -212,7 +212,7 @@ def plan(have: Have, want: Want, failed: Optional[Mapping[Tuple[str, ...], str]]
     there = any(_OF_KERNEL.fullmatch(name) for name in case.packages.installed)
     decides = [CONFLICT.id] if want.flavour == "inbox" else [] if there else [PACKAGES.id]
     cause = next((finding.id for finding in installed.findings if finding.check in decides and not finding.ok), None)
-    modules = merge(*(_of_kernel(case, kernel, cause) for kernel in have.kernels.installed))
+    modules = merge(_forbidden(have), *(_of_kernel(case, kernel, cause) for kernel in have.kernels.installed))
     loaded = _loaded(case, modules, bool(installed.commands or modules.commands))
     return merge(problems, _tidy(merge(installed, modules, _nvidia(case), loaded, _umad(case))))
 
@@ -522,8 +522,8 @@ def _module(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
     foreign = [module.path for module in stack.values() if module.inbox == of_ofed]
     good = found is not None and not foreign
     ours = [b for b in case.builds if b.name in _KERNEL_MODULES]
-    built = any((b.kernel, b.state) == (kernel, "installed") for b in ours)
-    mend = not good and of_ofed and built and case.want.manage
+    built = [b for b in ours if (b.kernel, b.state) == (kernel, "installed")]
+    mend = not good and of_ofed and bool(built) and case.want.manage
     finding = MODULE.judge(
         kernel,
         "ok" if good else "drift",
@@ -534,8 +534,19 @@ def _module(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
         because=cause,
         severity=_matters(case, kernel),
     )
+    # Where some come from OFED depmod has run, and files of others are gone.
+    lost = built if len(foreign) < len(stack) else []
+    again = [_dkms("install", b.name, b.version, kernel, force=True) for b in lost]
     depmod = Command(("depmod", kernel), "find the modules that are installed for %s" % kernel)
-    return Plan((finding,), commands=(depmod,) if mend else ())
+    return Plan((finding,), commands=(*[one for one in again if one.argv not in case.failed], depmod) if mend else ())
+
+
+def _forbidden(have: Have) -> Plan:
+    """Judge lines of others after which a module of the stack is not loaded at the next boot."""
+    named = [("%s: %s" % one, *one) for one in have.forbidden]
+    return Plan(
+        tuple(MODULE.judge(at, "not_owned", "no such line", line, path, "remove it") for at, path, line in named)
+    )
 
 
 def _nvidia(case: _Case) -> Plan:

@@ -18,7 +18,7 @@ from ..core.host import Host, ParseError, Problem, ToolMissing, attempt, read_ea
 from ..core.mounts import Mount
 from ..core.systemd_files import mask_of
 from ..machine.pci import parse_text, read_value
-from . import dkms, kernels, module_file, packages
+from . import dkms, kernels, module_file, module_lists, packages
 from .dkms import Build
 from .kernels import Kernels
 from .module_file import ModuleFile
@@ -61,6 +61,7 @@ class Have:
 
     peer: kernel -> checksum of OFED's peer-memory symbol.   built: kernel -> that in nvidia-peermem, "" for none.
     umad: ib_umad is loaded.   lustre_loaded: ko2iblnd is.   masked: openibd cannot be started.
+    forbidden: (file, line) of modprobe.d and of the next boot that keep a module of STACK from being loaded.
     systemd: the node has it.   openibd: the node has it, and no administrator has masked it.
     system, packages, builds: None where not known.
     """
@@ -79,6 +80,7 @@ class Have:
     users: Tuple[User, ...] = ()
     lustre_loaded: bool = False
     masked: bool = False
+    forbidden: Tuple[Tuple[str, str], ...] = ()
     systemd: bool = False
     openibd: bool = False
     problems: Tuple[Problem, ...] = ()
@@ -103,8 +105,10 @@ def over_rdma(mounted: Sequence[Mount]) -> List[User]:
     return found
 
 
-def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
+def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "") -> Have:
     """peermem: whether nvidia_peermem is asked for, None where that depends on the driver.   machine: as uname -m.
+
+    next_boot: what the kernels get then.
 
     Raises ReadError for a folder of /sys, or a place of openibd, that cannot be looked at.
     """
@@ -113,6 +117,7 @@ def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
     system = attempt(lambda: packages.read_system(host), os_release.PATHS[0], problems)
     modules = {kernel: module_file.read_each(host, kernel, STACK, problems) for kernel in known.installed}
     peer, built = _peer_memory(host, peermem, machine, known, problems)
+    openibd = any(host.mode_system(path) is not None for path in OPENIBD_PLACES)
     return Have(
         system=system,
         packages=packages.read(host, system, problems) if system else None,
@@ -129,10 +134,19 @@ def read(host: Host, peermem: Optional[bool], machine: str) -> Have:
         lustre_loaded=bool(host.listdir("/sys/module/ko2iblnd")),
         masked=host.read_system(_MASKED) == "",
         systemd=host.has("systemctl"),
-        openibd=any(host.mode_system(path) is not None for path in OPENIBD_PLACES)
-        and mask_of(host, OPENIBD) in ("", _MASKED),
+        openibd=openibd and mask_of(host, OPENIBD) in ("", _MASKED),
+        forbidden=forbidden(host, openibd, next_boot, problems),
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def forbidden(host: Host, openibd: bool, next_boot: str, problems: List[Problem]) -> Tuple[Tuple[str, str], ...]:
+    """Return what keeps modules from being loaded. openibd loads them by name: a blacklist does not hold it."""
+    texts = module_lists.read(host, module_lists.MODPROBE, problems)
+    found = [(path, one) for name in STACK for path, text in texts.items() for one in module_lists.blocks(text, name)]
+    found += [("the next boot", one) for name in STACK for one in module_lists.forbidding(next_boot, name)]
+    by_name = ("install", "module_blacklist")
+    return tuple(dict.fromkeys(one for one in found if not openibd or one[1].startswith(by_name)))
 
 
 def read_release(host: Host, problems: List[Problem]) -> Optional[str]:

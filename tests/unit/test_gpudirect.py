@@ -568,6 +568,13 @@ def test_what_others_forbid_stays_and_nothing_is_loaded(node: Node, path: str, t
     assert next(f for f in plan.findings if f.id == PATH).because == f"gpudirect.blocked[persisted]@{path}"
 
 
+def test_what_the_next_boot_forbids_is_found(node: Node) -> None:
+    node.tool("update-grub", "exit 0")
+    node.put("/etc/default/grub", "")
+    node.put("/boot/grub/grub.cfg", "linux /vmlinuz-1 ro module_blacklist=nouveau,nvidia-peermem\n")
+    assert states(node.plan("peermem"))["gpudirect.blocked[persisted]@the next boot"] == "not_owned"
+
+
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
 

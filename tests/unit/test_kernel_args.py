@@ -123,6 +123,15 @@ def test_entries_of_grub_are_those_that_its_generator_writes_to_work_by() -> Non
         kernel_args.parse_grub_cfg("set default=0\n")
 
 
+@pytest.mark.parametrize("default", ["Another system", "sub>other", "${saved_entry}"])
+def test_an_entry_of_others_counts_where_grub_boots_it(default: str) -> None:
+    text = GRUB_CFG.replace('default="0"', f'default="{default}"').replace("system' {", "system' --id other {")
+    entries = kernel_args.parse_grub_cfg(text, {"saved_entry": ("other",)})[0]
+    assert [entry.line for entry in entries] == ["root=UUID=6f1c ro quiet", "root=/dev/sdb1"]
+    [finding] = [one for one in plan(Boot("grub", "iommu=pt", tuple(entries[1:])), PT).findings if not one.ok]
+    assert (finding.state, finding.aspect) == ("not_owned", "persisted")
+
+
 def test_a_boot_entry_takes_its_variables_from_grubenv() -> None:
     options = kernel_args.parse_bls("title Rocky\n# options no\noptions $kernelopts $tuned_params\n", "a.conf")
     variables = kernel_args.parse_grubenv("# GRUB Environment Block\nkernelopts=root=/dev/sda1 ro iommu=pt \n####")

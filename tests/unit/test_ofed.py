@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import writte
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.dkms import Build
@@ -20,6 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file i
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.ofed_state import Have, User
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Packages, System
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Want
+
+from tests.trees import put
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
 APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
@@ -273,6 +276,28 @@ def test_an_inbox_module_in_front_of_the_built_one_is_found_and_depmod_is_run() 
     plan = ofed.plan(healthy(modules={RUNNING: _own(RUNNING), NEXT: _inbox(NEXT)}), WANT)
     assert roots(plan) == [("ofed.module", NEXT, "drift")]
     assert words(plan) == [f"depmod {NEXT}"]
+    half = {**_own(NEXT), "ib_uverbs": _inbox(NEXT)["ib_uverbs"]}
+    plan = ofed.plan(healthy(modules={RUNNING: _own(RUNNING), NEXT: half}), WANT)
+    assert words(plan) == [f"dkms install --force -m mlnx-ofed-kernel -v {VERSION} -k {NEXT}", f"depmod {NEXT}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "openibd", "found"),
+    [
+        ("install mlx5_ib /bin/false\n", "ro", True, "install mlx5_ib /bin/false"),
+        ("", "ro module_blacklist=mlx5-core", True, "module_blacklist=mlx5-core"),
+        ("blacklist mlx5_core\n", "ro", False, "blacklist mlx5_core"),
+        ("blacklist mlx5_core\n", "ro modprobe.blacklist=mlx5_ib", True, None),
+        ("options mlx5_core x=1\ninstall mlx5_core /sbin/modprobe -i mlx5_core\nblacklist ib_qib\n", "ro", False, None),
+    ],
+)
+def test_a_line_after_which_a_module_of_the_stack_is_not_loaded_is_found(
+    tmp_path: Path, text: str, line: str, openibd: bool, found: str | None
+) -> None:
+    put(tmp_path, "/etc/modprobe.d/a.conf", text)
+    lines = ofed_state.forbidden(Host(str(tmp_path), str(tmp_path)), openibd, line, [])
+    plan = ofed.plan(healthy(forbidden=lines), WANT)
+    assert [(f.check, f.have) for f in plan.findings if not f.ok] == ([("ofed.module", found)] if found else [])
 
 
 def test_what_is_installed_and_not_loaded_waits_for_a_reboot() -> None:
