@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -245,6 +246,7 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
         name = own[0]
         claims = owners.get(name, Owner()).claims
         kept = claims[0].table_file(number) if claims else ""
+        seen = partial(networkd.text_of, host) if kept.endswith(".conf") else host.read_system
         rails.append(
             Rail(
                 number=number,
@@ -256,7 +258,7 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
                 owner=owners.get(name, Owner()),
                 # Also other rails: what one rail's address is routed by must not be done for another.
                 shared=owner.shared(claims[0], owners, (name,)) if claims else (),
-                kept=host.read_system(kept) if kept else None,
+                kept=seen(kept) if kept else None,
                 no_gid=_no_gid(nic),
                 other_address=_other_address(nic.label, name, owners, addresses),
             )
@@ -512,14 +514,15 @@ def _routing(have: Have, want: Want) -> Plan:
             continue
         finding, mending = _live_rules(have, rail, want)
         commands += mending
-        files = written.collect([])
-        if rail.file and rail.addresses:
+        files, table = written.collect([]), table_of(rail, want.gateway)
+        brought = _brought(rail, table)
+        if rail.file and rail.addresses and not brought:
             claim = rail.owner.claims[0]
-            text = claim.with_table(table_of(rail, want.gateway))
+            text = claim.with_table(table)
             files = written.compare([FileChange(rail.file, rail.kept, text, claim.mode)])
         changes += files.changes
         notes += files.notes
-        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, files, want)]
+        findings += [finding, *_foreign_rules(have, rail), _kept_rules(rail, files, want, brought)]
     return Plan(tuple(findings), tuple(changes), tuple(commands), notes=tuple(notes))
 
 
@@ -611,7 +614,13 @@ def _comes_before(rule: Rule, rail: Rail) -> bool:
     return any(to.overlaps(one.subnet) for one in mine)
 
 
-def _kept_rules(rail: Rail, files: written.Files, want: Want) -> Finding:
+def _brought(rail: Rail, table: Table) -> bool:
+    """Tell whether the owner's own files bring the table, without a file of ours."""
+    claims = () if rail.owner.unclear or rail.kept is not None else rail.owner.claims
+    return bool(claims) and not _lacking(claims[0].addressing, table)
+
+
+def _kept_rules(rail: Rail, files: written.Files, want: Want, brought: bool) -> Finding:
     path = rail.file or "who sets up %s" % rail.netdev
     wanted = "table %d in %s" % (rail.table, rail.file or "the file of its owner")
     state, said, fix = files.state, files.wrong or "as wanted", RUN
@@ -619,7 +628,7 @@ def _kept_rules(rail: Rail, files: written.Files, want: Want) -> Finding:
     if not rail.addresses:
         state, said, fix = _no_address(rail)
         because = rail.no_gid
-    elif not rail.file:
+    elif not rail.file or brought:
         state, said, fix = _unwritable(rail, table_of(rail, want.gateway))
         if want.mtu_judged and (rail.owner.unclear or not rail.owner.claims):
             because = netdev_mtu.OWNER.at(rail.subject)

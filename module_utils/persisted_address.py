@@ -45,7 +45,8 @@ def judge(
     if not given and dynamic:
         return None
     same = present >= set(given) if dynamic else present == set(given)
-    fix = "correct %s where it is wrong; then on a drained node: %s" % (claim.path, claim.apply_again % {"name": name})
+    again = claim.apply_again % {"name": name}
+    fix = "correct %s, or what adds to it, where it is wrong; then on a drained node: %s" % (claim.path, again)
     twice = (RAIL_ADDRESS.id, subject)
     cause = next((finding for finding in causes if (finding.check, finding.subject) == twice), None)
     want = "%s in %s (%s)" % (", ".join(given) or "no address", claim.path, claim.stack)

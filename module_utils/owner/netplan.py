@@ -118,6 +118,17 @@ class Reader:
             path, FILE, mtu, source, "%s/%s" % (section, ident), before, others=others, addressing=found_addressing
         )
 
+    def waiting(self, name: str, first: str) -> str:
+        """Say which file will set an interface up at the next boot, before the .network file ``first``; "" for none."""
+        if first < "10-netplan-%s.network" % name or not self.host.has("netplan"):
+            return ""
+        self.files = self._read() if self.files is None else self.files
+        for path, found in self.files:
+            names = [one.get("set-name", "" if "match" in one else key[1]) for key, one in found.items()]
+            if name in names and not path.rpartition("/")[2].startswith(_OWN):
+                return "%s defines it, too: netplan takes it over at the next boot" % path
+        return ""
+
     def _read(self) -> List[Tuple[str, Dict[Tuple[str, str], Definition]]]:
         found = []
         for _name, path in systemd_files.by_name(self.host, FOLDERS, ".yaml"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
@@ -125,10 +126,12 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         if match:
             claims[name].append(generated.claim(one.path, match.group(1), name, doubts[name]))
             continue
+        waiting = generated.waiting(name, one.name)
+        doubts[name] += [waiting] if waiting else []
         value, source = one.last("Link", "MTUBytes")
         target = _DROPIN % one.name
         mtu = mtu_of(value, source, doubts[name])
-        before, given = host.read_system(target), addressing.of_networkd(one.blocks, name)
+        before, given = text_of(host, target), addressing.of_networkd(one.blocks, name)
         claims[name].append(Networkd(one.path, target, mtu, source, "Link", before, addressing=given))
 
 
@@ -150,14 +153,19 @@ def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[s
     return Link(one.path, one.path, mtu_of(value, source, doubts), source, "Link", before, mode, refused)
 
 
+def text_of(host: Host, path: str) -> Optional[str]:
+    """Return a file as networkd reads it, which is no root as udev is; None where it cannot. Raises ReadError."""
+    return host.read_system(path) if host.readable_by_others(path, group=True) else None
+
+
 def config_files(host: Host, suffix: str) -> List[ConfigFile]:
     """By name, whatever folder they are in; the first folder that has a name wins. An empty file masks. ReadError."""
-    found = []
+    found, read = [], host.read_system if suffix == ".link" else partial(text_of, host)
     for name, path in systemd_files.by_name(host, FOLDERS, suffix):
-        text = host.read_system(path)
+        text = read(path)
         if text:
             dropins = systemd_files.by_name(host, ["%s/%s.d" % (folder, name) for folder in FOLDERS], ".conf")
-            parts = [(path, text)] + [(one, host.read_system(one) or "") for _name, one in dropins]
+            parts = [(path, text)] + [(one, read(one) or "") for _name, one in dropins]
             found.append(ConfigFile(name, path, tuple(parts)))
     return found
 

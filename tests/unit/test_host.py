@@ -68,6 +68,27 @@ def test_the_two_roots_are_apart(tmp_path: Path) -> None:
     assert host.read_system("/a") == "system\n"
 
 
+@pytest.mark.parametrize(
+    ("folder", "mode", "link", "answers"),
+    [
+        (0o755, 0o644, False, (True, True)),
+        (0o755, 0o600, False, (False, False)),
+        (0o700, 0o644, False, (False, False)),
+        (0o700, 0o644, True, (False, False)),
+        (0o755, 0o644, True, (True, True)),
+    ],
+)
+def test_what_others_than_root_may_read(
+    tmp_path: Path, folder: int, mode: int, link: bool, answers: tuple[bool, bool]
+) -> None:
+    trees.put(tmp_path, "/a/f", "x", mode)
+    (tmp_path / "a").chmod(folder)
+    (tmp_path / "l").symlink_to("a/f")
+    node, path = Host(str(tmp_path), str(tmp_path)), "/l" if link else "/a/f"
+    assert (node.readable_by_others(path), node.readable_by_others(path, group=True)) == answers
+    assert not node.readable_by_others("/a/none")
+
+
 def test_realpath_stays_inside_the_hardware_root(tmp_path: Path) -> None:
     (tmp_path / "sys" / "devices" / "a").mkdir(parents=True)
     (tmp_path / "sys" / "link").symlink_to("devices/a")

@@ -27,7 +27,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
     Rail,
     Want,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import addressing
+from ansible_collections.busbar.fabric.plugins.module_utils.owner import addressing, netplan
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.addressing import Addressing
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
@@ -525,6 +525,15 @@ def test_networkd_gets_its_sections_in_a_drop_in() -> None:
     assert [(change.before, change.path) for change in plan.changes] == [
         ("old\n", "/etc/systemd/network/10-ens1.network.d/90-busbar-multirail.conf")
     ]
+
+
+def test_rules_and_routes_in_netplans_own_files_are_enough() -> None:
+    table = multirail.table_of(rail(), "")
+    given = yaml.safe_load(Netplan("", "", ident="ethernets/a").with_table(table))["network"]["ethernets"]["a"]
+    text = netplan.parse(yaml.safe_dump({"network": {"ethernets": {"a": given}}}))["ethernets", "a"]
+    claim = Netplan("/a", "", ident="ethernets/a", addressing=netplan.addressing_of(text, "ens1"))
+    plan = multirail.plan(have(rail(owner=Owner((claim,)), kept=None)), NVIDIA)
+    assert (plan.changes, [f for f in plan.findings if f.check == "multirail.rules" and not f.ok]) == ((), [])
 
 
 def test_netplan_gets_a_file_for_each_rail() -> None:

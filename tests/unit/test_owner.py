@@ -84,6 +84,12 @@ LEGAL: dict[str, Files] = {
         NETWORK % "05.network": "",
         NETWORK % "07.network": "[Match]\nName=!ens1 ens2\n[Link]\nMTUBytes=1500\n",
     },
+    "netplan's file for a rail that a file before it sets up": {
+        **NETWORKD,
+        NETWORK % "05.network": f"[Match]\nName=ens1\n[Link]\nMTUBytes=9000\n{ADDRESS}",
+        "/usr/sbin/netplan": "#!/bin/sh\n",
+        YAML: "network: {ethernets: {ens1: {mtu: 1500}, all: {match: {name: ens2}}}}\n",
+    },
     "MTU of a .link file": {
         **NETWORKD,
         NETWORK % "10.link": f"[Match]\nPermanentMACAddress={MAC}\n[Link]\nMTUBytes=9000\n",
@@ -157,9 +163,27 @@ FAULTS: dict[str, tuple[str, Files]] = {
         "drift",
         {**LINE, "/usr/lib/systemd/network/05.network": f"[Match]\nDriver=mlx5*\n{ADDRESS}"},
     ),
+    "a drop-in that networkd cannot read": (
+        "drift",
+        {
+            **NETWORKD,
+            NETWORK % "10.network": f"[Match]\nName=ens1\n{ADDRESS}",
+            NETWORK % "10.network.d/root-only.conf": "[Link]\nMTUBytes=9000\n",
+        },
+    ),
     "networkd is masked": ("not_owned", {**LINE, "/etc/systemd/system/systemd-networkd.service": ""}),
     "networkd is disabled": ("not_owned", {**LINE, "/usr/lib/systemd/system/systemd-networkd.service": UNIT}),
     "NetworkManager is disabled": ("not_owned", {**OWN, "/usr/lib/systemd/system/NetworkManager.service": UNIT}),
+    "netplan takes it over at the next boot": (
+        "unknown",
+        {
+            **LINE,
+            NETWORK % "20.network": LINE[NETWORK % "10.network"],
+            NETWORK % "10.network": "[Match]\nName=eno1\n",
+            "/usr/sbin/netplan": "#!/bin/sh\n",
+            YAML: f"network: {{ethernets: {{a: {{match: {{macaddress: '{MAC}'}}, set-name: ens1}}}}}}\n",
+        },
+    ),
     "networkd leaves it": (
         "unknown",
         {**NETWORKD, NETWORK % "1.network": "[Match]\nName=ens1\n[Link]\nUnmanaged=yes\nMTUBytes=9000\n"},
@@ -191,6 +215,8 @@ def look(tmp_path: Path, roce: Topology) -> Look:
         (tmp_path / f"sys/devices/pci0/{nic.pci}/driver").symlink_to(tmp_path / "sys/bus/pci/drivers/mlx5_core")
         tool(tmp_path, "/usr/sbin/ip", "echo []")
         put_all(tmp_path, files)
+        for path in [one for one in tmp_path.rglob("*") if one.name in ("netplan", "root-only.conf") and one.is_file()]:
+            path.chmod(0o755 if path.name == "netplan" else 0o600)
         netdev = Netdev("ens1", nic.pci, MAC, 9000, "up", 1, None, (), False, "/sys/class/net/ens1")
         have = netdev_mtu.read(Host(str(tmp_path), str(tmp_path)), [replace(nic, netdevs=(netdev,))])
         claims = have.owners["ens1"].claims
