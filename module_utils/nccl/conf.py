@@ -162,13 +162,14 @@ class Derivation:
 class Have:
     """nccl.conf as it is (text and mode None where there is no file), and what NCCL gets before it.
 
-    problems: findings for the files that cannot be read.   topo_file: what is to be said of it, where it counts.
-    owner: of the file on a cloud's image.
+    open_to_all: every user may read it.   problems: findings for the files that cannot be read.
+    topo_file: what is to be said of it, where it counts.   owner: of the file on a cloud's image.
     """
 
     text: Optional[str]
     mode: Optional[int]
     environment: Environment = nccl_environment.NOTHING
+    open_to_all: bool = True
     problems: Tuple[Finding, ...] = ()
     topo_file: Optional[Finding] = None
     owner: Tuple[Finding, ...] = ()
@@ -428,7 +429,8 @@ def read(host: Host, path: str) -> Have:
     text = attempt(lambda: host.read_system(path), path, problems)
     mode = attempt(lambda: host.mode_system(path), path, problems)
     environment = nccl_environment.read(host)
-    return Have(text, mode, environment, tuple(map(_unreadable, [*problems, *environment.problems])))
+    open_to_all = bool(attempt(lambda: mode is None or host.readable_by_others(path), path, problems))
+    return Have(text, mode, environment, open_to_all, tuple(map(_unreadable, [*problems, *environment.problems])))
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -485,8 +487,9 @@ def plan(
     described = "absent" if have.text is None else "as rendered" if files.state == "ok" else differs
     ours = [FILE.judge(path, files.state, want="as rendered", have=described, severity=severity)]
     if have.mode is not None:
-        state = "ok" if have.mode == MODE else "drift"
-        ours.append(FILE_MODE.judge(path, state, want="mode %04o" % MODE, have="mode %04o" % have.mode))
+        state = "ok" if have.mode == MODE and have.open_to_all else "drift"
+        mode = "mode %04o%s" % (have.mode, ", not for every user" * (not have.open_to_all and have.mode == MODE))
+        ours.append(FILE_MODE.judge(path, state, "mode %04o, in folders that every user may enter" % MODE, mode))
     changes: List[FileChange] = []
     after = files.changes[0].after if files.changes else have.text
     wrong = files.changes or not ours[-1].ok

@@ -195,6 +195,8 @@ def test_a_mode_that_hides_the_file_is_its_own_finding(infiniband: Topology, hgx
     plan = good_plan(infiniband, hgx_h100, Have(text, 0o600))
     assert [(f.check, f.have) for f in plan.findings if not f.ok] == [("nccl_conf.file_mode", "mode 0600")]
     assert plan.changes[0].diff()["before_header"].endswith("(mode 0600)")
+    plan = good_plan(infiniband, hgx_h100, Have(text, 0o644, open_to_all=False))
+    assert ([f.check for f in plan.findings if not f.ok], len(plan.changes)) == (["nccl_conf.file_mode"], 1)
 
 
 def test_a_file_that_is_read_earlier_and_says_otherwise_is_a_conflict(infiniband: Topology, hgx_h100: Profile) -> None:
@@ -239,7 +241,7 @@ def test_the_reader_sees_the_file_its_mode_and_what_is_read_before_it(tmp_path: 
     (tmp_path / "etc/nccl.conf").chmod(0o600)
     (tmp_path / "etc/environment").write_text("PATH=\"/bin\"\nexport NCCL_DEBUG='INFO'\n")
     have = nccl_conf.read(Host(str(tmp_path), str(tmp_path)), PATH)
-    assert (have.text, have.mode) == ("NCCL_DEBUG=WARN\n", 0o600)
+    assert (have.text, have.mode, have.open_to_all) == ("NCCL_DEBUG=WARN\n", 0o600, False)
     assert [(one.source, one.name, one.value) for one in have.environment.settings] == [
         ("/etc/environment", "NCCL_DEBUG", "INFO")
     ]
