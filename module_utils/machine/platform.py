@@ -215,7 +215,10 @@ def plan(
         findings.extend(partition.judge(nics, keys, partition.wanted(site or {}), _down(findings)))
     findings.extend(rail_address.judge(profile, rails, addresses))
     for cross in cross_checks:
-        findings.append(_cross_finding(cross, roots.get(GPU_TOOL.id) or roots.get(GPU_DRIVER.id)))
+        gone = [f for f in findings if f.check == RAIL_DEVICE.id and not f.ok]
+        gone = gone if all("sysfs has no such" in said for said in cross.disagreements) else []
+        cause = roots.get(GPU_TOOL.id) or roots.get(GPU_DRIVER.id) or next(iter(gone), None)
+        findings.append(_cross_finding(cross, cause))
     return Plan(findings=cloud.with_efa(topology, _one_cause_for_no_nic(topology, profile, findings)))
 
 
@@ -451,26 +454,19 @@ def _rail_findings(
     ]
     port = nic.port
     source = "%s/ports/%d" % (nic.rdma.source, port.number) if nic.rdma and port else nic.device.source
-    state = _port_state(topology, nic, port, source)
-    findings.append(state)
-    down = _if_bad(state)
+    findings.append(_port_state(topology, nic, port, source))
+    down = _if_bad(findings[-1])
     findings.append(_rail_rate(topology, rail, nic, port, source, down))
     layer = port.link_layer if port else None
-    findings.append(
-        RAIL_LINK_LAYER.judge(
-            nic.label,
-            _state(layer, layer in rail.link_layers),
-            "/".join(rail.link_layers),
-            _said(topology, layer, source),
-            source + "/link_layer",
-            because=down if layer is None else None,
-        )
-    )
+    state, have = _state(layer, layer in rail.link_layers), _said(topology, layer, source)
+    cause, place = down if layer is None else None, source + "/link_layer"
+    kind = RAIL_LINK_LAYER.judge(nic.label, state, "/".join(rail.link_layers), have, place, because=cause)
+    findings.append(kind)
     if rail.pcie is not None:
         findings.append(_pcie(RAIL_PCIE, topology, nic.device, nic.label, rail.pcie, idle_speed_varies=False))
     findings.extend(_rail_paths(topology, rail, nic, rails, gpu_count))
     if port is not None and port.link_layer == "Ethernet":
-        findings.append(rail_address.judge_gid(nic, port, source, *gids, down))
+        findings.append(rail_address.judge_gid(nic, port, source, *gids, down or _if_bad(kind)))
     return findings
 
 

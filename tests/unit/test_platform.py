@@ -77,6 +77,14 @@ def test_what_could_not_be_read_is_unknown(
     assert [(finding.check, finding.state) for finding in roots] == [(check, "unknown")]
 
 
+def test_a_port_of_the_wrong_kind_explains_its_gids(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
+    root, *follow = bad(edit.nic(infiniband, 2, port_link_layer="Ethernet"), hgx_h100)
+    assert (root.check, [(f.check, f.because) for f in follow]) == (
+        "platform.rail_link_layer",
+        [("platform.rail_gid", root.id)],
+    )
+
+
 def test_an_unreadable_file_is_named(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
     sick = edit.nic(infiniband, 2, device_numa_node=None)
     path = f"{sick.nics[2].device.source}/numa_node"
