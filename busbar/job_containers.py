@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.container_limits import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import commands
@@ -58,7 +59,6 @@ _INCLUDED = re.compile(
 )
 _TOOLS = re.compile(r"nvidia-smi|nvcc|dcgm")
 _OPTIONS = re.compile(r"(?i)\$\{?\w*(?:OPT|ARG|FLAG|PARAM)")
-_SIZE = re.compile(r"([0-9]+)(?:\.[0-9]+)?([kmg]?)i?b?", re.IGNORECASE)
 _PER_NODE = r"ppr:(\d+):node|(?:-npernode|--npernode|-ppn|--ntasks-per-node%s)[= ](\d+)"
 
 
@@ -185,8 +185,8 @@ def _shm(pod: _Mapping, container: _Mapping) -> str:
 
 def _small(size: object) -> bool:
     """Return whether a size such as ``64Mi`` is less than 1 GiB; what is not understood is not."""
-    known = _SIZE.fullmatch(str(size))
-    return known is not None and int(known[1]) << 10 * " kmg".index(known[2].lower() or " ") < 1 << 30
+    known = parse_size(str(size))
+    return known is not None and known < 1 << 30
 
 
 def _services(root: _Mapping, name: str) -> Iterator[Finding]:

@@ -165,7 +165,7 @@ class _Night:
                 self._measure.Node(
                     host=host,
                     scope=want.scope,
-                    group=(want.leaf if want.scope in ("pair", "rail", "leaf") else "",),
+                    group=want.leaf if want.scope in ("pair", "rail", "leaf") else "",
                     last=None if None in finished else min(finished),
                     tried=known.tried,
                     minutes=known.minutes.get(want.scope),

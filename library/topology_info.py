@@ -168,7 +168,9 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 def smi_cross_check(host: Host, machine: topology.Topology) -> platform.CrossCheck:
     source = "nvidia-smi topo -m"
     try:
-        return platform.CrossCheck(source, tuple(nvidia_smi_topo.disagreements(nvidia_smi_topo.read(host), machine)))
+        matrix = nvidia_smi_topo.read(host)
+        lost = len(nvidia_smi_topo.lost(matrix, machine))
+        return platform.CrossCheck(source, tuple(nvidia_smi_topo.disagreements(matrix, machine)), lost=lost)
     except ReadError as error:
         return platform.CrossCheck(source, problem=error.problem)
     except ParseError as error:

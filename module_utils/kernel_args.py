@@ -31,7 +31,6 @@ BLS_ENTRIES = "/boot/loader/entries"
 # Variables that GRUB reads at boot: Debian's, EL's.
 GRUBENV = {"grub": "/boot/grub/grubenv", "bls": "/boot/grub2/grubenv"}
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
-_CHOSEN = "the default entry "
 ARGS = Check(
     "kernel_args.args",
     why="asked for by the site",
@@ -47,12 +46,14 @@ class Entry:
 
     name: of the entry or file, for people. line: as the kernel gets it. kernel: its file, as a boot entry names it.
     raw: the line as the file has it, before GRUB reads it; None where it is the same.
+    foreign: the default entry of GRUB, where others wrote it.
     """
 
     name: str
     line: str
     kernel: str = ""
     raw: Optional[str] = None
+    foreign: bool = False
 
     @property
     def stored(self) -> str:
@@ -160,12 +161,13 @@ def parse_grub_cfg(text: str, scope: grub.Scope = MappingProxyType({})) -> Tuple
         text = text[begin[0].start() : end[0].start()]
     found, scope = grub.read(text, scope)
     chosen = {value.rpartition(">")[2] for value in scope.get("default", ())} - {""}
+    entries = [Entry(kernel.rpartition("/")[2], line) for kernel, line in found]
     for head, body in re.findall(r"^\s*menuentry ([^{\n]*)\{(.*?)^\s*\}", others, re.MULTILINE | re.DOTALL):
         names = chosen.intersection(word.strip("'\"") for word in re.findall(r"'[^']*'|\"[^\"]*\"|\S+", head))
-        found += [(_CHOSEN + name, line) for name in names for _kernel, line in grub.read(body, scope)[0]]
-    if not found:
+        found = grub.read(body, scope)[0]
+        entries += [Entry("the default entry " + name, line, foreign=True) for name in names for _kernel, line in found]
+    if not entries:
         raise ParseError("%s: no line 'linux KERNEL ARGUMENTS' in it; run update-grub" % GRUB_CFG)
-    entries = [Entry(kernel.rpartition("/")[2], line) for kernel, line in found]
     return [entry for entry in entries if not {"single", "recovery"} & set(entry.line.split())] or entries, scope
 
 
@@ -338,7 +340,7 @@ def _culprit(boot: Boot, arg: Arg) -> str:
                 % (related(words, arg), path, tuned.FOLDER, " and update-grub" if boot.kind == "grub" else "")
             )
     for one in boot.entries:
-        if one.name.startswith(_CHOSEN) and not satisfied(one.line, arg):
+        if one.foreign and not satisfied(one.line, arg):
             return "write %s into %s in /etc/grub.d, or run grub-set-default 0; then update-grub" % (arg, one.name)
     cut = grub.GRUB.cut(boot.settings or "")
     if cut and not _promised(boot, _mended(boot, plain([arg], [entry.line for entry in boot.future])), arg):

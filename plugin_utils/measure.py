@@ -35,7 +35,7 @@ class Node:
 
     host: str
     scope: str = "node"
-    group: tuple[str, ...] = ()
+    group: str = ""
     last: float | None = None
     tried: float | None = None
     minutes: float | None = None
@@ -63,7 +63,7 @@ class Unit:
         return tuple(node.host for node in self.nodes)
 
     @property
-    def group(self) -> tuple[str, ...]:
+    def group(self) -> str:
         return self.nodes[0].group
 
     @property
@@ -117,7 +117,7 @@ def night(now: float) -> tuple[str, float]:
 def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
     """budget: node-minutes that are left of the night.   begun: when the night did."""
     left: list[Left] = []
-    groups: dict[tuple[str, ...], list[Node]] = {}
+    groups: dict[tuple[str, str], list[Node]] = {}
     for node in sorted(nodes, key=lambda one: one.age_key):
         if node.age_key >= begun:
             what = "measured" if node.last is not None and node.last >= begun else "tried"
@@ -125,7 +125,7 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
         elif node.why:
             left.append(Left(node.host, node.why, node.last))
         else:
-            groups.setdefault((node.scope, *node.group), []).append(node)
+            groups.setdefault((node.scope, node.group), []).append(node)
     units: list[Unit] = []
     for members in groups.values():
         teams = _teams(members[0].scope, members)

@@ -15,7 +15,7 @@ from .check import Check
 from .finding import Finding
 from .host import Host
 from .plan import Plan
-from .systemd_files import UNITS, by_name
+from .systemd_files import UNITS, by_name, unit_file
 
 _WANTS = (*UNITS, "/run/systemd/generator", "/run/systemd/generator.late")
 _OFF = ("", "no", "false", "0", "off")
@@ -34,39 +34,38 @@ class Unit:
     """Describe a unit of systemd.
 
     path: its file, "" where there is none. masked: it is empty. parts: (path, text) of it and of its drop-ins.
-
-    wanted: something of the boot wants it, or its socket or timer.
     """
 
     name: str
     path: str
     masked: bool
     parts: Tuple[Tuple[str, str], ...]
-    wanted: bool
-
-    @property
-    def idle(self) -> str:
-        """Say why the boot does not start it; "" where it does, or where its file is not there to know that by."""
-        if self.masked:
-            return "%s is masked (%s)" % (self.name, self.path)
-        installs = any(one.section == "Install" for _path, text in self.parts for one in ini.settings(text))
-        return "" if self.wanted or not installs else "%s is disabled: nothing wants it at boot" % self.name
 
 
 def read(host: Host, name: str) -> Unit:
     """Read a unit.   name: also of an instance, as ``a@b.service``. Raises ReadError."""
     stem, _dot, kind = name.rpartition(".")
     names = [name, "%s@.%s" % (stem.partition("@")[0], kind)] if "@" in stem else [name]
-    places = ["%s/%s" % (folder, one) for one in names for folder in UNITS]
-    path, text = next(((one, text) for one in places for text in [host.read_system(one)] if text is not None), ("", ""))
+    path, text = unit_file(host, names)
     words = stem.partition("@")[0].split("-")
     prefixes = ["%s-.%s" % ("-".join(words[:end]), kind) for end in range(len(words) - 1, 0, -1)]
     folders = ["%s/%s.d" % (folder, one) for one in (*names, *prefixes, kind) for folder in UNITS]
     parts = [(one, host.read_system(one) or "") for _name, one in by_name(host, folders, ".conf")]
-    return Unit(name, path, bool(path) and not text.strip(), ((path, text), *parts), _wanted(host, stem))
+    return Unit(name, path, bool(path) and not text.strip(), ((path, text), *parts))
 
 
-def _wanted(host: Host, stem: str) -> bool:
+def idle(host: Host, name: str) -> str:
+    """Say why the boot does not start a unit; "" where it does, or where its file is not there to know that by."""
+    unit = read(host, name)
+    if unit.masked:
+        return "%s is masked (%s)" % (name, unit.path)
+    installs = any(one.section == "Install" for _path, text in unit.parts for one in ini.settings(text))
+    return "" if not installs or wanted(host, name) else "%s is disabled: nothing wants it at boot" % name
+
+
+def wanted(host: Host, name: str) -> bool:
+    """Tell whether something of the boot wants a unit, or its socket or timer. Raises ReadError."""
+    stem = name.rpartition(".")[0]
     starts = ["%s.%s" % (stem, kind) for kind in ("service", "socket", "timer", "path")]
     targets = ["%s/%s" % (folder, target) for folder in _WANTS for target in host.listdir_system(folder)]
     places = [target for target in targets if target.endswith((".wants", ".requires"))]
@@ -95,8 +94,9 @@ def overrides(host: Host, check: Check, own: Collection[str], names: Collection[
 def owned_by_others(host: Host, check: Check, own: Collection[str]) -> List[Finding]:
     """Judge files of ours that others than root may change: root runs them, or what they name."""
     doubts = [(path, host.doubt(path)) for path in own if host.mode_system(path) is not None]
-    want, fix = "only root may change it", "chown root and chmod go-w what the finding names"
-    return [check.judge("owner of " + path, "not_owned", want, doubt, path, fix) for path, doubt in doubts if doubt]
+    want, fix = "only root may change it", "chown root:root and chmod go-w %s, or the folder above it that is named"
+    found = [(path, doubt) for path, doubt in doubts if doubt]
+    return [check.judge("owner of " + path, "not_owned", want, doubt, path, fix % path) for path, doubt in found]
 
 
 def _judge(host: Host, check: Check, name: str, path: str, setting: ini.Setting) -> Optional[Finding]:

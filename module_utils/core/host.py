@@ -168,16 +168,23 @@ class Host:
         found = self._stat_system(path)
         return None if found is None else stat.S_IMODE(found.st_mode)
 
+    def is_file_system(self, path: str) -> bool:
+        """Tell whether ``path`` below the system root is a regular file, links followed."""
+        found = self._stat_system(path)
+        return found is not None and stat.S_ISREG(found.st_mode)
+
     def readable_by_others(self, path: str, group: bool = False) -> bool:
         """Tell whether users who are not root may read a file; group: those of its group will do. Follows links."""
-        found, real = self._stat_system(path), os.path.realpath(self.system(path))
-        top, above = os.path.realpath(self.system_root), os.path.dirname(real)
+        found = self._stat_system(path)
+        if found is None:
+            return False
+        real, top = os.path.realpath(self.system(path)), os.path.realpath(self.system_root)
+        above = os.path.dirname(real)
         while above.startswith(top) and above not in (top, "/"):
-            if found is None or not os.stat(above).st_mode & (0o011 if group else 0o001):
+            if not (self.mode_system(above[len(top.rstrip("/")) :]) or 0) & (0o011 if group else 0o001):
                 return False
             above = os.path.dirname(above)
-        bits = 0o044 if group and found is not None and found.st_gid else 0o004
-        return found is not None and bool(found.st_mode & bits)
+        return bool(found.st_mode & (0o044 if group and found.st_gid else 0o004))
 
     def size_system(self, path: str) -> Optional[int]:
         """Bytes of a file below the system root; None where there is none."""

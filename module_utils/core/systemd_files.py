@@ -26,11 +26,13 @@ _TARGETS = ("multi-user", "network-online", "sysinit")
 
 def mask_of(host: Host, unit: str) -> str:
     """Return the path of the empty file, or link to /dev/null, that masks a unit; "" for none. Raises ReadError."""
-    for path in ("%s/%s" % (folder, unit) for folder in UNITS):
-        text = host.read_system(path)
-        if text is not None:
-            return "" if text else path
-    return ""
+    path, text = unit_file(host, [unit])
+    return "" if text else path
+
+
+def unit_file(host: Host, names: Sequence[str]) -> Tuple[str, str]:
+    """Return path and text of the file that counts, which may be of a later name; ("", "") for none. ReadError."""
+    return _first(host, ["%s/%s" % (folder, name) for name in names for folder in UNITS])
 
 
 def start(unit: str, mask: str) -> str:
@@ -87,13 +89,12 @@ def wanted_at_boot(host: Host, unit: str) -> bool:
     return any(unit in host.listdir_system(folder) for folder in folders)
 
 
+def _first(host: Host, paths: Sequence[str]) -> Tuple[str, str]:
+    return next(((one, text) for one in paths for text in [host.read_system(one)] if text is not None), ("", ""))
+
+
 def _files(host: Host, paths: Sequence[str], folders: Sequence[str]) -> Dict[str, str]:
-    found: Dict[str, str] = {}
-    for path in paths:
-        text = host.read_system(path)
-        if text is not None:
-            found[path] = text
-            break
+    found = dict([one for one in [_first(host, paths)] if one[0]])
     for _name, path in by_name(host, folders, ".conf"):
         found[path] = host.read_system(path) or ""
     return found

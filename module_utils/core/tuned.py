@@ -24,7 +24,7 @@ def settings(host: Host, section: str) -> Dict[str, Tuple[str, str]]:
     Nothing where tuned is not installed, or does not start at boot.
     """
     found: Dict[str, Tuple[str, str]] = {}
-    used = host.has("tuned-adm") and not effective_unit.read(host, "tuned.service").idle
+    used = host.has("tuned-adm") and not effective_unit.idle(host, "tuned.service")
     names = (host.read_system(ACTIVE) or "").split() if used else []
     read: List[str] = []
     while names:

@@ -94,20 +94,24 @@ def read(host: Host) -> TopoMatrix:
     return parse(host.ask(COMMAND))
 
 
+def lost(matrix: TopoMatrix, topology: Topology) -> List[str]:
+    """Return the RDMA devices that nvidia-smi lists and sysfs does not have."""
+    known = {device.name for device in topology.software_rdma}
+    known.update(nic.rdma.name for nic in topology.nics if nic.rdma is not None)
+    return [name for name in matrix.nics.values() if name is not None and name not in known]
+
+
 def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:
     """One sentence for each thing that nvidia-smi and sysfs see differently; [] where they agree."""
     said: List[str] = []
     # nvidia-smi numbers the GPUs that the driver has.
     gpus = [gpu for gpu in topology.gpus if gpu.in_driver]
     nics = {nic.rdma.name: nic for nic in topology.nics if nic.rdma is not None}
-    virtual = {device.name for device in topology.software_rdma}
     if len(matrix.gpus) != len(topology.gpus):
         said.append("nvidia-smi topo -m lists %d GPUs, sysfs has %d" % (len(matrix.gpus), len(topology.gpus)))
-    for label, name in matrix.nics.items():
-        if name is None:
-            said.append("%s: nvidia-smi topo -m does not say which RDMA device that is" % label)
-        elif name not in nics and name not in virtual:
-            said.append("%s: nvidia-smi topo -m lists it, sysfs has no such RDMA device" % name)
+    said += ["%s: nvidia-smi topo -m lists it, sysfs has no such RDMA device" % name for name in lost(matrix, topology)]
+    unnamed = [label for label, name in matrix.nics.items() if name is None]
+    said += ["%s: nvidia-smi topo -m does not say which RDMA device that is" % label for label in unnamed]
     if len(matrix.gpus) != len(gpus):
         return said  # which GPU is which is not known then
     for label, gpu in zip(matrix.gpus, gpus):

@@ -29,11 +29,15 @@ IB_MTU = 4096
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """What a second source says of the same machine: where it differs, or why it could not be asked."""
+    """What a second source says of the same machine: where it differs, or why it could not be asked.
+
+    lost: how many of the disagreements are RDMA devices that sysfs does not have.
+    """
 
     source: str
     disagreements: Tuple[str, ...] = ()
     problem: Optional[Problem] = None
+    lost: int = 0
 
 
 _RECHECK = "then run site.yml --tags platform for this host again"
@@ -216,7 +220,7 @@ def plan(
     findings.extend(rail_address.judge(profile, rails, addresses))
     for cross in cross_checks:
         gone = [f for f in findings if f.check == RAIL_DEVICE.id and not f.ok]
-        gone = gone if all("sysfs has no such" in said for said in cross.disagreements) else []
+        gone = gone if 0 < cross.lost == len(cross.disagreements) else []
         cause = roots.get(GPU_TOOL.id) or roots.get(GPU_DRIVER.id) or next(iter(gone), None)
         findings.append(_cross_finding(cross, cause))
     return Plan(findings=cloud.with_efa(topology, _one_cause_for_no_nic(topology, profile, findings)))

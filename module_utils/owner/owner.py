@@ -77,7 +77,7 @@ def _read_program(
     """Add the claims of one program; those of a program that the boot does not start count for nothing."""
     found: Claims = {name: [] for name in devices}
     read_claims(host, devices, found, doubts)
-    idle = effective_unit.read(host, unit).idle if unit and any(found.values()) else ""
+    idle = effective_unit.idle(host, unit) if unit and any(found.values()) else ""
     again = ("unmask" if "masked" in idle else "enable", unit)
     for name, new in found.items():
         if idle:

@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 from ..core import effective_unit, udev_rules
 from ..core.check import Check
 from ..core.finding import Finding
-from ..core.host import Host, ReadError
+from ..core.host import Host, Problem, attempt
 from ..core.plan import Plan, merge
 from ..core.systemd_files import UNITS
 from ..machine import pci
@@ -40,26 +40,27 @@ DRIVER = "mlx5_core"
 _PATH = re.compile(r"/(?!usr/s?bin/|s?bin/)[^\s\"';|&]+")
 
 
-def _scripts(host: Host, _ports: Sequence[Port]) -> List[Line]:
+def _scripts(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Line]:
     paths = [*_FILES, *("%s/%s" % (folder, name) for folder in _FOLDERS for name in host.listdir_system(folder))]
-    return [line for path in paths if (host.mode_system(path) or 0) & 0o100 for line in _lines(host, path)]
+    return [line for path in paths if (host.mode_system(path) or 0) & 0o100 for line in _lines(host, path, unread)]
 
 
-def _units(host: Host, _ports: Sequence[Port]) -> List[Line]:
+def _units(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Line]:
     """Return commands of the administrator's units that the boot wants, and lines of the scripts that they run."""
     found: List[Line] = []
     for name in host.listdir_system(UNITS[0]):
         if name.endswith(".service") and not name.startswith("busbar-"):
-            lines = [line for line in _lines(host, "%s/%s" % (UNITS[0], name)) if line[2].startswith("Exec")]
+            lines = [line for line in _lines(host, "%s/%s" % (UNITS[0], name), unread) if line[2].startswith("Exec")]
             called = [script for line in lines for script in _PATH.findall(line[2])]
             lines = [(path, number, text.partition("=")[2].lstrip("-+!@:")) for path, number, text in lines]
-            lines += [line for script in called for line in _lines(host, script)]
+            # A program as large as that it cannot be read is no script.
+            lines += [line for script in called for line in _lines(host, script, [])]
             is_setter = any(_options(text) for _path, _number, text in lines)
-            found += lines if is_setter and not effective_unit.read(host, name).idle else []
+            found += lines if is_setter and not effective_unit.idle(host, name) else []
     return found
 
 
-def _rules(host: Host, ports: Sequence[Port]) -> List[Line]:
+def _rules(host: Host, ports: Sequence[Port], _unread: List[Problem]) -> List[Line]:
     """Return commands of udev's rules for a rail's interface; udev puts its name for ``%k`` and ``$name``."""
     facts = [udev_rules.facts(port.netdev, "", DRIVER, port.pci, {}) for port in ports if port.netdev]
     rules = [one for one in udev_rules.read(host) if any(one.applies(known) is not False for known in facts)]
@@ -67,22 +68,26 @@ def _rules(host: Host, ports: Sequence[Port]) -> List[Line]:
     return [(path, 0, value.replace("%k", "$name")) for path, value in runs]
 
 
-def _cron(host: Host, _ports: Sequence[Port]) -> List[Line]:
+def _cron(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Line]:
     """Return commands that cron runs once after each boot."""
     folders = ("/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/cron")
     paths = ["%s/%s" % (folder, name) for folder in folders for name in host.listdir_system(folder)]
-    return [line for path in ("/etc/crontab", *paths) for line in _lines(host, path) if line[2].startswith("@reboot")]
+    return [
+        line
+        for path in ("/etc/crontab", *paths)
+        for line in _lines(host, path, unread)
+        if line[2].startswith("@reboot")
+    ]
 
 
 # Where commands that a boot runs may be. A new place needs one row.
-PLACES: Tuple[Callable[[Host, Sequence[Port]], List[Line]], ...] = (_scripts, _units, _rules, _cron)
+PLACES: Tuple[Callable[[Host, Sequence[Port], List[Problem]], List[Line]], ...] = (_scripts, _units, _rules, _cron)
 
 
-def _lines(host: Host, path: str) -> List[Line]:
-    try:
-        text = host.read_system(path, errors="replace") or ""
-    except ReadError:
+def _lines(host: Host, path: str, unread: List[Problem]) -> List[Line]:
+    if not host.is_file_system(path):
         return []  # a folder, or a device
+    text = attempt(lambda: host.read_system(path, errors="replace"), path, unread) or ""
     return [(path, number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
 
 
@@ -112,7 +117,8 @@ def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
     if not names or not any(expected.values()):
         return []
     found: Dict[str, Finding] = {}
-    for path, number, text in [line for place in PLACES for line in place(host, ports)]:
+    unread: List[Problem] = []
+    for path, number, text in [line for place in PLACES for line in place(host, ports, unread)]:
         options = _options(text)
         port = options.pop("port", "")
         if port not in names and "$" not in port:
@@ -127,6 +133,9 @@ def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
                 subject = "%s:%d" % (path, number) if number else path
                 subject = "%s %s" % (subject, name) if subject in found else subject
                 found[subject] = BOOT_SETTER.judge(subject, state, wanted_text, have, path, fix)
+    for one in unread:
+        fix = "look into %s: it must leave PFC, trust, pause and ToS alone" % one.source
+        found[one.source] = BOOT_SETTER.judge(one.source, "unknown", "no other values", one.message, one.source, fix)
     if not found:
         have = "none in scripts, hooks, units, rules and cron"
         found["boot"] = BOOT_SETTER.judge("boot", "ok", "no other values", have, UNITS[0])
@@ -154,8 +163,12 @@ def overrides(host: Host, intent: Optional[Intent]) -> Plan:
 def _lldpad(host: Host) -> List[Finding]:
     """Judge whether the boot starts lldpad; that it runs now is the live finding."""
     lldpad = effective_unit.read(host, "lldpad.service")
-    starts = bool(lldpad.path) and not lldpad.masked and lldpad.wanted
-    have = "enabled: it takes the ports over at boot" if starts else lldpad.idle or "nothing starts it at boot"
+    starts = bool(lldpad.path) and not lldpad.masked and effective_unit.wanted(host, lldpad.name)
+    have = (
+        "enabled: it takes the ports over at boot"
+        if starts
+        else effective_unit.idle(host, lldpad.name) or "nothing starts it at boot"
+    )
     fix = "systemctl disable --now lldpad.service lldpad.socket"
     state = "not_owned" if starts else "ok"
     return [DCBX.judge("lldpad", state, "not started at boot", have, lldpad.path or UNITS[0], fix, aspect="persisted")]

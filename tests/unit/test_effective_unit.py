@@ -94,7 +94,7 @@ def test_a_file_of_ours_that_others_may_change_is_found(tmp_path: Path) -> None:
 def test_a_unit_that_the_boot_does_not_start_is_told_from_one_without_a_file(
     tmp_path: Path, files: dict[str, str], idle: bool
 ) -> None:
-    assert bool(effective_unit.read(host(tmp_path, files), "a.service").idle) is idle
+    assert bool(effective_unit.idle(host(tmp_path, files), "a.service")) is idle
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,7 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
             },
             ["not_owned", "ok"],
         ),
+        ({"/etc/infiniband/post-start-hook.sh": "#" * (1 << 24)}, ["ok", "unknown"]),
     ],
 )
 def test_what_sets_other_values_at_boot_is_found(tmp_path: Path, files: dict[str, str], states: list[str]) -> None:
@@ -167,7 +168,7 @@ def test_what_sets_other_values_at_boot_is_found(tmp_path: Path, files: dict[str
 
 
 def test_a_new_place_of_commands_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setters, "PLACES", (*setters.PLACES, lambda _host, _ports: [("/opt/site", 7, BAD)]))
+    monkeypatch.setattr(setters, "PLACES", (*setters.PLACES, lambda *_: [("/opt/site", 7, BAD)]))
     port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
     want = Want.of(chain.resolve({}, {"pfc": [3]}), {})
     found = setters.findings(host(tmp_path, {}), (port,), want)

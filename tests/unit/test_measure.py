@@ -79,19 +79,19 @@ def test_what_was_tried_tonight_and_gave_nothing_is_not_tried_again_and_later_co
 
 def test_pairs_are_of_one_leaf_and_partition_and_the_odd_one_is_left() -> None:
     nodes = [
-        old("a", 9, scope="pair", group=("main", "leaf1")),
-        old("b", 8, scope="pair", group=("main", "leaf2")),
-        old("c", 7, scope="pair", group=("main", "leaf1")),
-        old("d", 6, scope="pair", group=("main", "leaf1")),
-        old("e", 5, scope="pair", group=("main", "leaf2")),
-        old("f", 9, scope="pair", group=("other", "leaf2")),
+        old("a", 9, scope="pair", group="main leaf1"),
+        old("b", 8, scope="pair", group="main leaf2"),
+        old("c", 7, scope="pair", group="main leaf1"),
+        old("d", 6, scope="pair", group="main leaf1"),
+        old("e", 5, scope="pair", group="main leaf2"),
+        old("f", 9, scope="pair", group="other leaf2"),
     ]
     assert chosen(*nodes) == [("a", "c"), ("b", "e")]
     assert set(left(*nodes)) == {"d", "f"}
 
 
 def test_a_leaf_is_measured_whole_or_not_at_all() -> None:
-    nodes = [old(name, 9, scope="leaf", group=("", "leaf1")) for name in "abc"]
+    nodes = [old(name, 9, scope="leaf", group="leaf1") for name in "abc"]
     assert chosen(*nodes) == [("a", "b", "c")]
     assert chosen(*nodes, budget=14) == []
     assert left(*nodes, budget=14) == dict.fromkeys("abc", "costs 15 node-minutes, 14 are left")
@@ -116,10 +116,10 @@ def test_what_nobody_has_timed_is_estimated_and_said_to_be() -> None:
 
 
 def test_a_batch_is_of_one_partition_and_of_no_more_nodes_than_are_taken_at_a_time() -> None:
-    nodes = [old(f"n{number:02}", 50 - number, group=("main" if number % 2 else "other", "")) for number in range(40)]
+    nodes = [old(f"n{number:02}", 50 - number, group="main" if number % 2 else "other") for number in range(40)]
     batch = measure.plan(nodes, 1000, BEGUN).batch()
     assert len(batch) == measure.MOST
-    assert {unit.group for unit in batch} == {("other", "")}
+    assert {unit.group for unit in batch} == {"other"}
 
 
 def test_a_night_is_from_noon_to_noon(monkeypatch: pytest.MonkeyPatch) -> None:
