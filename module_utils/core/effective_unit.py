@@ -80,8 +80,8 @@ def overrides(host: Host, check: Check, own: Collection[str], names: Collection[
     findings = {one.subject: one for one in owned_by_others(host, check, own)}
     for name in [*names, *(path.rpartition("/")[2] for path in own if path.endswith((".service", ".timer")))]:
         unit = read(host, name)
-        # Whoever has instances knows which of them may be masked.
-        if unit.masked and "@" not in name:
+        # A file of ours that is empty is not as written. Whoever has instances knows which of them may be masked.
+        if unit.masked and unit.path not in own and "@" not in name:
             fix = "see who has masked it and why; then systemctl unmask %s" % name
             findings[unit.path] = check.judge(unit.path, "not_owned", "%s runs" % name, "it is masked", fix=fix)
         for path, text in unit.parts if unit.path in own or name in names else ():

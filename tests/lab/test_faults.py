@@ -343,6 +343,8 @@ def test_a_check_writes_nothing_but_the_record_and_no_limit_of_the_run_changes_w
     def tree_of(top: Path) -> dict[str, tuple[int, bytes]]:
         found = {}
         for path in top.rglob("*"):
+            if "busbar-lab" in path.parts:
+                continue  # what the stand-ins remember
             content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
             found[str(path.relative_to(top))] = (path.lstat().st_mode, content)
         return found

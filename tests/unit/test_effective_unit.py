@@ -50,6 +50,8 @@ def host(root: Path, files: dict[str, str]) -> Host:
         (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionPathExists=/proc/cmdline\n", None),
         (DROPIN % "service", "[Service]\nPrivateDevices=no\n", None),
         (DROPIN % "other.service", "[Service]\nExecStart=\n", None),
+        # Masked: that our file is not as written is found by whoever writes it.
+        (OURS, "", None),
     ],
 )
 def test_a_file_of_others_that_changes_our_unit_is_found(

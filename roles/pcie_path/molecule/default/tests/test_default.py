@@ -37,7 +37,7 @@ def test_systemd_takes_the_unit_and_it_sets_the_registers(host: Host) -> None:
     host.check_output("systemctl daemon-reload")
     assert NAME in host.check_output("systemctl show --value -p Wants multi-user.target").split()
     host.check_output(f"systemctl restart {NAME}")
-    assert (word(host, "0000:17:00.0", 0x14E), word(host, "0000:18:00.0", 0x70)) == ("0001", "5930")
+    assert (word(host, "0000:17:00.0", 0x14E), word(host, "0000:18:00.0", 0x70)) == ("0000", "5930")
 
 
 def test_ports_that_are_nobodys_business_are_as_they_were(host: Host) -> None:
