@@ -93,7 +93,7 @@ def overrides(host: Host, check: Check, own: Collection[str], names: Collection[
 
 def owned_by_others(host: Host, check: Check, own: Collection[str]) -> List[Finding]:
     """Judge files of ours that others than root may change: root runs them, or what they name."""
-    doubts = [(path, host.doubt(path)) for path in own if host.mode_system(path) is not None]
+    doubts = [(path, host.doubt(path)) for path in own if host.is_file_system(path)]
     want, fix = "only root may change it", "chown root:root and chmod go-w %s, or the folder above it that is named"
     found = [(path, doubt) for path, doubt in doubts if doubt]
     return [check.judge("owner of " + path, "not_owned", want, doubt, path, fix % path) for path, doubt in found]

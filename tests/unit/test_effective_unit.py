@@ -67,6 +67,10 @@ def test_a_file_of_ours_that_others_may_change_is_found(tmp_path: Path) -> None:
     assert effective_unit.owned_by_others(node, CHECK, (OURS, "/etc/none")) == []
     (tmp_path / OURS[1:]).chmod(0o646)
     assert [f.state for f in effective_unit.overrides(node, CHECK, (OURS,)).findings] == ["not_owned"]
+    # Masked: everybody may write to /dev/null.
+    (tmp_path / OURS[1:]).unlink()
+    (tmp_path / OURS[1:]).symlink_to("/dev/null")
+    assert effective_unit.overrides(node, CHECK, (OURS,)).findings == ()
 
 
 @pytest.mark.parametrize(
