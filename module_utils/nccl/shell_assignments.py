@@ -105,9 +105,9 @@ def conf_files(text: str) -> Iterator[Tuple[int, str]]:
         files = [word.text for word in words if ">" in word.redirect] + plain * ("tee" in plain[:2])
         if not any(file.endswith("nccl.conf") for file in files):
             continue
-        bodies = [word.text for word in words if word.body]
+        bodies = [word for word in words if word.body]
         if bodies:
-            yield next(word.line for word in words if word.body), "\n".join(bodies)
+            yield bodies[0].line, "\n".join(word.text for word in bodies)
         elif plain[:1] in (["echo"], ["printf"]):
             for row in " ".join(word for word in plain[1:] if word[:1] != "-").replace("\\n", "\n").split("\n"):
                 yield words[0].line, row
