@@ -49,6 +49,9 @@ class ActionModule(ActionBase):
 def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> rail_pairs.Candidate:
     values = host_variables.values(of_host)
     read = answer.given(of_host.get("rail_info_result"), "rail_info")
+    ping = answer.given(of_host.get("rail_ping_result"), "rail_ping")
+    # One that was lost meanwhile starts nothing more.
+    read = ping if ping.get("unreachable") or ping.get("failed") else read
     mtu = values.get("busbar_mtu")
     absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
     return rail_pairs.Candidate(

@@ -33,6 +33,8 @@ CAUSES = (
 _SHOWN = (*lldp.SLOWING, *slowed_by.RAIL)
 SLOWING = (table.MTU.id, table.QOS.id, table.ADDRESS.id)
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
+# What the steps of a host's part in the tests are registered as.
+STEPS = ("verify_server", "verify_client", "verify_done")
 
 
 class ActionModule(ActionBase):
@@ -52,6 +54,7 @@ class ActionModule(ActionBase):
         of_host = {name: variables[name] for name in names if name in variables}
         heard = work.roles(work.answer({**of_host, "inventory_hostname": variables["inventory_hostname"]}))
         of_host = {f"{role}_result": found for role, found in heard.items()} | of_host
+        of_host["hostvars"] = variables["hostvars"]
         check_mode = bool(self._task.check_mode)
         measured = results(arguments["measured"])
         findings, good = join(variables["inventory_hostname"], of_host, measured, check_mode)
@@ -95,10 +98,10 @@ def join(
     missing: list[Finding] = []
     for session in planned:
         if tuple(getattr(session, key) for key in keys) not in done:
-            why = "the test gave no result on this host: its task failed or ran out of time, see above"
+            why = "the test gave no result on this host: " + (failure(of_host, host) or "its task failed, see above")
             lost = perftest.unproven(session, why, "perftest", "run it again for both hosts with -vvv")
             missing.append(replace(lost, because=missing[0].id if missing else None))
-    findings += missing
+    findings = without_partner(findings + missing, planned, of_host)
     if wrong or any(part is None for part in of_all):
         findings.append(nothing(of_host, wrong))
     earlier = [
@@ -109,6 +112,30 @@ def join(
     ]
     earlier = [one for one in earlier if one.because is None]
     return because(findings, earlier, causes_of(of_host, of_all[0] or {}, earlier)), good
+
+
+def failure(of_host: Mapping[str, Any], name: str) -> str:
+    """Say why the named host did not end its part in the tests; "" for one that did."""
+    registered = of_host.get("hostvars", {}).get(name) or {}
+    for step in (registered.get(step) or {} for step in STEPS):
+        if step.get("unreachable") or step.get("failed"):
+            return "unreachable" if step.get("unreachable") else " ".join(str(step.get("msg")).split())[:200]
+    return ""
+
+
+def without_partner(
+    findings: list[Finding], planned: Sequence[perftest.Session], of_host: Mapping[str, Any]
+) -> list[Finding]:
+    """Add a root for each partner that broke off. A figure that was measured, good or bad, does not follow from it."""
+    unproven = [one for one in findings if one.check.startswith("perftest.") and one.state == "unknown"]
+    for peer in sorted({one.peer for one in planned}):
+        lost = {one.subject for one in unproven if one.subject.endswith(f" {peer}")}
+        why = failure(of_host, peer) if lost else ""
+        if why:
+            root = rail_pairs.untested(f"{peer}: {why}", f"see to {peer}, then verify both hosts again", f"to {peer}")
+            follows = [f for f in findings if f.subject in lost and (f in unproven or f.check[:9] != "perftest.")]
+            findings = [root, *(replace(f, because=root.id) if f in follows else f for f in findings)]
+    return findings
 
 
 def nothing(of_host: Mapping[str, Any], wrong: str = "") -> Finding:

@@ -56,9 +56,9 @@ def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:
     findings: dict[str, list[Finding]] = {one.host: [] for one in candidates}
     for one in candidates:
         if one.info is None:
-            findings[one.host].append(_untested(one.absent or "nothing was read of its rails", "see why"))
+            findings[one.host].append(untested(one.absent or "nothing was read of its rails", "see why"))
         elif one.busy:
-            findings[one.host].append(_untested(f"busy: {one.busy[0]}", "run it again when the node is idle"))
+            findings[one.host].append(untested(f"busy: {one.busy[0]}", "run it again when the node is idle"))
         else:
             kinds.setdefault(one.kind, []).append(one)
     passes: list[dict[str, tuple[Session, ...]]] = []
@@ -67,7 +67,7 @@ def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:
         planned = rounds(list(by_name), limit)
         if not planned:
             fix = "add another host of this kind to the run, or wait until one is idle"
-            findings[group[0].host].append(_untested(f"no other idle host of {kind}", fix))
+            findings[group[0].host].append(untested(f"no other idle host of {kind}", fix))
         for number, pairs in enumerate(planned):
             while len(passes) < 2 * (number + 1):
                 passes.append({})
@@ -117,9 +117,10 @@ def _session(role: str, rail: RailInfo, host: Candidate, peer: str, address: str
 def _missing(one: Candidate) -> list[Finding]:
     fix = "run site.yml --tags platform for this host"
     missing = sorted(one.info.missing.items()) if one.info else []
-    return [_untested(f"no test: {why}", fix, "rail %d" % number) for number, why in missing]
+    return [untested(f"no test: {why}", fix, "rail %d" % number) for number, why in missing]
 
 
-def _untested(have: str, fix: str, subject: str = "host") -> Finding:
+def untested(have: str, fix: str, subject: str = "host") -> Finding:
+    """Judge a host, a rail or a partner that has no test."""
     want = "tested against the same rail of another host"
     return PAIR.judge(subject, "unknown", want, have, "inventory and sysfs of all hosts", fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,50 @@ def test_a_planned_test_without_a_result_is_unknown_and_several_are_one_cause() 
         ("perftest.served", "unknown"),
     ]
     assert [one.because for one in found] == [None, found[0].id]
+
+
+LOST = replace(finding("perftest.latency", "rail 3 to node02"), state="unknown")
+MOVED = finding("counters.loss", "rail 3 to node02")
+SLOW = finding("perftest.bandwidth", "rail 3 to node02")
+
+
+@pytest.mark.parametrize(
+    ("of_partner", "reason"),
+    [
+        ({"verify_server": {"unreachable": True, "msg": "no route"}}, "node02: unreachable"),
+        ({"verify_server": {"failed": True, "msg": "Timed out\nafter 30"}}, "node02: Timed out after 30"),
+        ({"verify_server": {"skipped": True}, "verify_done": {"unreachable": True}}, "node02: unreachable"),
+        ({"verify_server": {"skipped": True}, "verify_done": {"finished": True, "findings": []}}, ""),
+    ],
+)
+def test_what_is_lost_with_a_partner_that_broke_off_follows_from_that(of_partner: dict[str, Any], reason: str) -> None:
+    """A figure that was measured stands by itself, and what the partner left behind accuses nobody."""
+    given = [measured(SLOW, MOVED, LOST)]
+    found, _good = verify.join("node01", host(SESSION, hostvars={"node02": of_partner}), given, False)
+    roots = {one.check: (one.state, one.have) for one in found if one.because is None}
+    assert roots.pop("perftest.bandwidth")[0] == "drift"
+    if reason:
+        assert roots == {"perftest.pair": ("unknown", reason)}
+    else:
+        assert set(roots) == {"counters.loss", "perftest.latency"}
+
+
+def test_a_partner_that_broke_off_later_takes_nothing_from_what_was_measured() -> None:
+    of_host = host(SESSION, hostvars={"node02": {"verify_client": {"unreachable": True}}})
+    assert verify.join("node01", of_host, [measured(SLOW, MOVED)], False)[0] == [SLOW, MOVED]
+
+
+@pytest.mark.parametrize(
+    ("path", "starts"),
+    [
+        ("playbooks/tasks/verify.yml", "file: verify_pass.yml"),
+        ("roles/nccl_benchmark/tasks/localise_rails.yml", "poll: 0"),
+    ],
+)
+def test_a_host_that_hangs_while_it_starts_its_end_does_not_use_up_the_others_time(path: str, starts: str) -> None:
+    text = (Path(verify.__file__).resolve().parent.parent / path).read_text()
+    assert starts in text
+    assert re.search(r"^ +timeout: .*perftest_timeout.* // 4", text, re.MULTILINE)
 
 
 def test_in_check_mode_a_result_with_another_partner_counts() -> None:
