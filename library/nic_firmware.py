@@ -105,11 +105,13 @@ backup_files:
   returned: success
 """
 
+import contextlib
 from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -117,6 +119,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import want
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain
 
+PATIENCE = 120.0
 SPEC = {
     "settings": {"type": "dict", "default": {}},
     "recommended": {"type": "bool", "default": False},
@@ -146,6 +149,15 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     if not asked.settings and not asked.of_profile and usual is None:
         # Nothing is wanted: nothing is looked at.
         return dict(apply.converge(host, True, Plan), diff=[], notes=[])
+    # What a killed run has left at work, on a card that it sets or resets, comes to its end before anybody judges it.
+    with contextlib.nullcontext() if check_mode else locks.alone(host, "nic_firmware.lock", PATIENCE):
+        return settle(host, given, expected, asked, check_mode)
+
+
+def settle(
+    host: Host, given: Mapping[str, Any], expected: profile.Profile, asked: nic_firmware.Asked, check_mode: bool
+) -> Dict[str, Any]:
+    """Bring the cards to what is wanted of them, and return the module's result."""
     machine = topology.read(host, ask_nvidia_smi=False)
     matched = rails.match(machine, expected)
     cards, _absent = nic_firmware.cards(machine, expected, matched, asked)

@@ -50,5 +50,7 @@ def run(module: Any, work: Work) -> NoReturn:
         result = work(host, given, bool(module.check_mode))
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
+    except BlockingIOError:
+        module.fail_json(msg="an earlier run of this module is still at work here; run it again when that has ended")
     module.exit_json(**result)
     raise AssertionError("exit_json returned")

@@ -16,8 +16,14 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
+    Host,
+    Output,
+    ParseError,
+    ToolMissing,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, tools, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
@@ -218,20 +224,36 @@ def test_nothing_is_run_where_nothing_is_wanted(node: Node, infiniband: Topology
     assert nic_firmware.notes(have) == ["settings of NICs are wanted, and no rail is there that has any"]
 
 
+# Of a machine that is none.
+OPTIONS: dict[str, Any] = {
+    "profile": {"description": "x", "gpus": {"count": 0, "models": []}, "rails": []},
+    "profile_name": "x",
+    "settings": {},
+    "recommended": False,
+    "devices": [],
+    "roce": {},
+    "firmware": {},
+    "fabric": "infiniband",
+    "max_disruption": "none",
+}
+
+
 def test_the_module_looks_at_nothing_where_nothing_is_wanted(node: Node) -> None:
-    """Not even at the machine, which this one is none of."""
-    given = {"profile": {"description": "x", "gpus": {"count": 0, "models": []}, "rails": []}, "profile_name": "x"}
-    options = {
-        "settings": {},
-        "recommended": False,
-        "devices": [],
-        "roce": {},
-        "firmware": {},
-        "fabric": "infiniband",
-        "max_disruption": "none",
-    }
-    found = module.work(node, {**given, **options}, False)
+    found = module.work(node, OPTIONS, False)
     assert (found["findings"], found["passed"], found["notes"], node.calls) == ([], [], [], [])
+
+
+def test_what_a_killed_run_left_at_work_is_waited_for_and_judged_by_nobody(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    given = {**OPTIONS, "settings": {"LINK_TYPE": "IB"}}
+    with locks.alone(node, "nic_firmware.lock"):
+        with pytest.raises(BlockingIOError):
+            module.work(node, given, False)
+        # Who only looks is in nobody's way.
+        assert not module.work(node, given, True)["changed"]
+    assert not module.work(node, given, False)["changed"]
 
 
 @pytest.mark.parametrize("which", ["new", "old"])
