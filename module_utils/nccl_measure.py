@@ -86,7 +86,7 @@ class _Measurement:
         """suffix: of the names of the files that the output goes to. Raises ReadError."""
         stdout, stderr = (os.path.join(directory, name + suffix) for name in ("stdout", "stderr"))
         run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
-        launcher = None
+        launcher, pid = None, 0
         try:
             command = [*self.given["launcher"], *self.wanted.program]
             if self.job is not None:
@@ -103,6 +103,8 @@ class _Measurement:
             size = run_output.limit(self.wanted)
             granted = run.limit + (0 if launcher is None else launch.GRACE)
             ended = process_group.run(argv, directory, environment, granted, stdout, stderr, size)
+            # A launcher that has lost a node may crash as it is ended: that is not why there is no result.
+            pid = ended.pid if ended.ending else 0
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:
             run = replace(run, ending="not started: %s" % error)
@@ -113,7 +115,7 @@ class _Measurement:
         if self.job is None and not self.wanted.several:
             return replace(run, stdout=perf_store.output(stdout), stderr=perf_store.output(stderr))
         asked = [name for name in environment if name.startswith("NCCL_")]
-        said = run_output.read(stdout, stderr, self.wanted, written, self.job, asked)
+        said = run_output.read(stdout, stderr, self.wanted, written, self.job, asked, pid)
         return run_output.told(run, said, launcher)
 
     def trusted(self, command: List[str], environment: Dict[str, str]) -> Tuple[str, ...]:

@@ -45,6 +45,7 @@ class Ended:
     ending: str
     seconds: float
     left_behind: Tuple[int, ...] = ()
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,12 @@ def run_all(
     finally:
         control(_PR_SET_CHILD_SUBREAPER, before.value)
     found = []
-    for program, (ending, seen), code in zip(programs, endings, codes):
+    for program, process, (ending, seen), code in zip(programs, started, endings, codes):
         for path in (program.stdout, program.stderr):
             if os.path.getsize(path) > output_limit:
                 os.truncate(path, output_limit)
                 ending = ending or "overflow"
-        found.append(Ended(None if ending else code, ending, seen - start, left))
+        found.append(Ended(None if ending else code, ending, seen - start, left, process.pid))
     return found
 
 

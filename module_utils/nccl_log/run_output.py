@@ -45,14 +45,21 @@ def limit(wanted: Wanted) -> int:
 
 
 def read(
-    stdout: str, stderr: str, wanted: Wanted, written: int, job: Optional[Launch] = None, asked: Collection[str] = ()
+    stdout: str,
+    stderr: str,
+    wanted: Wanted,
+    written: int,
+    job: Optional[Launch] = None,
+    asked: Collection[str] = (),
+    ended: int = 0,
 ) -> Said:
     """stdout, stderr: paths; of a run that was not started they are not there.   written: files that -J left.
 
     job: where it has rank guards.   asked: names of NCCL's variables that its ranks were meant to have.
+    ended: process id of a launcher that had to be ended.
     Raises ReadError.
     """
-    streams = Streams(wanted.ranks)
+    streams = Streams(wanted.ranks, ended)
     texts = []
     for path in (stdout, stderr):
         try:

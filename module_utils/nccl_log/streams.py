@@ -42,13 +42,15 @@ class Streams:
     """``take`` for each stream of a run; then ``log`` has what NCCL said in all of them.
 
     cut: whether a stream had more that is none of NCCL's than there is room for; what was beyond is lost.
+    ended: process id whose lines in Open MPI's form, ``[node02:00060] Signal: ...``, do not count.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, ended: int = 0) -> None:
         self._reader = Reader()
         self._room = ROOM + ROOM_OF_RANK * ranks
         self._kept: List[bytes] = []
         self._torn: Dict[bytes, bytes] = {}
+        self._ended = re.compile(rb"\[[^]\s]{1,255}:0*%d\] " % ended)
         self.cut = False
 
     @property
@@ -76,6 +78,7 @@ class Streams:
             if not block:
                 lines += [line for line in self._torn.values() if line]
                 self._torn = {}
+            lines = [line for line in lines if self._ended.match(line) is None]
             if lines:
                 self._reader.feed(b"\n".join(lines) + b"\n")
                 self._keep(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -322,6 +323,13 @@ def test_the_log_of_8000_ranks_is_read_as_it_passes(tmp_path: Path) -> None:
     endless = Stream(*[b"x" * 1000 + b"\n"] * 20000)
     assert len(taken.take(endless, "stderr")) < streams.ROOM + 4 * streams.ROOM_OF_RANK  # type: ignore[arg-type]
     assert taken.cut
+
+
+def test_a_launcher_that_crashes_as_it_is_ended_is_not_why_there_is_no_result() -> None:
+    text = b"[node02:00060] Signal: Segmentation fault (11)\n[node02:00061] Signal: Bus error (7)\n"
+    for ended, kept in ((0, ["60", "61"]), (60, ["61"])):
+        left = streams.Streams(4, ended).take(io.BytesIO(text), "stderr")
+        assert re.findall(r":000(\d+)\]", left) == kept
 
 
 # -- repeats -----------------------------------------------------------------------------------------------------------
