@@ -50,7 +50,7 @@ class Streams:
         self._room = ROOM + ROOM_OF_RANK * ranks
         self._kept: List[bytes] = []
         self._torn: Dict[bytes, bytes] = {}
-        self._ended = re.compile(rb"\[[^]\s]{1,255}:0*%d\] " % ended)
+        self._ended = re.compile(rb"\[[^]\s]{1,255}:0*%d\] " % ended if ended else rb"(?!)")
         self.cut = False
 
     @property
