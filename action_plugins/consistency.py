@@ -4,25 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS: frozenset[str] = frozenset()
-    # One comparison of all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
+class ActionModule(FleetAction):
+    def act(self, variables: Values, _given: Values) -> Values:
         fleet = Fleet()
         for host in variables["ansible_play_hosts_all"]:
             fleet.add(host, variables["hostvars"][host], {})
@@ -36,5 +25,4 @@ class ActionModule(ActionBase):
         }
         for host in fleet.declared:
             hosts.setdefault(host, {**Plan().result(), "rails": {}})
-        result.update(changed=False, hosts=hosts)
-        return result
+        return {"changed": False, "hosts": hosts}

@@ -20,11 +20,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible import context
 from ansible.errors import AnsibleError
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 # Loaded before the fork, so that what is the same for all hosts is made once.
@@ -37,6 +36,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     slurm_audit,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 display = Display()
@@ -58,57 +58,43 @@ LAST = "trap '' HUP INT TERM; read -r _; kill -s KILL -- -$1"
 _watch: list[subprocess.Popen[bytes]] = []
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"host_timeout", "collect", "engine", "overlap", "heard"})
-    # Once for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {
+        "host_timeout": {"type": "float", "default": 300},
+        "collect": {"type": "bool", "default": False},
+        "engine": {"type": "str", "choices": ["ssh", "slurm"], "default": "ssh"},
+        "overlap": {"type": "bool", "default": False},
+        "heard": {"type": "path", "default": ""},
+    }
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={
-                "host_timeout": {"type": "float", "default": 300},
-                "collect": {"type": "bool", "default": False},
-                "engine": {"type": "str", "choices": ["ssh", "slurm"], "default": "ssh"},
-                "overlap": {"type": "bool", "default": False},
-                "heard": {"type": "path", "default": ""},
-            }
-        )
+    def act(self, variables: Values, given: Values) -> Values:
         begun = findings_file.now()
-        file = Path(arguments["heard"]) if arguments["heard"] else heard.of_this_run()
+        file = Path(given["heard"]) if given["heard"] else heard.of_this_run()
         hosts = list(variables["ansible_play_hosts"])
         hostvars = variables["hostvars"]
-        if arguments["collect"]:
+        if given["collect"]:
             begun = (variables.get("fleet_audit_result") or {}).get("begun") or begun
             answers = {host: _of_task(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
-        elif arguments["engine"] == "slurm":
+        elif given["engine"] == "slurm":
             try:
-                answers = self._ask_slurm(hosts, variables, arguments["host_timeout"], arguments["overlap"], file)
+                answers = self._ask_slurm(hosts, variables, given["host_timeout"], given["overlap"], file)
             except SlurmError as error:
-                result.update(changed=False, failed=True, msg=f"--engine slurm: {error}")
-                return result
+                return {"changed": False, "failed": True, "msg": f"--engine slurm: {error}"}
         else:
             run = ansible_core.worker_runs_tasks()
-            asked = run and self._ask(run, hosts, variables, arguments["host_timeout"], file)
+            asked = run and self._ask(run, hosts, variables, given["host_timeout"], file)
             if asked is None:
                 display.warning(
                     f"fleet_audit does not know the inside of ansible-core {ansible_core.INSTALLED}: every host is "
                     "asked by a task of its own, which takes several times as long and finds the same"
                 )
-                result.update(changed=False, hosts={}, begun=begun, by_task=True)
-                return result
+                return {"changed": False, "hosts": {}, "begun": begun, "by_task": True}
             answers = asked
         wrong = {host: answer["wrong_inventory"] for host, answer in answers.items() if answer.get("wrong_inventory")}
         if wrong:
             # Without the answers, of which Ansible would print all.
-            result.update(changed=False, failed=True, msg=intent.told(wrong))
-            return result
-        result.update(changed=False, hosts=answers, begun=begun)
-        return result
+            return {"changed": False, "failed": True, "msg": intent.told(wrong)}
+        return {"changed": False, "hosts": answers, "begun": begun}
 
     def _ask_slurm(
         self, hosts: list[str], variables: Mapping[str, Any], limit: float, overlap: bool, file: Path

@@ -14,9 +14,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, g
 
 
 class ActionModule(ActionBase):
-    _supports_check_mode = True
-    _supports_async = False
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
@@ -24,11 +21,4 @@ class ActionModule(ActionBase):
         if arguments.get("stages"):
             texts = host_audit.gate_texts(variables, self._templar, arguments)
             arguments |= {"sums": gate_files.sums(texts), "texts": bundle.packed(json.dumps(texts))}
-        result.update(
-            gated.valid(
-                self,
-                "gate",
-                lambda: self._execute_module("busbar.fabric.gate", module_args=arguments, task_vars=task_vars),
-            )
-        )
-        return result
+        return {**result, **gated.asked(self, "gate", arguments, task_vars)}

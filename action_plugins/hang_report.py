@@ -5,28 +5,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
 REGISTERED = "nccl_ras_result"
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"path"})
-    # One report for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+    def act(self, variables: Values, given: Values) -> Values:
         hostvars = variables["hostvars"]
         # Also those that are lost meanwhile.
         hosts = variables["ansible_play_hosts_all"]
@@ -36,17 +28,14 @@ class ActionModule(ActionBase):
         sources = [str(source) for source in variables.get("ansible_inventory_sources") or []]
         report = hang.build(registered, sources, simulated)
         display.display("\n" + hang.text(report))
-        if arguments["path"]:
+        if given["path"]:
             try:
                 # For its owner only: it names users, processes and hosts.
-                results_folder.replace_file(arguments["path"], [json.dumps(report)])
+                results_folder.replace_file(given["path"], [json.dumps(report)])
             except OSError as error:
-                result.update(failed=True, msg=f"hang_report_path {arguments['path']}: {error.strerror}")
-                return result
-        result.update(changed=False, verdict=report["verdict"])
-        if report["exit_code"]:
-            result.update(failed=True, msg=hang.headline(report))
-        return result
+                return {"failed": True, "msg": f"hang_report_path {given['path']}: {error.strerror}"}
+        failure = {"failed": True, "msg": hang.headline(report)} if report["exit_code"] else {}
+        return {"changed": False, "verdict": report["verdict"], **failure}
 
 
 __all__ = ["ActionModule"]

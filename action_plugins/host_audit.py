@@ -68,8 +68,6 @@ audit.main(json.loads(unpacked(%r)), %r)
 
 
 class ActionModule(ActionBase):
-    _supports_check_mode = True
-    _supports_async = False
     _VALID_ARGS = frozenset({"roles", "timeout"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action.ib_fabric_plan import last_record
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -23,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Asked
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
@@ -31,28 +31,20 @@ display = Display()
 SOURCE = "nccl_benchmark_results_path"
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"path"})
-    # One judgement of all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+    def act(self, variables: Values, given: Values) -> Values:
         there, hostvars = variables["ansible_play_hosts_all"], variables["hostvars"]
         # As it is: to hand it over as an option would be to template it.
         plan = hostvars.raw_get(variables["inventory_hostname"])["ib_fabric_plan_result"]
         of_hosts = dict(work.registered(hostvars, set(there)))
         answers = {host: fabric_run.answer_of(host, hostvars.raw_get(host)) for host in plan["hosts"]}
-        run = Run(plan, arguments["path"], variables["groups"][fabric_run.GROUP], there)
-        result.update(changed=False, hosts=run.judged(answers, of_hosts, time.time()), path=run.folder)
+        run = Run(plan, given["path"], variables["groups"][fabric_run.GROUP], there)
+        hosts = run.judged(answers, of_hosts, time.time())
         for line in run.said:
             display.display(line)
-        return result
+        return {"changed": False, "hosts": hosts, "path": run.folder}
 
 
 class Run:

@@ -6,43 +6,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record, fabric_run, site_values, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"path"})
-    # Once for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+    def act(self, variables: Values, given: Values) -> Values:
         try:
             values = self._values(variables)
         except ParseError as error:
-            result.update(failed=True, msg=str(error))
-            return result
+            return {"failed": True, "msg": str(error)}
         asked = values["busbar_fabric_hosts"]
-        result.update(changed=False, asked=asked, hosts=[], known=[], last=False, judge=False, wrong={}, values=values)
+        result: Values = {"changed": False, "asked": asked, "values": values}
+        result.update(hosts=[], known=[], last=False, judge=False, wrong={})
         by_hand = "fabric_hosts" not in variables
         if not asked:
             if by_hand:
                 # Somebody waits for a word.
                 display.display("FABRIC: busbar_fabric_hosts is empty, so nobody sweeps: name two nodes in it")
             return result
-        record, problem = last_record(arguments["path"])
+        record, problem = last_record(given["path"])
         group = variables["groups"][fabric_run.GROUP]
         due = fabric_run.due(
             asked, group, variables["ansible_play_hosts_all"], record, values["ib_fabric_interval"], time.time()

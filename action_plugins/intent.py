@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from ansible import constants
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, busbw, intent, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 
@@ -25,22 +25,16 @@ BARS = Path("roles") / "nccl_benchmark" / "files" / "bars.yml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"fail"})
+class ActionModule(ControlAction):
+    SPEC: ClassVar[Spec] = {"fail": {"type": "bool", "default": True}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, arguments = self.validate_argument_spec(argument_spec={"fail": {"type": "bool", "default": True}})
+    def act(self, variables: Values, given: Values) -> Values:
         try:
-            result.update(of_host(task_vars or {}, self._templar), changed=False)
+            return {**of_host(variables, self._templar), "changed": False}
         except ParseError as error:
             # One sentence per mistake, and nothing has been touched yet.
-            name = (task_vars or {}).get("inventory_hostname")
-            result.update(failed=arguments["fail"], msg=f"{name}: {error}", errors=intent.sentences(error))
-        return result
+            msg = f"{variables.get('inventory_hostname')}: {error}"
+            return {"failed": given["fail"], "msg": msg, "errors": intent.sentences(error)}
 
 
 def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:

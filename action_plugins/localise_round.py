@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import nccl_cluster, nccl_cluster_plan
 from ansible_collections.busbar.fabric.plugins.action import rail_pairs as rail_pairs_action
@@ -30,6 +29,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import GPUS, RAILS, Result, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Record
@@ -40,28 +40,18 @@ _RUNS = answer.many(answer.a_run)
 HEALTH = "node_health"
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"path", "max_age_days"})
-    # One search over all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {
+        "path": {"type": "path", "default": ""},
+        "max_age_days": {"type": "float", "default": 30.0},
+    }
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={
-                "path": {"type": "path", "default": ""},
-                "max_age_days": {"type": "float", "default": 30.0},
-            }
-        )
-        hosts, path = variables["ansible_play_hosts_all"], arguments["path"]
-        result.update(changed=False, more=False, number=0, record={}, path="")
-        result.update({name: {} for name in ("jobs", "sessions", "gpus", "hosts", "cluster")}, ask=[])
+    def act(self, variables: Values, given: Values) -> Values:
+        hosts, path = variables["ansible_play_hosts_all"], given["path"]
+        result: Values = {"changed": False, "more": False, "number": 0, "record": {}, "path": "", "ask": []}
+        result.update({name: {} for name in ("jobs", "sessions", "gpus", "hosts", "cluster")})
         if self._task.check_mode:
-            text, result["hosts"] = localise_stored.judged(path, hosts, arguments["max_age_days"], time.time())
+            text, result["hosts"] = localise_stored.judged(path, hosts, given["max_age_days"], time.time())
             display.display(text)
             return result
         try:
@@ -75,12 +65,10 @@ class ActionModule(ActionBase):
             made = Path(search.path) if search.path else None
             folder = localise_record.write(path, record, made) if path else None
         except (OSError, ParseError) as error:
-            result.update(failed=True, msg=f"the search for slow nodes: {error}")
-            return result
+            return {**result, "failed": True, "msg": f"the search for slow nodes: {error}"}
         result.update(record=localise_record.to_dict(record), path=str(folder or ""), **search.asked(variables))
         if tests or ask:
-            result.update(more=True, ask=ask)
-            return result
+            return {**result, "more": True, "ask": ask}
         display.display("\n" + localise_table.render(record, terminal.COLUMNS) + "\n")
         if folder is not None:
             display.display(f"results: {folder}")

@@ -5,31 +5,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"platform", "runs", "measured"})
+class ActionModule(ControlAction):
+    SPEC: ClassVar[Spec] = {
+        "platform": {"type": "str", "required": True},
+        "runs": {"type": "list", "elements": "dict", "required": True},
+        "measured": {"type": "list", "elements": "dict", "required": True},
+    }
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={
-                "platform": {"type": "str", "required": True},
-                "runs": {"type": "list", "elements": "dict", "required": True},
-                "measured": {"type": "list", "elements": "dict", "required": True},
-            }
-        )
+    def act(self, variables: Values, given: Values) -> Values:
         earlier = work.results(variables, nccl_benchmark.EARLIER, "", nightly=False)
-        result.update(judged(arguments["platform"], arguments["runs"], arguments["measured"], earlier))
-        return result
+        return judged(given["platform"], given["runs"], given["measured"], earlier)
 
 
 def judged(

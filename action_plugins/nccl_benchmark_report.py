@@ -10,9 +10,8 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -26,51 +25,41 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
 
 FORMAT = 1
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"path"})
-    # One report for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+    def act(self, variables: Values, given: Values) -> Values:
         each = registered(variables["hostvars"], variables["ansible_play_hosts_all"])
         results = {host: of_host for host, said in each if (of_host := reported(said))}
         now = time.time()
         rows = nccl_benchmark.rows(results, now)
         display.display("\n" + nccl_benchmark.render(rows, terminal.WIDTH) + "\n")
-        result.update(changed=False, path="", plots=[])
-        if self._task.check_mode or not arguments["path"] or not rows:
-            return result
-        if nothing_new(Path(arguments["path"]), rows):
-            display.display(f"results: nothing was measured now, those of earlier runs stay in {arguments['path']}")
-            return result
-        said = compared(Path(arguments["path"]), results)
+        nothing: Values = {"changed": False, "path": "", "plots": []}
+        if self._task.check_mode or not given["path"] or not rows:
+            return nothing
+        if nothing_new(Path(given["path"]), rows):
+            display.display(f"results: nothing was measured now, those of earlier runs stay in {given['path']}")
+            return nothing
+        said = compared(Path(given["path"]), results)
         if said:
             display.display(said + "\n")
         try:
-            folder = write(Path(arguments["path"]), results, now)
+            folder = write(Path(given["path"]), results, now)
             plots, problem = plot(folder, results)
         except OSError as error:
-            result.update(
-                failed=True, msg=f"nccl_benchmark_results_path {arguments['path']}: {error.filename}: {error.strerror}"
-            )
-            return result
+            msg = f"nccl_benchmark_results_path {given['path']}: {error.filename}: {error.strerror}"
+            return {**nothing, "failed": True, "msg": msg}
         display.display(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
         if problem:
             display.display(problem)
-        result.update(path=str(folder), plots=[str(path) for path in plots])
-        return result
+        return {"changed": False, "path": str(folder), "plots": [str(path) for path in plots]}
 
 
 def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:

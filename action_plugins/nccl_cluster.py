@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
@@ -25,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import values
 
 display = Display()
@@ -32,25 +32,17 @@ display = Display()
 EARLIER = tuple(role.name for role in suite.SUITE if role.name != suite.CLUSTER)
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"path"})
-    # One judgement of all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+    def act(self, variables: Values, given: Values) -> Values:
         hostvars = variables["hostvars"]
         raw = {host: hostvars.raw_get(host) for host in variables["ansible_play_hosts_all"]}
         # As it is: to hand it over as an option would be to template every job for it.
         plan = raw[variables["inventory_hostname"]]["nccl_cluster_plan_result"]
-        path = arguments["path"]
+        path = given["path"]
         anything = bool(plan["rounds"]) and not self._task.check_mode
-        result.update(changed=False, hosts={}, records={}, path="", search=False)
+        result: Values = {"changed": False, "hosts": {}, "records": {}, "path": "", "search": False}
         if not anything:
             check_mode = bool(self._task.check_mode)
             result["hosts"] = {
@@ -70,8 +62,7 @@ class ActionModule(ActionBase):
                 folder = cluster_record.write(path, record)
                 plots, problem = cluster_plot.plot(folder, record, before)
             except (OSError, ParseError) as error:
-                result.update(failed=True, msg=f"nccl_benchmark_results_path {path}: {error}")
-                return result
+                return {**result, "failed": True, "msg": f"nccl_benchmark_results_path {path}: {error}"}
             display.display(f"results: {folder}" + "".join(f" {plot.name}" for plot in plots))
             if problem:
                 display.display(problem)

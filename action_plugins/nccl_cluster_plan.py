@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -18,6 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_plan, cluster_wanted, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Member, Settings
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import kind, values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRESS
 
@@ -31,17 +31,8 @@ NO_NVLINKS = "set another nccl_benchmark_scope for it, or name the trays of the 
 ROOM, REASONS = 120, 300
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS: frozenset[str] = frozenset()
-    # One plan for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
+class ActionModule(FleetAction):
+    def act(self, variables: Values, _given: Values) -> Values:
         hostvars = variables["hostvars"]
         there = set(variables["ansible_play_hosts"])
         kinds = Kinds()
@@ -58,14 +49,12 @@ class ActionModule(ActionBase):
             asked = [one for one in members if one.settings in wanted or one.unfit is not None]
             plan = cluster_plan.plan(asked, kinds.measures, kinds.expected)
         except ParseError as error:
-            result.update(failed=True, msg=str(error))
-            return result
+            return {"failed": True, "msg": str(error)}
         reasons = {host: due[host] for host in plan.hosts if due[host]}
-        result.update(changed=False, **answered(plan, reasons))
         standing = [one.host for one in members if one.host not in plan.left_out and one.host not in plan.untested]
         text = said(plan, reasons, bool(self._task.check_mode), standing)
         display.display("\n".join(map(printable, text.split("\n"))))
-        return result
+        return {"changed": False, **answered(plan, reasons)}
 
 
 class Kinds:

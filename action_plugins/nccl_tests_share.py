@@ -9,26 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_tests_share
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Values
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS: frozenset[str] = frozenset()
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
+class ActionModule(ControlAction):
+    def act(self, variables: Values, _given: Values) -> Values:
         hostvars = variables["hostvars"]
         # With `serial`, the hosts of this batch: the others have nothing to give yet, or not any more.
         results = {host: hostvars[host].get("nccl_tests_result") for host in variables["ansible_play_batch"]}
         # Ansible removes its own temporary directory when it ends, however it ends.
         directory = os.path.join(constants.DEFAULT_LOCAL_TMP, "nccl-tests")
-        result.update(changed=False, steps=steps(results), directory=directory)
-        return result
+        return {"changed": False, "steps": steps(results), "directory": directory}
 
 
 def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -12,8 +12,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
 
 
 class ActionModule(ActionBase):
-    _supports_check_mode = True
-    _supports_async = False
     _VALID_ARGS = frozenset({"state"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -29,18 +27,10 @@ class ActionModule(ActionBase):
             "system_root": values["busbar_system_root"],
         }
 
-        def ask(**more: str) -> dict[str, Any]:
-            given = {**arguments, **more}
-            return gated.valid(
-                self,
-                "node_lock",
-                lambda: self._execute_module("busbar.fabric.node_lock", module_args=given, task_vars=variables),
-            )
-
-        answer = ask()
+        answer = gated.asked(self, "node_lock", arguments, variables)
         holder = answer.get("holder")
         if holder and node_lock.gone(node_lock.from_dict(holder), here):
-            answer = ask(dead=holder["id"])
+            answer = gated.asked(self, "node_lock", {**arguments, "dead": holder["id"]}, variables)
         # The next play of the run takes it anew, and has to tell what the one before it had to say.
         before = (variables.get("node_lock_result") or {}).get("notes") or []
         result.update(answer)

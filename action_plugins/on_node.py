@@ -14,8 +14,6 @@ KEPT = ("changed", "failed", "msg", "rc", "skipped", "diff", "stat")
 
 
 class ActionModule(ActionBase):
-    _supports_check_mode = True
-    _supports_async = False
     _VALID_ARGS = frozenset({"action", "arguments"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -5,29 +5,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables, rail_pairs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 LARGEST = 4096
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"rounds"})
-    # One plan for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {"rounds": {"type": "int", "default": 1}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec={"rounds": {"type": "int", "default": 1}})
+    def act(self, variables: Values, given: Values) -> Values:
         hostvars = variables["hostvars"]
         # One that was lost meanwhile is not in ansible_play_hosts, and nobody's partner.
         there = set(variables["ansible_play_hosts"])
@@ -37,13 +29,12 @@ class ActionModule(ActionBase):
             of_host = hostvars[host]
             candidates.append(candidate(host, of_host, host in there, bool(self._task.check_mode)))
             more[host] = classes(of_host)
-        planned = rail_pairs.plan(candidates, arguments["rounds"])
+        planned = rail_pairs.plan(candidates, given["rounds"])
         hosts = {
             host: {**Plan(findings).result(), "passes": planned.of(host), **more[host]}
             for host, findings in planned.findings.items()
         }
-        result.update(changed=False, passes=len(planned.passes), hosts=hosts)
-        return result
+        return {"changed": False, "passes": len(planned.passes), "hosts": hosts}
 
 
 def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> rail_pairs.Candidate:

@@ -7,22 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, rail_info, rail_ping
 from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Values
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS: frozenset[str] = frozenset()
-    # One plan for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
+class ActionModule(FleetAction):
+    def act(self, variables: Values, _given: Values) -> Values:
         hostvars = variables["hostvars"]
         members = []
         for host in variables["ansible_play_hosts"]:
@@ -37,8 +28,7 @@ class ActionModule(ActionBase):
             }
             for host, (asked, findings) in rail_ping.plan(members).items()
         }
-        result.update(changed=False, hosts=hosts)
-        return result
+        return {"changed": False, "hosts": hosts}
 
 
 def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> rail_ping.Member:

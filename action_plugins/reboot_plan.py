@@ -5,33 +5,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, answer, reboot, suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"busy", "drain", "done"})
+class ActionModule(ControlAction):
+    SPEC: ClassVar[Spec] = {"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
-        )
+    def act(self, variables: Values, given: Values) -> Values:
         results = _results(variables, suite.REBOOTS)
         waiting = reboot.reasons(results)
-        if arguments["done"] is not None:
+        if given["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
             # A role that could not be asked again has not said that nothing waits any more.
             unasked = [role for role, found in zip(suite.REBOOTS, results, strict=True) if "passed" not in found]
             left = waiting or tuple(f"role {role} could not be asked again" for role in unasked)
-            return self._result(result, reboot.judge(before, arguments["done"], left), variables)
+            return _result(reboot.judge(before, given["done"], left), variables)
         values = self._templar.template(variables["busbar_intent"])["values"]
         hostvars, own = variables["hostvars"], variables["inventory_hostname"]
         earlier = {
@@ -39,23 +31,22 @@ class ActionModule(ActionBase):
             for host in variables["ansible_play_hosts_all"]
             if host != own and "reboot_result" in hostvars[host]
         }
-        found = arguments["busy"] or {}
+        found = given["busy"] or {}
         busy = None if found.get("failed") or found.get("unreachable") else found.get("reasons", [])
         busy = busy if answer.is_valid(answer.lines, busy) else None
-        drain = answer.given(arguments["drain"], "slurm_node") or None
+        drain = answer.given(given["drain"], "slurm_node") or None
         decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy, drain)
-        return self._result(result, decision, variables)
+        return _result(decision, variables)
 
-    def _result(self, result: dict[str, Any], decision: reboot.Decision, variables: dict[str, Any]) -> dict[str, Any]:
-        again = list(suite.AFTER_REBOOT)
-        roles = _results(variables, again)
-        for role in roles:
-            if "findings" in role:
-                found = accepted.standing(map(from_dict, role["findings"]), variables)
-                role["findings"] = [finding.to_dict() for finding in found]
-        give_back = reboot.give_back(decision, roles)
-        result.update(decision.to_dict(), again=again, give_back=give_back)
-        return result
+
+def _result(decision: reboot.Decision, variables: Values) -> Values:
+    again = list(suite.AFTER_REBOOT)
+    roles = _results(variables, again)
+    for role in roles:
+        if "findings" in role:
+            found = accepted.standing(map(from_dict, role["findings"]), variables)
+            role["findings"] = [finding.to_dict() for finding in found]
+    return {**decision.to_dict(), "again": again, "give_back": reboot.give_back(decision, roles)}
 
 
 def _results(variables: dict[str, Any], roles: Sequence[str]) -> list[Any]:

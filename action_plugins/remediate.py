@@ -7,9 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
@@ -26,44 +25,33 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
 _ROOM = 180
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"phase", "findings", "results", "batches"})
-    # One plan for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {
+        "phase": {"type": "str", "choices": ["read", "plan"], "required": True},
+        "findings": {"type": "list", "elements": "path", "default": []},
+        "results": {"type": "path", "required": True},
+        "batches": {"type": "list", "elements": "raw", "default": [1, "10%"]},
+    }
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={
-                "phase": {"type": "str", "choices": ["read", "plan"], "required": True},
-                "findings": {"type": "list", "elements": "path", "default": []},
-                "results": {"type": "path", "required": True},
-                "batches": {"type": "list", "elements": "raw", "default": [1, "10%"]},
-            }
-        )
-        if not arguments["results"]:
+    def act(self, variables: Values, given: Values) -> Values:
+        if not given["results"]:
             why = (
                 "nccl_benchmark_results_path is empty: nothing is done to a node without a log of it; name a directory"
             )
-            result.update(failed=True, msg=why)
-            return result
+            return {"failed": True, "msg": why}
         try:
-            phase = self._read if arguments["phase"] == "read" else self._plan
-            result.update(phase(arguments, variables), changed=False)
+            phase = self._read if given["phase"] == "read" else self._plan
+            return {**phase(given, variables), "changed": False}
         except OSError as error:
-            result.update(failed=True, msg=f"{error.filename}: {error.strerror}")
+            return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
         except ParseError as error:
-            result.update(failed=True, msg=str(error))
-        return result
+            return {"failed": True, "msg": str(error)}
 
     def _read(self, arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
         inventory = [str(host) for host in variables["groups"].get(findings_file.GROUP) or []]

@@ -10,9 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
@@ -30,46 +29,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     suite,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 display = Display()
 _OF_NAME = {role.name: role for role in suite.SUITE}
 _GIVEN = ("drain", "busy", "asked", "measured", "searched", "hardware")
 State = dict[str, Any]
-
-
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset(
-        {"phase", "results", "role", "drain", "busy", "asked", "measured", "searched", "hardware", "said"}
-    )
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={
-                "phase": {"type": "str", "choices": list(_PHASES), "required": True},
-                "results": {"type": "path", "required": True},
-                "role": {"type": "str", "default": ""},
-                "said": {"type": "str", "default": ""},
-                **{name: {"type": "dict", "default": {}} for name in _GIVEN},
-            }
-        )
-        step = Step(variables, arguments, bool(self._task.check_mode))
-        try:
-            _PHASES[arguments["phase"]](step)
-        except OSError as error:
-            result.update(
-                failed=True, msg=f"{error.filename}: {error.strerror}; nothing is done without a record of it"
-            )
-            return result
-        except ParseError as error:
-            result.update(failed=True, msg=str(error))
-            return result
-        result.update(step.told(), changed=False)
-        return result
 
 
 class Step:
@@ -405,5 +370,27 @@ _PHASES = {
     "closed": _closed,
     "report": _report,
 }
+
+
+class ActionModule(ControlAction):
+    SPEC: ClassVar[Spec] = {
+        "phase": {"type": "str", "choices": list(_PHASES), "required": True},
+        "results": {"type": "path", "required": True},
+        "role": {"type": "str", "default": ""},
+        "said": {"type": "str", "default": ""},
+        **{name: {"type": "dict", "default": {}} for name in _GIVEN},
+    }
+
+    def act(self, variables: Values, given: Values) -> Values:
+        step = Step(variables, given, bool(self._task.check_mode))
+        try:
+            _PHASES[given["phase"]](step)
+        except OSError as error:
+            msg = f"{error.filename}: {error.strerror}; nothing is done without a record of it"
+            return {"failed": True, "msg": msg}
+        except ParseError as error:
+            return {"failed": True, "msg": str(error)}
+        return {**step.told(), "changed": False}
+
 
 __all__ = ["ActionModule"]

@@ -13,21 +13,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
 
 
 class ActionModule(ActionBase):
-    _supports_check_mode = True
-    _supports_async = False
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.args.get("scheduler") == "none":
             # Nobody has to be reached for that.
-            result.update(Plan().result(), drained=False, jobs=[], ours=False, repaired=[])
-            return result
+            return {**result, **Plan().result(), "drained": False, "jobs": [], "ours": False, "repaired": []}
         arguments = {**self._task.args, "run": node_lock.this_run().id}
-        result.update(
-            gated.valid(
-                self,
-                "slurm_node",
-                lambda: self._execute_module("busbar.fabric.slurm_node", module_args=arguments, task_vars=task_vars),
-            )
-        )
-        return result
+        return {**result, **gated.asked(self, "slurm_node", arguments, task_vars)}

@@ -8,12 +8,11 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.parsing.vault import EncryptedString
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
@@ -32,6 +31,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
 
 display = Display()
@@ -43,30 +43,22 @@ _USUAL = re.compile("port_(xmit|rcv)_(packets|wait)|%s|[rt]x_prio[0-7]_pause(_du
 _PARTS = ("product", "serial", "part", "firmware", "slot")
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"roles", "path", "nightly"})
+class ActionModule(ControlAction):
+    SPEC: ClassVar[Spec] = {
+        "roles": {"type": "list", "elements": "str"},
+        "path": {"type": "path", "default": ""},
+        "nightly": {"type": "bool", "default": False},
+    }
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={
-                "roles": {"type": "list", "elements": "str"},
-                "path": {"type": "path", "default": ""},
-                "nightly": {"type": "bool", "default": False},
-            }
-        )
+    def act(self, variables: Values, given: Values) -> Values:
         role = str(self._task._role or "").removeprefix(COLLECTION)
         if role in suite.ROLES:
-            return {**result, **self._of_role(role, variables)}
+            return self._of_role(role, variables)
         # One verdict on all hosts, with and without `run_once`.
         if not self._task.run_once and variables["inventory_hostname"] != variables["ansible_play_hosts"][0]:
-            return {**result, "changed": False, "skipped": True}
-        nightly = arguments["nightly"]
-        roles = arguments["roles"] or suite.judged(nightly)
+            return {"changed": False, "skipped": True}
+        nightly = given["nightly"]
+        roles = given["roles"] or suite.judged(nightly)
         # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
         hosts = variables["ansible_play_hosts_all"]
         hostvars = variables["hostvars"]
@@ -81,20 +73,17 @@ class ActionModule(ActionBase):
         judged = verdict.accept(judged, found.accepted, accepted.today()).scrubbed(hidden)
         check_mode = bool(self._task.check_mode)
         display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH, _inventory(variables)) + "\n")
-        if arguments["path"]:
+        if given["path"]:
             try:
                 data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
                 for host, of_host in data["hosts"].items():
                     of_host.update(more[host])
                 # For its owner only: findings tell a site's addresses and versions, and quote what tools said.
-                results_folder.replace_file(arguments["path"], findings_file.text(data, found.evidence))
+                results_folder.replace_file(given["path"], findings_file.text(data, found.evidence))
             except OSError as error:
-                result.update(failed=True, msg=f"busbar_findings_path {arguments['path']}: {error.strerror}")
-                return result
-        result.update(changed=False, ok=judged.ok)
-        if not judged.ok:
-            result.update(failed=True, msg=verdict.not_ok(judged))
-        return result
+                return {"failed": True, "msg": f"busbar_findings_path {given['path']}: {error.strerror}"}
+        failure = {} if judged.ok else {"failed": True, "msg": verdict.not_ok(judged)}
+        return {"changed": False, "ok": judged.ok, **failure}
 
     def _of_role(self, role: str, variables: work.Answer) -> dict[str, object]:
         """Print what a role has found on this host, and fail on it, unless the playbook judges all roles."""

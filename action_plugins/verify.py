@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -21,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     slowed_by,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
@@ -37,18 +37,10 @@ EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 STEPS = ("verify_server", "verify_client", "verify_done")
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"measured"})
+class ActionModule(ControlAction):
+    SPEC: ClassVar[Spec] = {"measured": {"type": "list", "elements": "dict", "default": []}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(
-            argument_spec={"measured": {"type": "list", "elements": "dict", "default": []}}
-        )
+    def act(self, variables: Values, given: Values) -> Values:
         names = {"busbar_intent", *OWN, *intent.REGISTERED}
         # As they are: what was registered once for all hosts holds all of them, and is not to be walked for each.
         of_host = {name: variables[name] for name in names if name in variables}
@@ -56,17 +48,18 @@ class ActionModule(ActionBase):
         of_host = {f"{role}_result": found for role, found in heard.items()} | of_host
         of_host["hostvars"] = variables["hostvars"]
         check_mode = bool(self._task.check_mode)
-        measured = results(arguments["measured"])
+        measured = results(given["measured"])
         findings, good = join(variables["inventory_hostname"], of_host, measured, check_mode)
-        result.update(Plan(tuple(findings)).result())
-        result.update(good)
-        result["sessions"] = [one for part in measured for one in part["sessions"]]
-        result["finished_at"] = min((one["finished_at"] for one in measured if one["finished_at"]), default=None)
-        result["simulated"] = any(one["simulated"] for one in measured)
-        result["stored"] = check_mode
-        result["commands"] = [line for part in measured for line in part["commands"]]
-        result["notes"] = sorted({note for part in measured for note in part["notes"]})
-        return result
+        return {
+            **Plan(tuple(findings)).result(),
+            **good,
+            "sessions": [one for part in measured for one in part["sessions"]],
+            "finished_at": min((one["finished_at"] for one in measured if one["finished_at"]), default=None),
+            "simulated": any(one["simulated"] for one in measured),
+            "stored": check_mode,
+            "commands": [line for part in measured for line in part["commands"]],
+            "notes": sorted({note for part in measured for note in part["notes"]}),
+        }
 
 
 def results(measured: Sequence[Any]) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
 
@@ -24,18 +24,10 @@ FORMAT = 1
 LATEST = "latest.json"
 
 
-class ActionModule(ActionBase):
-    _requires_connection = False
-    _supports_check_mode = True
-    _supports_async = False
-    _VALID_ARGS = frozenset({"path"})
-    # One report for all hosts, whatever `run_once` says.
-    BYPASS_HOST_LOOP = True
+class ActionModule(FleetAction):
+    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        _validation, arguments = self.validate_argument_spec(argument_spec={"path": {"type": "path", "default": ""}})
+    def act(self, variables: Values, given: Values) -> Values:
         hostvars = variables["hostvars"]
         results = {}
         for host in variables["ansible_play_hosts"]:
@@ -45,16 +37,15 @@ class ActionModule(ActionBase):
                 results[host] = found
         if results:
             display.display("\n" + render(results) + "\n")
-        result.update(changed=False, path="")
-        if self._task.check_mode or not arguments["path"] or not results:
-            return result
+        if self._task.check_mode or not given["path"] or not results:
+            return {"changed": False, "path": ""}
         try:
-            result["path"] = str(write(Path(arguments["path"]), results))
+            path = str(write(Path(given["path"]), results))
         except OSError as error:
-            result.update(failed=True, msg=f"perftest_results_path {arguments['path']}: {error.strerror}")
-            return result
-        display.display(f"results: {result['path']}")
-        return result
+            msg = f"perftest_results_path {given['path']}: {error.strerror}"
+            return {"changed": False, "path": "", "failed": True, "msg": msg}
+        display.display(f"results: {path}")
+        return {"changed": False, "path": path}
 
 
 def render(results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -8,6 +8,7 @@ action_plugins/): redirecting them all to one name would give each of them the m
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +24,6 @@ DEBUG = 3
 
 
 class ActionModule(ActionBase):
-    _supports_check_mode = True
     _supports_async = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -56,6 +56,12 @@ def valid(action: Any, module: str, ask: Callable[[], Mapping[str, Any]], backgr
     if found:
         kept["ansible_facts"] = {found: action._discovered_interpreter}
     return kept
+
+
+def asked(action: Any, module: str, arguments: Mapping[str, object], variables: object) -> dict[str, Any]:
+    """Return what the suite's module has answered to an action plugin that gives it arguments of its own."""
+    run = functools.partial(action._execute_module, f"busbar.fabric.{module}", arguments, task_vars=variables)
+    return valid(action, module, run)
 
 
 def _error(given: Mapping[str, object]) -> str:

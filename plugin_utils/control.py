@@ -1,0 +1,34 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The frame of the actions that work on the control node: checked options in, a result out, no connection."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ansible.plugins.action import ActionBase
+
+Spec = dict[str, dict[str, Any]]
+Values = dict[str, Any]
+
+
+class ControlAction(ActionBase):
+    """Act for one host. SPEC: the options, each as the argument spec of a module describes it."""
+
+    _requires_connection = False
+    SPEC: ClassVar[Spec] = {}
+
+    def run(self, tmp: str | None = None, task_vars: Values | None = None) -> Values:
+        result: Values = super().run(tmp, task_vars)
+        _validation, given = self.validate_argument_spec(argument_spec=self.SPEC)
+        return {**result, **self.act(task_vars or {}, given)}
+
+    def act(self, variables: Values, given: Values) -> Values:
+        """Return the result. variables: of the host.   given: the options, checked and with their defaults."""
+        raise NotImplementedError
+
+
+class FleetAction(ControlAction):
+    """Act once for all hosts of the play, whatever ``run_once`` says; variables are those of the first of them."""
+
+    BYPASS_HOST_LOOP = True
