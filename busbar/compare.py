@@ -17,6 +17,8 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
+from .command_line import complain, number
+
 ERROR = 2
 # Of exit codes, the worst last.
 _WORST = (0, 2, 1)
@@ -40,13 +42,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def _percent(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of percent from 0 to 100")
-    return value / 100
+    return number(0, 100, "number of percent")(text) / 100
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,9 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         before, after = measured.load(arguments.before), measured.load(arguments.after)
     except ParseError as error:
-        return _fail(str(error))
+        return complain("compare", str(error))
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}")
+        return complain("compare", f"{error.filename}: {error.strerror}")
     found = results_compare.compare(before, after, arguments.noise, arguments.across_versions)
     sharp = _sharp(arguments.before, arguments.after)
     if arguments.json:
@@ -94,8 +90,3 @@ def _sharp(before: Path, after: Path) -> list[Finding]:
         if sharp_judge.is_asked(one) and not sharp_judge.is_asked(other):
             return sharp_judge.judge(one, other)
     return []
-
-
-def _fail(message: str) -> int:
-    print(f"busbar compare: {printable(message)}", file=sys.stderr)
-    return ERROR

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
-    printable,
     worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
@@ -28,6 +27,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+
+from .command_line import complain
 
 BLOCK = 1 << 20
 # What a file begins with -> how it is read.
@@ -55,17 +56,17 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
                     read += 1
                 reader.feed(block)
         except ReadError as error:
-            code = _cannot(str(error))
+            code = complain("diagnose", str(error))
     reader.end()
     if not read:
-        return code or _cannot("there is nothing in %s" % ", ".join(paths))
+        return code or complain("diagnose", "there is nothing in %s" % ", ".join(paths))
     log = reader.log
     findings = nccl_judge.judge(log)
     if training is not None:
         try:
             findings = worst_first([*findings, *nccl_training.judge(_steps(training), findings)])
         except ReadError as error:
-            code = _cannot(str(error))
+            code = complain("diagnose", str(error))
     jobs = split(log)
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))
@@ -126,8 +127,3 @@ def _from(stream: IO[bytes]) -> Iterator[bytes]:
             rest, block = block[even:], block[:even].decode(wide, "replace").encode("utf-8", "replace")
         yield block
         block = stream.read(BLOCK)
-
-
-def _cannot(message: str) -> int:
-    print(f"busbar diagnose: {printable(message)}", file=sys.stderr)
-    return 2

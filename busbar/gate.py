@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
 from . import ansible_process, private
+from .command_line import ANSIBLE, complain, not_installed
 from .drift import inventory, signals
 from .drift.inventory import InventoryError
 
@@ -28,7 +27,6 @@ ARGUMENTS = " ".join(
     ]
 )
 ERROR = 2
-_NEEDED = {"ansible": "ansible-core", "ansible_runner": "ansible-runner"}
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -43,14 +41,14 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0: every node is well and in service; 1: one is sick or out; 2: one is not known, or did not answer."""
-    lacking = [package for name, package in _NEEDED.items() if importlib.util.find_spec(name) is None]
-    if lacking:
-        return _fail(f"not installed: {sys.executable} -m pip install {' '.join(lacking)}")
+    missing = not_installed(ANSIBLE)
+    if missing:
+        return complain("gate", missing)
     try:
         with signals.raised():
             found = ask(arguments.hosts, arguments.inventory, arguments.now, arguments.forks)
     except (InventoryError, signals.Interrupted, OSError) as error:
-        return _fail(str(error))
+        return complain("gate", str(error))
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:
@@ -122,8 +120,3 @@ def lines(host: str, state: object) -> list[str]:
                 f"    {one['severity']:8} {one['state']:8} {one['check']} of {one['subject']}: {have}; {one['fix']}"
             )
     return [printable(line) for line in said]
-
-
-def _fail(message: str) -> int:
-    print(f"busbar gate: {printable(message)}", file=sys.stderr)
-    return ERROR

@@ -5,17 +5,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-
 from . import ansible_process, private
+from .command_line import ANSIBLE, complain, not_installed, number
 from .drift import inventory, signals
 from .drift.inventory import InventoryError
 from .drift.runner import clean, tail
@@ -24,7 +21,6 @@ PLAYBOOK = "busbar.fabric.hang"
 ERROR = 2
 # Of the report. A job of 10,000 ranks in ten communicators has some 20 MB.
 LIMIT = 256 << 20
-_NEEDED = {"ansible": "ansible-core", "ansible_runner": "ansible-runner"}
 # What in a host pattern is no plain name.
 _PATTERN = re.compile(r"[*?\[\]!&:,~@]")
 
@@ -43,7 +39,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("-i", "--inventory", action="append", default=[], type=Path, help="as for ansible-playbook")
     command.add_argument(
         "--interval",
-        type=_seconds,
+        type=number(0, 3600, "number of seconds"),
         default=10.0,
         metavar="S",
         help="seconds between the two questions (%(default)g); longer than a step of the job",
@@ -53,26 +49,16 @@ def add(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run, error_code=ERROR)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 3600")
-    return seconds
-
-
 def run(arguments: argparse.Namespace) -> int:
     """0: every job launches collectives; 1: somebody holds one up; 2: not known, or a host did not answer."""
-    lacking = [package for name, package in _NEEDED.items() if importlib.util.find_spec(name) is None]
-    if lacking:
-        return _fail(f"not installed: {sys.executable} -m pip install {' '.join(lacking)}")
+    missing = not_installed(ANSIBLE)
+    if missing:
+        return complain("hang", missing)
     try:
         with signals.raised():
             report = ask(arguments.hosts, arguments.inventory, arguments.interval, arguments.forks)
     except (HangError, InventoryError, signals.Interrupted, OSError) as error:
-        return _fail(str(error))
+        return complain("hang", str(error))
     from ansible_collections.busbar.fabric.plugins.plugin_utils import hang  # here: the other commands do without it
 
     print(json.dumps(report, indent=1) if arguments.json else hang.text(report), end="\n" if arguments.json else "")
@@ -109,8 +95,3 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int
             raise HangError(f"the report has more than {LIMIT >> 20} MiB: name fewer hosts, one tells of the whole job")
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return report
-
-
-def _fail(message: str) -> int:
-    print(f"busbar hang: {printable(message)}", file=sys.stderr)
-    return ERROR

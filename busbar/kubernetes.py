@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import re
-import sys
 import time
 import urllib.parse
 from collections.abc import Mapping
@@ -26,6 +25,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+
+from .command_line import complain, number
 
 CONDITION = "BusbarNetworkPath"
 TAINT = "busbar.fabric/network-path"
@@ -79,7 +80,7 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "minutes after which the gate's verdict is unknown (%(default)g)"
     command.add_argument("--max-age", type=float, default=MAX_AGE, metavar="M", help=text)
     text = "most of the nodes that may carry the taint: no further one is tainted then (%(default)g; 0: none ever)"
-    command.add_argument("--max-share", type=_share, default=MAX_SHARE, metavar="S", help=text)
+    command.add_argument("--max-share", type=number(0, 1, "share"), default=MAX_SHARE, metavar="S", help=text)
     text = "nodes that the share is of, such as nvidia.com/gpu.present=true (default: all)"
     command.add_argument("--selector", default="", metavar="LABELS", help=text)
     text = "what an unknown verdict does to the taint (%(default)s)"
@@ -92,23 +93,12 @@ def add(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run, error_code=ERROR)
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
-    return share
-
-
 def run(arguments: argparse.Namespace) -> int:
     """0: the node is good; 1: it is not; 2: nobody knows, or the API did not take it."""
     try:
         return _run(arguments)
     except (KubernetesError, OSError) as error:
-        print(f"busbar kubernetes: {printable(str(error))}", file=sys.stderr)
-        return ERROR
+        return complain("kubernetes", str(error))
 
 
 def _run(arguments: argparse.Namespace) -> int:

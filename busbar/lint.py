@@ -23,6 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variable
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import conf_files
 
 from . import job_containers, job_variables
+from .command_line import complain
 
 NOT_EXPORTED = Check(
     "nccl_conf.lint.not_exported",
@@ -44,7 +45,7 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
         wanted = nccl_variables.parse_version(version) if version is not None else None
         scanned = [nccl_library.scan(path) for path in libraries]
     except (ParseError, ReadError) as error:
-        return _cannot(str(error))
+        return complain("lint", str(error))
     code = 0
     read = 0
     findings: list[Finding] = []
@@ -63,18 +64,18 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
                 findings += _job(job, text, name, scanned, wanted)
                 if job.unread:
                     lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
-                    code = _cannot(f"{name}: line {lines} is not YAML and was passed over")
+                    code = complain("lint", f"{name}: line {lines} is not YAML and was passed over")
         except ReadError as error:
-            code = _cannot(str(error))
+            code = complain("lint", str(error))
             continue
         except ParseError as error:
-            code = _cannot(f"{name}: {error}")
+            code = complain("lint", f"{name}: {error}")
             continue
         read += 1
         try:
             findings += _conflicts(text, path) if of_file == "conf" else []
         except ReadError as error:
-            code = _cannot(str(error))
+            code = complain("lint", str(error))
     colour = sys.stdout.isatty()
     for finding in findings:
         print(_format(finding, colour))
@@ -124,11 +125,6 @@ def _conflicts(text: str, path: str) -> list[Finding]:
     if os.path.exists(own) and not (path != "-" and os.path.samefile(own, path)):
         findings += nccl_lint.conflicts(meant, grammar.settings(grammar.parse(_read(own, own))), own)
     return findings
-
-
-def _cannot(message: str) -> int:
-    print(f"busbar lint: {printable(message)}", file=sys.stderr)
-    return 2
 
 
 def _read(path: str, name: str) -> str:

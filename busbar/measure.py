@@ -8,7 +8,6 @@ Exit code 0: what was measured is good, or nothing was to be measured. 1: findin
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shlex
 import sys
 import time
@@ -22,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.number import w
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, repair
 
 from . import ansible_process, private
+from .command_line import ANSIBLE, complain, not_installed
 from .drift import inventory as inventories
 from .drift import lock, runner, signals
 from .drift.run import HostResult
@@ -31,7 +31,6 @@ PLAYBOOK = "busbar.fabric.benchmark"
 # No task has it: what is left of a play with it takes the locks of the nodes, and gives them back.
 NO_TAG = "busbar_locks_only"
 SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with nccl_benchmark_when: always"
-_PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner"}
 
 
 class MeasureError(RuntimeError):
@@ -60,23 +59,18 @@ def _minutes(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    lacking = [name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None]
-    if lacking:
-        return _fail(f"not installed: {sys.executable} -m pip install {' '.join(lacking)}")
+    missing = not_installed(ANSIBLE)
+    if missing:
+        return complain("measure", missing)
     try:
         with signals.raised():
             return _Night(arguments).run()
     except lock.Held as error:
-        return _fail(f"{error}; not started")
+        return complain("measure", f"{error}; not started")
     except (MeasureError, inventories.InventoryError, runner.RunnerError, signals.Interrupted) as error:
-        return _fail(str(error))
+        return complain("measure", str(error))
     except (OSError, ValueError) as error:
-        return _fail(str(error))
-
-
-def _fail(message: str) -> int:
-    print(f"busbar measure: {printable(message)}", file=sys.stderr)
-    return ERROR
+        return complain("measure", str(error))
 
 
 @dataclass(frozen=True)

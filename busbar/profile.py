@@ -15,6 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
 
 from . import ansible_process, private
+from .command_line import complain
 from .drift.inventory import InventoryError, require_protected
 
 MODULE = "busbar.fabric.topology_info"
@@ -33,14 +34,15 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
     try:
         require_protected([inventory])
     except InventoryError as error:
-        return _fail(str(error))
+        return complain("profile capture", str(error))
     if output is not None and output.exists():
-        return _fail(
-            f"{output} exists; a profile is intent, so it is never overwritten: review the draft, then move it"
+        return complain(
+            "profile capture",
+            f"{output} exists; a profile is intent, so it is never overwritten: review the draft, then move it",
         )
     result = _ask(host, inventory)
     if isinstance(result, str):
-        return _fail(result)
+        return complain("profile capture", result)
     draft, doubts = result["draft"], result["doubts"]
     for rail in draft["rails"]:
         # JSON has made text of the GPU numbers.
@@ -102,8 +104,3 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
         if run.rc != 0 or "draft" not in result:
             return f"{host}: {' '.join(str(result.get('msg', 'no result')).split())}"
         return result
-
-
-def _fail(message: str) -> int:
-    print(f"busbar profile capture: {printable(message)}", file=sys.stderr)
-    return 2

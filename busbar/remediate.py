@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-
 from . import private
 from .ansible_process import environment, kept
+from .command_line import complain, not_installed
 from .drift import inventory, lock, signals
 from .drift.inventory import InventoryError
 
@@ -80,13 +77,14 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("ansible") is None:
-        return _fail(f"not installed: {sys.executable} -m pip install ansible-core")
+    missing = not_installed(("ansible",))
+    if missing:
+        return complain("remediate", missing)
     try:
         with signals.raised():
             return remediate(arguments)
     except (RemediateError, InventoryError, lock.Held, signals.Interrupted, OSError) as error:
-        return _fail(str(error))
+        return complain("remediate", str(error))
 
 
 def remediate(arguments: argparse.Namespace) -> int:
@@ -153,8 +151,3 @@ def exit_code(data: Mapping[str, Any], ended: int) -> int:
         # Nobody is accused of anything that still stands; else Ansible says why it failed.
         return 0 if ended == 0 or not data["hosts"] else ERROR
     return ERROR if all(state == "unknown" for state in states) else 1
-
-
-def _fail(message: str) -> int:
-    print(f"busbar remediate: {printable(message)}", file=sys.stderr)
-    return ERROR

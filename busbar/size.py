@@ -8,18 +8,16 @@ Exit code 0: enough, or answered where no step was requested. 1: not enough. 2: 
 from __future__ import annotations
 
 import argparse
-import math
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 
+from .command_line import complain, number
 from .profile import shipped
 
 if TYPE_CHECKING:
@@ -54,19 +52,6 @@ def _whole(most: int) -> Callable[[str], int]:
     return parse
 
 
-def _number(low: float, high: float, unit: str) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number of {unit} from {low:g} to {high:g}")
-        return value
-
-    return parse
-
-
 def _parameters(text: str) -> int:
     from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes
 
@@ -91,9 +76,9 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tokens", type=_whole(10**10), default=0, metavar="N", help=text)
     command.add_argument("--micro-batches", type=count, default=1, metavar="N", help="of a data parallel rank a step")
     text = "percent of a GPU's peak that it reaches without waiting; without: the step that the network allows"
-    command.add_argument("--mfu", type=_number(0.1, 100, "percent"), metavar="PERCENT", help=text)
+    command.add_argument("--mfu", type=number(0.1, 100, "number of percent"), metavar="PERCENT", help=text)
     text = "as measured: busbw of all_reduce by rings over all GPUs of three nodes or more"
-    command.add_argument("--busbw", type=_number(0.001, 1e5, "GB/s"), metavar="GBPS", help=text)
+    command.add_argument("--busbw", type=number(0.001, 1e5, "number of GB/s"), metavar="GBPS", help=text)
     command.set_defaults(run=run, error_code=ERROR)
 
 
@@ -105,9 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
         title, training, cluster = _requested(arguments)
         found = sizing.size(training, cluster, _compute(arguments, training, cluster))
     except ParseError as error:
-        return _fail(str(error))
+        return complain("size", str(error))
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}")
+        return complain("size", f"{error.filename}: {error.strerror}")
     print(sizing_report.render(title, found, min(terminal.COLUMNS, 120)))
     return found.exit_code
 
@@ -182,8 +167,3 @@ def _profile(name: str) -> profiles.Profile:
         raise ParseError(f"{path}: {' '.join(str(error).split())[:300]}") from None
     except ParseError as error:
         raise ParseError(f"{path}: {error}") from None
-
-
-def _fail(message: str) -> int:
-    print(f"busbar size: {printable(message)}", file=sys.stderr)
-    return ERROR

@@ -12,14 +12,13 @@ import argparse
 import contextlib
 import datetime
 import getpass
-import importlib.util
 import json
 import re
 import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.number import w
 from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 
 from .. import __version__, private
+from ..command_line import PACKAGES, complain, not_installed
 from . import (
     actions,
     ageing,
@@ -65,7 +65,6 @@ ERROR, REFUSED = 1, 4
 LEAST_DAYS = compare.NIGHTS + 1
 _EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, part.PartError, signals.Interrupted)
 # What a clone beside a bare ansible-core lacks; the other commands do without.
-_PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
 _FORMATS = {
     "json": "everything, as JSON",
     "junit": "JUnit XML for CI",
@@ -229,31 +228,31 @@ def _now() -> str:
 
 def drift(arguments: argparse.Namespace) -> int:
     """One night."""
-    return _whole("drift", _locked, arguments, [*_PACKAGES])
+    return _whole("drift", _locked, arguments, PACKAGES)
 
 
 def _whole(
-    command: str, night: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, wanted: Sequence[str]
+    command: str, night: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, wanted: Iterable[str]
 ) -> int:
-    """However the night ends, there is an exit code, and people are told. wanted: of _PACKAGES."""
-    lacking = [_PACKAGES[name] for name in wanted if importlib.util.find_spec(name) is None]
-    if lacking:
-        return _say(command, f"not installed: {sys.executable} -m pip install {' '.join(lacking)}", ERROR)
+    """However the night ends, there is an exit code, and people are told. wanted: of PACKAGES."""
+    missing = not_installed(wanted)
+    if missing:
+        return complain(command, missing, ERROR)
     try:
         with signals.raised():
             return night(arguments)
     except lock.Held as error:
-        return _say(command, f"{error}; not started", REFUSED)
+        return complain(command, f"{error}; not started", REFUSED)
     except (*_EXPECTED, OSError) as error:
         if isinstance(error, signals.Interrupted) and error.table:
             # Whoever ended it by hanging up reads nothing any more.
             with contextlib.suppress(OSError):
                 print(error.table, flush=True)
-        _say(command, str(error), ERROR)
+        complain(command, str(error), ERROR)
         _tell_failure(command, arguments)
         return ERROR
     except SystemExit as error:
-        _say(command, f"a library ended the run with {error.code}", ERROR)
+        complain(command, f"a library ended the run with {error.code}", ERROR)
         _tell_failure(command, arguments)
         return ERROR
     except BaseException:
@@ -336,7 +335,7 @@ def _night(
         _emit(arguments, data, nights, manifest, more)
     except OSError as error:
         # The night stands in the history, and is told as it was.
-        code = _say(command, str(error), ERROR)
+        code = complain(command, str(error), ERROR)
         said += "a report could not be written; the log says why\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
         _tell(command, arguments, said, code, data["counts"]["new"])
@@ -369,14 +368,14 @@ def _attempt(command: str, step: Callable[[], None]) -> None:
     try:
         step()
     except notify.NotifyError as error:
-        _say(command, f"nobody was told: {error}", 0)
+        complain(command, f"nobody was told: {error}", 0)
 
 
 def _prune(command: str, arguments: argparse.Namespace, nights: History) -> None:
     moments = nights.moments()
     odd = ageing.odd(moments)
     if odd:
-        _say(command, f"{odd}: nothing is forgotten tonight; look at this machine's clock", 0)
+        complain(command, f"{odd}: nothing is forgotten tonight; look at this machine's clock", 0)
         return
     newest = ageing.forgotten(moments, arguments.keep_days)
     if newest is None:
@@ -459,12 +458,13 @@ def show(arguments: argparse.Namespace) -> int:
     """Any past run, or several findings files as one."""
     if arguments.merge:
         # Only an inventory is read by Ansible.
-        return _whole("report", _merged, arguments, ["ansible"] if arguments.inventory else [])
+        return _whole("report", _merged, arguments, ("ansible",) if arguments.inventory else ())
     idle = [f"--{name.replace('_', '-')}" for name in _OF_MERGE if getattr(arguments, name)]
     if idle:
-        return _say("report", f"{', '.join(idle)}: only with --merge; what a past run was held to stands", ERROR)
-    if arguments.inventory and importlib.util.find_spec("ansible") is None:
-        return _say("report", f"not installed: {sys.executable} -m pip install {_PACKAGES['ansible']}", ERROR)
+        return complain("report", f"{', '.join(idle)}: only with --merge; what a past run was held to stands", ERROR)
+    missing = not_installed(("ansible",) if arguments.inventory else ())
+    if missing:
+        return complain("report", missing, ERROR)
     try:
         manifest = inventory.read(arguments.inventory, None) if arguments.inventory else None
         with History.open(arguments.history or HISTORY) as nights:
@@ -479,7 +479,7 @@ def show(arguments: argparse.Namespace) -> int:
             _print_nodes(data, arguments.nodes)
             return 0
     except (HistoryError, WaiverError, InventoryError) as error:
-        return _say("report", str(error), ERROR)
+        return complain("report", str(error), ERROR)
 
 
 def _print_nodes(data: Mapping[str, Any], group: str) -> None:
@@ -625,8 +625,3 @@ def _commit(path: Path) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def _say(command: str, message: str, code: int) -> int:
-    print(f"busbar {command}: {printable(message)}", file=sys.stderr)
-    return code

@@ -23,6 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Out
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 from .. import private
+from ..command_line import complain, number
 from ..drift import signals
 from ..drift.inventory import InventoryError
 from . import site as sites
@@ -60,7 +61,9 @@ def add(command: argparse.ArgumentParser) -> None:
         "--gpus", type=int, metavar="N", help="of a node, with --relative (default: SLURM_GPUS_ON_NODE)"
     )
     text = "seconds for all of it (%(default)g); what hangs may take ten more to end"
-    command.add_argument("--limit", type=_seconds, default=LIMIT, metavar="S", help=text)
+    command.add_argument(
+        "--limit", type=number(LEAST, 86400, "number of seconds"), default=LIMIT, metavar="S", help=text
+    )
     text = f"directory of nccl-tests, built with MPI (default: the inventory's nccl_tests_path, else {TESTS})"
     command.add_argument("--nccl-tests", type=_absolute, metavar="DIR", help=text)
     text = "of each message (default: the inventory's nccl_benchmark_max_bytes, else 8G)"
@@ -80,16 +83,6 @@ def add(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run, error_code=ERROR)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not LEAST <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {LEAST:g} to 86400")
-    return seconds
-
-
 def _absolute(text: str) -> str:
     if not text.startswith("/") or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{text!r} is no absolute path, which it has to be on the nodes")
@@ -102,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         with signals.raised():
             return _run(arguments)
     except (InventoryError, ParseError, SlurmError, signals.Interrupted, OSError) as error:
-        print(f"busbar preflight: {printable(str(error))}", file=sys.stderr)
+        complain("preflight", str(error))
         print(f"PREFLIGHT={WORDS[ERROR]}")
         return ERROR
 

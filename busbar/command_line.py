@@ -1,0 +1,44 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What commands have in common: options that are numbers, packages that have to be there, and how a failure is told."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Iterable
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+
+# Module -> the package that it comes with.
+PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
+ANSIBLE = ("ansible", "ansible_runner")
+
+
+def number(low: float, high: float, what: str) -> Callable[[str], float]:
+    """Return the parser of an option. what: ``number of seconds``, for the message."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no {what} from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def not_installed(modules: Iterable[str]) -> str:
+    """Return how to install those of the modules that are missing; "" where none is."""
+    lacking = [PACKAGES[name] for name in modules if importlib.util.find_spec(name) is None]
+    return f"not installed: {sys.executable} -m pip install {' '.join(lacking)}" if lacking else ""
+
+
+def complain(command: str, message: str, code: int = 2) -> int:
+    """Print what a command could not do, and return the exit code."""
+    print(f"busbar {command}: {printable(message)}", file=sys.stderr)
+    return code
