@@ -75,6 +75,16 @@ attributes:
     description: There is nothing to show.
 """
 
+    CONTROL = r"""
+attributes:
+  check_mode:
+    support: full
+    description: Changes no node, so check mode and the real run are the same.
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+"""
+
     CHANGES = r"""
 attributes:
   check_mode:

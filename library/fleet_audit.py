@@ -15,13 +15,6 @@ description:
   - Connection, become method and interpreter of a host are those of its variables. Keywords of the task and of its play
     count for all hosts as they are for the first.
   - A host that cannot be reached, or does not answer in time, has that in its answer; the task does not fail for it.
-attributes:
-  check_mode:
-    support: full
-    description: Reads the same.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   host_timeout:
     description: Seconds for a host, from the login to its answer. What takes longer is left behind.
@@ -48,6 +41,8 @@ options:
       it, a file in Ansible's temporary folder on the control node, which goes with the run.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

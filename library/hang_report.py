@@ -12,18 +12,13 @@ description:
   - Reads the variable C(nccl_ras_result) of every host of the play, which M(busbar.fabric.nccl_ras_info) has returned,
     and prints a table for each job, the findings with their causes first, and the commands that keep what is gone when
     a process is killed. Fails unless every job launches collectives and every host has answered.
-attributes:
-  check_mode:
-    support: full
-    description: Prints and writes the same; nothing is changed either way.
-  diff_mode:
-    support: none
-    description: A report has no difference to show.
 options:
   path:
     description: File on the control node for the report as JSON; empty for none.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""

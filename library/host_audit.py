@@ -19,13 +19,6 @@ description:
   - A tool that hangs is left behind after 20 seconds and not asked again; what only it could say is C(unknown). A read
     that never returns, as of a dead device, costs the module that read it, after O(timeout).
   - C(--tags) and C(--skip-tags) leave out the roles that they leave out of C(site.yml).
-attributes:
-  check_mode:
-    support: full
-    description: Reads the same.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   roles:
     description: Roles whose state is asked for; without it, all that own a state of a host.
@@ -40,6 +33,8 @@ options:
     description: For the action plugin's own use.
     type: str
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.reads
 """
 
 EXAMPLES = r"""

@@ -14,18 +14,13 @@ description:
     each host has given with M(busbar.fabric.topology_info). Each host gets the findings that are of its rails; what is
     of no host is told of those that swept.
   - Keeps the sweeps and the findings on the control node, in check mode, too - the next run reckons rates from them.
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing on any node, in any mode.
-  diff_mode:
-    support: none
-    description: Changes nothing.
 options:
   path:
     description: Directory on the control node, of which C(fabric) takes the record; empty - none is kept.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""

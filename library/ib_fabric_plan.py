@@ -12,18 +12,13 @@ description:
   - Of the nodes in C(busbar_fabric_hosts) those sweep that are in the play. What the last record has swept within
     C(ib_fabric_interval) seconds is not swept again, which is said.
   - Where C(busbar_fabric_hosts) is empty nobody sweeps, and nothing is said.
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: Changes nothing.
 options:
   path:
     description: Directory on the control node, of which C(fabric) has the records; empty - none is kept.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""

@@ -12,13 +12,8 @@ description:
   - Of the round that M(busbar.fabric.localise_round) has asked for. Those hosts are asked once more whether they can
     take part - one of them may be busy by now, or gone.
 options: {}
-attributes:
-  check_mode:
-    support: full
-    description: Nothing is measured.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""

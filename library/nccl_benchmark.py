@@ -11,13 +11,6 @@ author: Busbar contributors (@busbar)
 description:
   - Takes what M(busbar.fabric.nccl_perf) returned for each run that the intent asks for. A run without a bar is
     C(unknown). A slow or failed run that follows from what an earlier role found on the host says so.
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to change.
 options:
   platform:
     description: The profile's name, for which there are bars.
@@ -33,6 +26,8 @@ options:
     type: list
     elements: dict
     required: true
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""

@@ -16,13 +16,8 @@ options:
     description: Number of the round, from 0.
     type: int
     required: true
-attributes:
-  check_mode:
-    support: full
-    description: Only prints.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""

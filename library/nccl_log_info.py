@@ -13,13 +13,6 @@ description:
   - Reads files with NCCL_DEBUG output, and returns the lines that tell networks, devices, connections, ranks and
     failures, each connection once, for M(busbar.fabric.nccl_log_report) to judge those of all nodes together.
   - Only regular files, and by no symbolic link in any part of the path. Nothing in them is loaded or executed.
-attributes:
-  check_mode:
-    support: full
-    description: Reads the same.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   logs:
     description: Absolute paths of the files, at most 64.

@@ -11,14 +11,9 @@ author: Busbar contributors (@busbar)
 description:
   - Reads the variable C(nccl_log_result) of every host of the play, which M(busbar.fabric.nccl_log_info) has returned,
     judges all logs together and prints what C(busbar diagnose) prints. Fails unless all is well.
-attributes:
-  check_mode:
-    support: full
-    description: Prints the same; nothing is changed either way.
-  diff_mode:
-    support: none
-    description: A report has no difference to show.
 options: {}
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""

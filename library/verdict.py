@@ -14,13 +14,6 @@ description:
   - The last task of each role of the suite judges that role on each host, unless C(busbar_role_verdict) is
     false. What a role has repaired is not a failure.
   - Fails in check mode too, where Ansible itself ends with return code 0 on drift.
-attributes:
-  check_mode:
-    support: full
-    description: Judges what the roles found; changes no host.
-  diff_mode:
-    support: none
-    description: There is nothing to change.
 options:
   roles:
     description: The roles that had to report; without it, all of C(site.yml), or of the nightly check where O(nightly)
@@ -36,6 +29,8 @@ options:
     description: File on the control node that takes the findings as JSON; nothing is written where it is empty.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.control
 """
 
 EXAMPLES = r"""
