@@ -20,6 +20,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import shortened
 
 NAME = "actions.jsonl"
 ACTIONS = (
@@ -94,10 +95,7 @@ def file(results: str | Path) -> Path:
 
 def to_line(entry: Entry) -> str:
     """One line of the file. Texts are cut to what ``from_dict`` takes, and command no terminal."""
-    data = {
-        name: printable(value[: answer.LINE])[: answer.LINE] if isinstance(value, str) else value
-        for name, value in asdict(entry).items()
-    }
+    data = {name: shortened(value) if isinstance(value, str) else value for name, value in asdict(entry).items()}
     return json.dumps(data, sort_keys=True, allow_nan=False) + "\n"
 
 

@@ -10,7 +10,6 @@ Its figures come from nodes: nothing in it is believed before ``from_dict`` has 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
 
 FORMAT = 1
 NAME = "cluster.json"
@@ -241,7 +240,7 @@ def to_dict(record: Record) -> dict[str, Any]:
 
 def _plain(value: object) -> Any:
     if isinstance(value, str):
-        return printable(value[: answer.LINE])[: answer.LINE]
+        return shortened(value)
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -251,27 +250,18 @@ def _plain(value: object) -> Any:
     return value
 
 
-def from_dict(data: Any) -> Record:
-    """The Record that ``to_dict`` was called on. Raises ParseError that names the place and what is wrong there."""
-    try:
-        if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
-            raise ParseError("it is of a newer release of Busbar than this one, which reads format %d" % FORMAT)
-        _record(data)
-        return Record(
-            simulated=data["simulated"],
-            begun=data["begun"],
-            finished=data["finished"],
-            scope=data["scope"],
-            launcher=Launcher(**data["launcher"]),
-            asked=tuple(data["asked"]),
-            left_out=tuple(LeftOut(**item) for item in data["left_out"]),
-            jobs=tuple(_a_job(item) for item in data["jobs"]),
-            scaling=tuple(Scaling(**item) for item in data["scaling"]),
-            findings=tuple(finding.from_dict(item) for item in data["findings"]),
-            passed=tuple(data["passed"]),
-        )
-    except ValueError as error:
-        raise ParseError(printable(str(error)[:500])) from None
+def _build(data: Any) -> Record:
+    _record(data)
+    return Record(
+        **{name: data[name] for name in ("simulated", "begun", "finished", "scope")},
+        launcher=Launcher(**data["launcher"]),
+        asked=tuple(data["asked"]),
+        left_out=tuple(LeftOut(**item) for item in data["left_out"]),
+        jobs=tuple(_a_job(item) for item in data["jobs"]),
+        scaling=tuple(Scaling(**item) for item in data["scaling"]),
+        findings=tuple(finding.from_dict(item) for item in data["findings"]),
+        passed=tuple(data["passed"]),
+    )
 
 
 def _a_job(data: Mapping[str, Any]) -> Job:
@@ -279,9 +269,8 @@ def _a_job(data: Mapping[str, Any]) -> Job:
     return Job(**{**data, **lists, "rows": tuple(Row(**row) for row in data["rows"])})
 
 
-def folder(results: str | Path) -> Path:
-    """Where the records lie below ``nccl_benchmark_results_path``."""
-    return Path(results) / "cluster"
+FILE = RecordFile("cluster", NAME, LIMIT, _build)
+folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.read
 
 
 def write(results: str | Path, record: Record) -> Path:
@@ -291,29 +280,7 @@ def write(results: str | Path, record: Record) -> Path:
     """
     data = to_dict(record)
     from_dict(data)
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    if len(text) >= LIMIT:
-        raise ParseError("the record has more than %d MiB: measure fewer collectives or sizes at once" % (LIMIT >> 20))
+    text = FILE.text(data, ": measure fewer collectives or sizes at once")
     with results_folder.new(folder(results), record.finished) as made:
         results_folder.put(made / NAME, text)
     return made
-
-
-def read(path: str | Path) -> Record:
-    """The record of a file, of a run's directory, or the latest one below nccl_benchmark_results_path.
-
-    Raises OSError, FileNotFoundError where there is none; ParseError that names the file where it is no record.
-    """
-    file = results_folder.latest(Path(path), "cluster", NAME)
-    try:
-        return parse(results_folder.content(file, LIMIT))
-    except ParseError as error:
-        raise ParseError(f"{file}: {error}") from None
-
-
-def parse(content: bytes) -> Record:
-    """The record in a file's content. Raises ParseError."""
-    try:
-        return from_dict(answer.read(content.decode(), LIMIT))
-    except ValueError as error:
-        raise ParseError(str(error)) from None

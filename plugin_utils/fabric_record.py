@@ -10,7 +10,6 @@ seconds since 1970.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, found_of
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
 
 FORMAT = 1
 KIND, NAME = "fabric", "fabric.json"
@@ -106,40 +105,31 @@ def to_dict(record: Record) -> dict[str, Any]:
         "sweeps": [sweep.to_dict(one) for one in record.sweeps],
         "findings": [{"hosts": list(one.hosts), "finding": one.finding.to_dict()} for one in record.findings],
         "marks": [
-            {**vars(mark), "ends": [{"guid": guid, "port": port} for guid, port in mark.ends], "said": _text(mark.said)}
+            {
+                **vars(mark),
+                "ends": [{"guid": guid, "port": port} for guid, port in mark.ends],
+                "said": shortened(mark.said),
+            }
             for mark in record.marks
         ],
     }
 
 
-def _text(text: str) -> str:
-    return printable(text[: answer.LINE])[: answer.LINE]
-
-
-def from_dict(data: Any) -> Record:
-    """The Record that ``to_dict`` was called on. Raises ParseError that names the place and what is wrong there."""
-    try:
-        if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
-            raise ParseError("it is of a newer release of Busbar than this one, which reads format %d" % FORMAT)
-        _record(data)
-        if len(data["taken"]) != len(data["sweeps"]):
-            raise ParseError("taken: has %d items, expected one for each sweep" % len(data["taken"]))
-        return Record(
-            **{name: data[name] for name in ("begun", "finished", "before", "complete")},
-            asked=tuple(data["asked"]),
-            hosts={name: host(one) for name, one in data["hosts"].items()},
-            sweeps=tuple(map(sweep.from_dict, data["sweeps"])),
-            taken=tuple(data["taken"]),
-            findings=tuple(
-                Found(hosts=tuple(one["hosts"]), finding=finding.from_dict(one["finding"])) for one in data["findings"]
-            ),
-            marks=tuple(
-                Mark(**{**one, "ends": tuple((end["guid"], end["port"]) for end in one["ends"])})
-                for one in data["marks"]
-            ),
-        )
-    except ValueError as error:
-        raise ParseError(printable(str(error)[:500])) from None
+def _build(data: Any) -> Record:
+    _record(data)
+    if len(data["taken"]) != len(data["sweeps"]):
+        raise ParseError("taken: has %d items, expected one for each sweep" % len(data["taken"]))
+    return Record(
+        **{name: data[name] for name in ("begun", "finished", "before", "complete")},
+        asked=tuple(data["asked"]),
+        hosts={name: host(one) for name, one in data["hosts"].items()},
+        sweeps=tuple(map(sweep.from_dict, data["sweeps"])),
+        taken=tuple(data["taken"]),
+        findings=tuple(found_of(one) for one in data["findings"]),
+        marks=tuple(
+            Mark(**{**one, "ends": tuple((end["guid"], end["port"]) for end in one["ends"])}) for one in data["marks"]
+        ),
+    )
 
 
 def host(data: Mapping[str, Any]) -> Host:
@@ -147,9 +137,8 @@ def host(data: Mapping[str, Any]) -> Host:
     return Host(tuple(Rail(**rail) for rail in data["rails"]), data["boot_id"])
 
 
-def folder(results: str | Path) -> Path:
-    """Where the records lie below ``nccl_benchmark_results_path``."""
-    return Path(results) / KIND
+FILE = RecordFile(KIND, NAME, LIMIT, _build)
+folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.read
 
 
 def write(results: str | Path, record: Record) -> Path:
@@ -163,9 +152,7 @@ def write(results: str | Path, record: Record) -> Path:
         _record(data)
     except answer.Invalid as error:
         raise ParseError(str(error)) from None
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    if len(text) >= LIMIT:
-        raise ParseError("the record of the fabric has more than %d MiB" % (LIMIT >> 20))
+    text = FILE.text(data, "")
     with results_folder.new(folder(results), record.begun) as made:
         results_folder.put(made / NAME, text)
     _prune(folder(results), {made.name, record.before})
@@ -190,21 +177,6 @@ def _runs(parent: Path) -> Iterator[str]:
                 yield path.name
 
 
-def read(path: str | Path) -> Record:
-    """The record of a file, of a run's directory, or the latest one below nccl_benchmark_results_path.
-
-    Raises OSError, FileNotFoundError where there is none; ParseError that names the file where it is no record.
-    """
-    return _read(results_folder.latest(Path(path), KIND, NAME))
-
-
-def _read(file: Path) -> Record:
-    try:
-        return parse(results_folder.content(file, LIMIT))
-    except ParseError as error:
-        raise ParseError(f"{file}: {error}") from None
-
-
 def latest_name(results: str | Path) -> str:
     """The directory of the latest record below nccl_benchmark_results_path; "" where its name is none of ours."""
     name = (folder(results) / "latest").resolve().name
@@ -219,14 +191,6 @@ def of_run(results: str | Path, name: str) -> Record | None:
     if not _RUN.fullmatch(name):
         return None
     try:
-        return _read(folder(results) / name / NAME)
+        return FILE.load(folder(results) / name / NAME)
     except FileNotFoundError:
         return None
-
-
-def parse(content: bytes) -> Record:
-    """The record in a file's content. Raises ParseError."""
-    try:
-        return from_dict(answer.read(content.decode(), LIMIT))
-    except ValueError as error:
-        raise ParseError(str(error)) from None

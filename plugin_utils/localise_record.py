@@ -11,14 +11,13 @@ are GB/s (1e9 bytes), moments seconds since 1970.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
@@ -31,6 +30,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Node,
     Way,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
 from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import FAIL, PASS, SILENT
 
 FORMAT = 1
@@ -116,6 +116,10 @@ class Found:
     finding: Finding
 
 
+def found_of(data: Mapping[str, Any]) -> Found:
+    return Found(hosts=tuple(data["hosts"]), finding=finding.from_dict(data["finding"]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One search. nodes: all that were asked for; those that took no part say why (``unfit``), or are slow alone.
@@ -143,19 +147,15 @@ def to_dict(record: Record) -> dict[str, Any]:
     return {
         "format": FORMAT,
         **{name: getattr(record, name) for name in ("simulated", "begun", "finished", "complete")},
-        "launcher": _text(record.launcher),
+        "launcher": shortened(record.launcher),
         "nodes": [_of_node(node) for node in record.nodes],
         "tests": [_of_test(test) for test in record.tests],
         "findings": [{"hosts": list(one.hosts), "finding": one.finding.to_dict()} for one in record.findings],
     }
 
 
-def _text(text: str) -> str:
-    return printable(text[: answer.LINE])[: answer.LINE]
-
-
 def _of_node(node: Node) -> dict[str, Any]:
-    unfit = None if node.unfit is None else {"reason": _text(node.unfit[0]), "fix": _text(node.unfit[1])}
+    unfit = None if node.unfit is None else {"reason": shortened(node.unfit[0]), "fix": shortened(node.unfit[1])}
     figures = {"alone": node.alone, "alone_bar": node.alone_bar}
     return {
         "host": node.host,
@@ -172,40 +172,32 @@ def _of_test(test: Measured) -> dict[str, Any]:
     return {
         **plain,
         **{name: list(getattr(test, name)) for name in ("hosts", "rails", "about")},
-        "bar_source": _text(test.bar_source),
-        "said": _text(test.said),
+        "bar_source": shortened(test.bar_source),
+        "said": shortened(test.said),
         "ways": [asdict(way) for way in test.ways],
         "pairs": [{"gpu": gpu, "other": other, "figure": figure} for (gpu, other), figure in test.pairs.items()],
-        "lost": {host: _text(why) for host, why in test.lost.items()},
+        "lost": {host: shortened(why) for host, why in test.lost.items()},
     }
 
 
-def from_dict(data: Any) -> Record:
-    """The Record that ``to_dict`` was called on. Raises ParseError that names the place and what is wrong there."""
-    try:
-        if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
-            raise ParseError("it is of a newer release of Busbar than this one, which reads format %d" % FORMAT)
-        _record(data)
-        record = Record(
-            **{name: data[name] for name in ("simulated", "begun", "finished", "launcher", "complete")},
-            nodes=tuple(_a_node(one) for one in data["nodes"]),
-            tests=tuple(_a_test(one) for one in data["tests"]),
-            findings=tuple(
-                Found(hosts=tuple(one["hosts"]), finding=finding.from_dict(one["finding"])) for one in data["findings"]
-            ),
-        )
-    except ValueError as error:
-        raise ParseError(printable(str(error)[:500])) from None
+def _build(data: Any) -> Record:
+    _record(data)
+    record = Record(
+        **{name: data[name] for name in ("simulated", "begun", "finished", "launcher", "complete")},
+        nodes=tuple(_a_node(one) for one in data["nodes"]),
+        tests=tuple(_a_test(one) for one in data["tests"]),
+        findings=tuple(found_of(one) for one in data["findings"]),
+    )
     known = {node.host for node in record.nodes}
     if len(known) < len(record.nodes):
         raise ParseError("nodes: a host is there twice")
     for test in record.tests:
         named = {*test.hosts, *test.lost, *(way.source for way in test.ways)}
         if not named <= known:
-            raise ParseError("tests: %s is none of the nodes" % printable(min(named - known)))
+            raise ParseError("tests: %s is none of the nodes" % min(named - known))
     for one in record.findings:
         if not known.issuperset(one.hosts):
-            raise ParseError("findings: %s is none of the nodes" % printable(min(set(one.hosts) - known)))
+            raise ParseError("findings: %s is none of the nodes" % min(set(one.hosts) - known))
     return record
 
 
@@ -222,9 +214,8 @@ def _a_test(data: Mapping[str, Any]) -> Measured:
     return Measured(**{**data, **lists, "ways": ways, "pairs": pairs})
 
 
-def folder(results: str | Path) -> Path:
-    """Where the records lie below ``nccl_benchmark_results_path``."""
-    return Path(results) / "localise"
+FILE = RecordFile("localise", NAME, LIMIT, _build)
+folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.read
 
 
 def write(results: str | Path, record: Record, made: Path | None = None) -> Path:
@@ -235,32 +226,10 @@ def write(results: str | Path, record: Record, made: Path | None = None) -> Path
     """
     data = to_dict(record)
     from_dict(data)
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    if len(text) >= LIMIT:
-        raise ParseError("the record has more than %d MiB: search among fewer nodes at once" % (LIMIT >> 20))
+    text = FILE.text(data, ": search among fewer nodes at once")
     if made is None:
         with results_folder.new(folder(results), record.begun) as made:
             results_folder.put(made / NAME, text)
         return made
     results_folder.replace_file(made / NAME, [text, "\n"])
     return made
-
-
-def read(path: str | Path) -> Record:
-    """The record of a file, of a search's directory, or the latest one below nccl_benchmark_results_path.
-
-    Raises OSError, FileNotFoundError where there is none; ParseError that names the file where it is no record.
-    """
-    file = results_folder.latest(Path(path), "localise", NAME)
-    try:
-        return parse(results_folder.content(file, LIMIT))
-    except ParseError as error:
-        raise ParseError(f"{file}: {error}") from None
-
-
-def parse(content: bytes) -> Record:
-    """The record in a file's content. Raises ParseError."""
-    try:
-        return from_dict(answer.read(content.decode(), LIMIT))
-    except ValueError as error:
-        raise ParseError(str(error)) from None

@@ -186,7 +186,7 @@ def test_what_a_node_said_is_cut_and_shown_when_it_is_written(tmp_path: Path) ->
 
 
 def test_a_record_that_nobody_could_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_record, "LIMIT", 1000)
+    monkeypatch.setattr(cluster_record, "FILE", replace(cluster_record.FILE, limit=1000))
     with pytest.raises(ParseError, match="measure fewer collectives"):
         cluster_record.write(tmp_path, RECORD)
     assert not cluster_record.folder(tmp_path).exists()

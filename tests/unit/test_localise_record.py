@@ -147,7 +147,7 @@ def test_what_nobody_could_read_is_not_written(tmp_path: Path, monkeypatch: pyte
         localise_record.read(tmp_path)
     with pytest.raises(ParseError, match=r"tests\[0\].figure: is nan"):
         localise_record.write(tmp_path, replace(RECORD, tests=(replace(PAIR, figure=math.nan),)))
-    monkeypatch.setattr(localise_record, "LIMIT", 1000)
+    monkeypatch.setattr(localise_record, "FILE", replace(localise_record.FILE, limit=1000))
     with pytest.raises(ParseError, match="fewer nodes"):
         localise_record.write(tmp_path, RECORD)
     assert not localise_record.folder(tmp_path).exists()
