@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional, Tuple, Union
+from typing import Optional, Tuple, Union, get_args
 
 # NVML's number of a GPU that is registered with its fabric.
 COMPLETED = 3
@@ -386,44 +386,6 @@ class GraphNode:
     nic: str = ""
 
 
-EVENTS = (
-    Named,
-    Version,
-    Driver,
-    Variable,
-    Network,
-    Devices,
-    Port,
-    NoDevice,
-    Plugin,
-    Bootstrap,
-    Note,
-    Init,
-    Shape,
-    Fabric,
-    NvlsGroup,
-    Gone,
-    Channel,
-    Rings,
-    CollNet,
-    Sharp,
-    GdrDevice,
-    GdrPair,
-    DmaBuf,
-    PeerOff,
-    Retry,
-    Own,
-    Met,
-    Trees,
-    RoceGid,
-    Timed,
-    Returned,
-    Nvls,
-    Channels,
-    Graph,
-    System,
-    GraphNode,
-)
 Event = Union[
     Named,
     Version,
@@ -462,3 +424,4 @@ Event = Union[
     System,
     GraphNode,
 ]
+EVENTS: Tuple[type, ...] = get_args(Event)
