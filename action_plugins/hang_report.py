@@ -36,6 +36,3 @@ class ActionModule(FleetAction):
                 return {"failed": True, "msg": f"hang_report_path {given['path']}: {error.strerror}"}
         failure = {"failed": True, "msg": hang.headline(report)} if report["exit_code"] else {}
         return {"changed": False, "verdict": report["verdict"], **failure}
-
-
-__all__ = ["ActionModule"]

@@ -164,6 +164,3 @@ class Run:
         where = str(fabric_record.folder(self.path)) if self.path else SOURCE
         state, have = ("unknown", self.problem) if self.problem else ("ok", self.folder or "nothing was swept")
         return fabric_run.RECORD.judge("record of the fabric", state, "kept", have, where)
-
-
-__all__ = ["ActionModule", "Run"]

@@ -66,6 +66,3 @@ def last_record(path: str) -> tuple[fabric_record.Record | None, str]:
         return None, ""
     except (OSError, ParseError) as error:
         return None, f"the last record cannot be read: {error}"
-
-
-__all__ = ["ActionModule", "last_record"]

@@ -102,6 +102,3 @@ def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
             raise ParseError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
         found.append(busbw.parse_bars(data, str(path)))
     return found
-
-
-__all__ = ["ActionModule", "bars_of", "load", "load_bars", "of_host"]

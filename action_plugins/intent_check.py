@@ -19,6 +19,3 @@ class ActionModule(FleetAction):
             return {"changed": False}
         msg = f"the inventory is wrong, and nothing was touched: {intent.told(wrong)}"
         return {"changed": False, "failed": True, "msg": msg}
-
-
-__all__ = ["ActionModule"]

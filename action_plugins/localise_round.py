@@ -301,6 +301,3 @@ def is_silent(result: Result) -> bool:
     if result.test.kind == RAILS:
         return not result.ways or any(way.figure is None for way in result.ways)
     return result.figure is None
-
-
-__all__ = ["ActionModule", "Search", "gpus_of", "health_of", "is_silent", "passes_of", "runs_of"]

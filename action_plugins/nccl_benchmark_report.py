@@ -141,6 +141,3 @@ def panels(results: Mapping[str, Mapping[str, Any]]) -> list[busbw_plot.Panel]:
             )
             marks.setdefault(run["collective"], {})[run["max_bytes"]] = (run["bar"], run["prediction"])
     return [busbw_plot.Panel(name, busbw_plot.fleet(hosts), marks[name]) for name, hosts in points.items()]
-
-
-__all__: Sequence[str] = ["ActionModule", "nothing_new", "panels", "plot", "registered", "reported", "write"]

@@ -175,6 +175,3 @@ def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
     """What other roles of the run have found on a host."""
     results = work.results(of_host, EARLIER, EARLIER[0], nightly=False)
     return [from_dict(item) for role in EARLIER for item in answer.findings_of(results.get(role))]
-
-
-__all__ = ["ActionModule", "answers", "findings_of", "follows", "joined", "members_of", "stood"]

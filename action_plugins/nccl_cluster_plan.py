@@ -207,6 +207,3 @@ def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, 
 
 def _many(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-__all__ = ["ActionModule", "Kinds", "address_of", "answered", "reason", "said", "unfit"]

@@ -23,6 +23,3 @@ class ActionModule(FleetAction):
         bad = sum(not finding.ok for finding in findings)
         failure = {"failed": True, "msg": f"{bad} findings; the text above says what to do"} if bad else {}
         return {"changed": False, "report": report(log, jobs, findings), **failure}
-
-
-__all__ = ["ActionModule"]

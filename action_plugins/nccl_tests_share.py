@@ -30,6 +30,3 @@ def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     names = {host: str(place) for place, host in enumerate(given)}
     chosen = nccl_tests_share.choose(given)
     return {host: {**step, "file": names[step["source"] or host]} for host, step in chosen.items()}
-
-
-__all__ = ["ActionModule", "steps"]

@@ -66,6 +66,3 @@ def classes(of_host: Mapping[str, Any]) -> dict[str, int]:
         "priority": -1 if wanted.priority is None or not wanted.pfc else wanted.priority,
         "dscp": -1 if wanted.dscp is None else wanted.dscp,
     }
-
-
-__all__ = ["ActionModule", "candidate", "classes"]

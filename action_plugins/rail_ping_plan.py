@@ -46,6 +46,3 @@ def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> r
         if rail.link_layer == "Ethernet"
     )
     return rail_ping.Member(host, host_variables.kind(of_host), tuple(peers), values.get("busbar_mtu"))
-
-
-__all__ = ["ActionModule", "member"]

@@ -194,6 +194,3 @@ def _asked(plan: remediate.Plan, now: float, run: str) -> list[Entry]:
                 )
             )
     return found
-
-
-__all__ = ["ActionModule"]

@@ -391,6 +391,3 @@ class ActionModule(ControlAction):
         except ParseError as error:
             return {"failed": True, "msg": str(error)}
         return {**step.told(), "changed": False}
-
-
-__all__ = ["ActionModule"]

@@ -179,6 +179,3 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
             and not (prefix in _SHOWN and one.state == "unknown")
         )
     return found
-
-
-__all__ = ["ActionModule", "because", "causes_of", "join", "results"]

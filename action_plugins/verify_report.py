@@ -103,6 +103,3 @@ def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
     new.symlink_to(path.name)
     os.replace(new, folder / LATEST)
     return path
-
-
-__all__ = ["ActionModule", "render", "write"]
