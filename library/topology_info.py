@@ -145,6 +145,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Problem,
     ReadError,
     attempt,
+    problem_of,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
@@ -171,10 +172,8 @@ def smi_cross_check(host: Host, machine: topology.Topology) -> platform.CrossChe
         matrix = nvidia_smi_topo.read(host)
         lost = len(nvidia_smi_topo.lost(matrix, machine))
         return platform.CrossCheck(source, tuple(nvidia_smi_topo.disagreements(matrix, machine)), lost=lost)
-    except ReadError as error:
-        return platform.CrossCheck(source, problem=error.problem)
-    except ParseError as error:
-        return platform.CrossCheck(source, problem=Problem(source, str(error)))
+    except (ReadError, ParseError) as error:
+        return platform.CrossCheck(source, problem=problem_of(error, source))
 
 
 def nccl_cross_check(host: Host, machine: topology.Topology, path: str) -> platform.CrossCheck:
@@ -183,10 +182,8 @@ def nccl_cross_check(host: Host, machine: topology.Topology, path: str) -> platf
         if text is None:
             return platform.CrossCheck(path, problem=Problem(path, "does not exist"))
         return platform.CrossCheck(path, tuple(nccl_topology.disagreements(nccl_topology.parse(text), machine)))
-    except ReadError as error:
-        return platform.CrossCheck(path, problem=error.problem)
-    except ParseError as error:
-        return platform.CrossCheck(path, problem=Problem(path, str(error)))
+    except (ReadError, ParseError) as error:
+        return platform.CrossCheck(path, problem=problem_of(error, path))
 
 
 def addresses(host: Host, want: profile.Profile) -> rail_address.Addresses:
@@ -195,10 +192,8 @@ def addresses(host: Host, want: profile.Profile) -> rail_address.Addresses:
         return None
     try:
         return netdev_address.read(host)
-    except ReadError as error:
-        return error.problem
-    except ParseError as error:
-        return Problem(" ".join(netdev_address.ADDRESSES), str(error))
+    except (ReadError, ParseError) as error:
+        return problem_of(error, " ".join(netdev_address.ADDRESSES))
 
 
 SPEC = {

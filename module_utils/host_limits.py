@@ -19,7 +19,7 @@ from .change import written
 from .core import advice, mounts, systemd_files
 from .core.check import Check
 from .core.finding import Finding, printable
-from .core.host import Host, ParseError, Problem, ReadError
+from .core.host import Host, ParseError, Problem, ReadError, noted
 from .core.plan import FileChange, Plan, merge
 
 LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
@@ -177,16 +177,12 @@ def read(host: Host) -> Have:
     """Raises ReadError where the settings cannot be read."""
     problems: List[Problem] = []
     shm = None
-    try:
+    with noted(mounts.PATH, problems):
         mounted, meminfo = host.read(mounts.PATH), host.read(MEMINFO)
         if mounted is None:
             problems.append(Problem(mounts.PATH, "is not there"))
         else:
             shm = parse_shm(mounted, meminfo or "")
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(mounts.PATH, str(error)))
     daemons, unread = _daemons(host)
     return Have(
         login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),

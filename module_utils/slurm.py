@@ -15,7 +15,7 @@ from typing import List, Optional, Tuple
 
 from .core.check import Check
 from .core.finding import Finding
-from .core.host import Host, ParseError, Problem, ReadError
+from .core.host import Host, ParseError, Problem, ReadError, problem_of
 from .core.plan import Command, Plan
 
 PREFIX = "busbar: "
@@ -107,10 +107,8 @@ def read(host: Host, name: str) -> Have:
             raise ReadError("drain_slurm_node", "%r is no name of a node" % name)
         node = parse_node(host.ask(show), name)
         jobs = parse_jobs(host.ask(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
-    except ReadError as error:
-        return Have(None, problem=error.problem)
-    except ParseError as error:
-        return Have(None, problem=Problem(" ".join(show), str(error)))
+    except (ReadError, ParseError) as error:
+        return Have(None, problem=problem_of(error, " ".join(show)))
     if not jobs and any(state in _USED for state in node.states):
         jobs = ("a Slurm job that this user is not shown (the node is %s)" % "+".join(node.states),)
     return Have(node, jobs)

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.host import Host, ParseError, Problem, noted
 from . import guard
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv")
@@ -95,12 +95,8 @@ def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> B
     problems: List[Problem] = []
     unload_first: List[str] = []
     for source, ask in ((" ".join(QUERY), _processes), (CGROUPS, _slurm_jobs), (KUBELET, _pods)):
-        try:
+        with noted(source, problems):
             reasons += ask(host)
-        except ReadError as error:
-            problems.append(error.problem)
-        except ParseError as error:
-            problems.append(Problem(source, str(error)))
     if devices:
         disturbed, unread, unload_first = guard.read(host, devices, peer)
         reasons += disturbed

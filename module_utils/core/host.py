@@ -9,6 +9,7 @@ read here; what they mean is decided in the nouns beside this file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -17,7 +18,7 @@ import stat
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import orphans, redaction, trusted
 
@@ -312,14 +313,24 @@ def search_path() -> str:
     return ":".join(directory for directory in TOOL_PATH if not trusted.doubt(directory))
 
 
+@contextlib.contextmanager
+def noted(source: str, problems: List[Problem]) -> Iterator[None]:
+    """Make a Problem of what the body cannot read or understand. source: of what is not understood."""
+    try:
+        yield
+    except (ReadError, ParseError) as error:
+        problems.append(problem_of(error, source))
+
+
+def problem_of(error: Union[ReadError, ParseError], source: str) -> Problem:
+    """Return what could not be read, or what of the source could not be understood."""
+    return error.problem if isinstance(error, ReadError) else Problem(source, str(error))
+
+
 def attempt(step: Callable[[], T], source: str, problems: List[Problem]) -> Optional[T]:
     """What ``step`` gives; None plus a Problem where it could not be read or understood. source: for what was not."""
-    try:
+    with noted(source, problems):
         return step()
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(source, str(error)))
     return None
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core import locks
-from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt
+from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt, noted
 from ..machine import pci, rdma
 from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, smpquery, subnet_manager, told
 from .sweep import CA, Sweep
@@ -91,7 +91,7 @@ def parse_port(text: str) -> LocalPort:
 def local_ports(host: Host, problems: List[Problem]) -> Tuple[LocalPort, ...]:
     """Every port of every RDMA device, in natural order."""
     found: List[LocalPort] = []
-    try:
+    with noted(rdma.DEVICES, problems):
         for device in sorted(host.listdir(rdma.DEVICES), key=pci.natural_key):
             folder = "%s/%s/ports" % (rdma.DEVICES, device)
             for number in sorted(host.listdir(folder), key=pci.natural_key):
@@ -101,10 +101,6 @@ def local_ports(host: Host, problems: List[Problem]) -> Tuple[LocalPort, ...]:
                 found.append(
                     replace(parse_port("%s:%s" % (device, number)), link_layer=layer, active=state == "ACTIVE")
                 )
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(rdma.DEVICES, str(error)))
     ethernet = {one.device for one in found if one.link_layer != "InfiniBand"}
     bridges = rdma.nvswitch_bridges(host, sorted({one.device for one in found} - ethernet))
     return tuple(replace(one, of_nvswitch=one.device in bridges) for one in found)

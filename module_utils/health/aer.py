@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
-from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.host import Host, ParseError, Problem, noted
 
 FOLDER = "/sys/bus/pci/devices"
 KINDS: Mapping[str, str] = {
@@ -40,13 +40,9 @@ def read(host: Host, addresses: Iterable[str]) -> Tuple[Dict[str, Dict[str, int]
     for address in addresses:
         for kind, total in KINDS.items():
             path = "%s/%s/aer_dev_%s" % (FOLDER, address, kind)
-            try:
+            with noted(path, problems):
                 text: Optional[str] = host.read(path)
                 if text is not None:
                     counts = parse(text)
                     found.setdefault(address, {})[kind] = counts[total] if total in counts else sum(counts.values())
-            except ReadError as error:
-                problems.append(error.problem)
-            except ParseError as error:
-                problems.append(Problem(path, str(error)))
     return found, problems

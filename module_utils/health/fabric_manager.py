@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
+from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, problem_of
 from ..core.systemd_files import mask_of, unit_files, wanted_at_boot
 
 UNIT = "nvidia-fabricmanager.service"
@@ -62,10 +62,8 @@ def read(host: Host) -> FabricManager:
         # Some versions end with another code than 0 here, and print it all the same.
         done = host.run(TOOL)
         version = parse_version(done.stdout + "\n" + done.stderr)
-    except ReadError as error:
-        problem = error.problem
-    except ParseError as error:
-        problem = Problem(" ".join(TOOL), str(error))
+    except (ReadError, ParseError) as error:
+        problem = problem_of(error, " ".join(TOOL))
     return FabricManager(True, active, enabled, state, version, problem, mask)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
-from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of
 from ..core.systemd_files import mask_of, start, unit_files, wanted_at_boot
 from ..driver import nvidia_options
 from ..machine.platform import NVLINK_FABRIC
@@ -327,10 +327,8 @@ def domain_of(host: Host) -> Tuple[str, str]:
     source = " ".join(smi.COMMAND)
     try:
         gpus = smi.parse(host.ask(smi.COMMAND))
-    except ReadError as error:
-        return "", str(error)
-    except ParseError as error:
-        return "", "%s: %s" % (source, error)
+    except (ReadError, ParseError) as error:
+        return "", str(problem_of(error, source))
     pairs = {pair_of(gpu) for gpu in gpus}
     if len(pairs) == 1:
         pair = pairs.pop()

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt
+from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
 from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
@@ -89,15 +89,11 @@ def read(
     gpus: Optional[Dict[str, smi.Gpu]] = None
     speeds, errors = None, None
     if topology.gpus and topology.driver is not None:
-        try:
+        with noted(" ".join(smi.COMMAND), problems):
             gpus = _gpus(host, timeout, None if states_only else pause)
             if not states_only and _has_nvlink(topology, profile, gpus):
                 speeds = _answer(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
                 errors = _answer(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
-        except ReadError as error:
-            problems.append(error.problem)
-        except ParseError as error:
-            problems.append(Problem(" ".join(smi.COMMAND), str(error)))
     rails = {} if states_only else match(topology, profile).nics
     nics = [nic.pci for nic in rails.values()]
     modules = mlxlink.read(host, rails)
@@ -147,10 +143,8 @@ def _imex(host: Host, topology: Topology, profile: Profile, ask: bool) -> Option
 def _kept(host: Host) -> Tuple[Optional[record.Kept], Optional[Problem]]:
     try:
         return record.read(host), None
-    except ReadError as error:
-        return None, error.problem
-    except ParseError as error:
-        return None, Problem(record.FILE, str(error))
+    except (ReadError, ParseError) as error:
+        return None, problem_of(error, record.FILE)
 
 
 def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float], None]]) -> Dict[str, smi.Gpu]:
@@ -194,10 +188,8 @@ def _answer(
         return parse(said if nvlink.without(said) else done.answer())
     except ToolHung:
         raise
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(" ".join(argv), str(error)))
+    except (ReadError, ParseError) as error:
+        problems.append(problem_of(error, " ".join(argv)))
     return None
 
 

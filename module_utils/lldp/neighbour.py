@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.finding import printable
-from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
+from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt, problem_of
 from ..core.systemd_files import mask_of
 
 LLDPCLI = ("lldpcli", "-f", "json0", "show", "neighbors", "details")
@@ -92,10 +92,8 @@ def read(host: Host) -> Heard:
                 return Heard(tuple(parse(said.stdout)), command, tlvs=argv is LLDPCLI)
         except ToolMissing:
             silent.append("%s is not installed" % argv[0])
-        except ReadError as error:
-            return Heard(source=command, problem=error.problem)
-        except ParseError as error:
-            return Heard(source=command, problem=Problem(command, str(error)))
+        except (ReadError, ParseError) as error:
+            return Heard(source=command, problem=problem_of(error, command))
     mask = attempt(lambda: mask_of(host, UNIT), UNIT, []) or ""
     return Heard(silent=printable("; ".join([*silent, *(["%s is masked" % UNIT] if mask else [])])), mask=mask)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from xml.etree import ElementTree
 
-from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, ToolMissing
+from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, ToolMissing, noted
 from .pci import PciDevice, address_key, is_gpu_class, parse_address
 
 VERSION = "/proc/driver/nvidia/version"
@@ -276,13 +276,9 @@ def read(
 
 def _read_driver(host: Host, problems: List[Problem]) -> Tuple[bool, Optional[Driver]]:
     """Whether the driver is loaded, and which it is: one whose version cannot be understood is loaded too."""
-    try:
+    with noted(VERSION, problems):
         text = host.read(VERSION)
         return text is not None, None if text is None else parse_driver_version(text)
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(VERSION, str(error)))
     return True, None
 
 
@@ -296,14 +292,10 @@ def _read_information(host: Host, problems: List[Problem]) -> Dict[str, Dict[str
     found: Dict[str, Dict[str, str]] = {}
     for name in names:
         path = "%s/%s/information" % (GPUS, name)
-        try:
+        with noted(path, problems):
             address = parse_address(name)
             found[address] = {}
             found[address] = parse_information(host.read(path) or "")
-        except ReadError as error:
-            problems.append(error.problem)
-        except ParseError as error:
-            problems.append(Problem(path, str(error)))
     return found
 
 

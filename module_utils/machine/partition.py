@@ -13,7 +13,7 @@ from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Seq
 
 from ..core.check import Check
 from ..core.finding import Finding
-from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.host import Host, ParseError, Problem, ReadError, problem_of
 from .pci import natural_key, parse_decimal
 from .rdma import DEVICES
 from .topology import Nic
@@ -80,10 +80,8 @@ def _table(host: Host, path: str) -> Union[Table, Problem]:
             key = parse_key(text)
             if key:
                 table[parse_decimal(entry)] = key
-    except ReadError as error:
-        return error.problem
-    except ParseError as error:
-        return Problem(name, str(error))
+    except (ReadError, ParseError) as error:
+        return problem_of(error, name)
     return table
 
 

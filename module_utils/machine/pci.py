@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Set, Tuple, TypeVar
 
-from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.host import Host, ParseError, Problem, ReadError, noted
 
 DEVICES = "/sys/bus/pci/devices"
 
@@ -102,13 +102,9 @@ def read(host: Host) -> Tuple[Dict[str, PciDevice], Tuple[Problem, ...]]:
     if not names:
         problems.append(Problem(DEVICES, "lists no PCI device"))
     for name in names:
-        try:
+        with noted(DEVICES, problems):
             address = parse_address(name)
             found[address] = _identify(host, address, problems)
-        except ParseError as error:
-            problems.append(Problem(DEVICES, str(error)))
-        except ReadError as error:
-            problems.append(error.problem)
     wanted = _wanted(found)
     linked = {address: _with_link(host, device, problems) for address, device in found.items() if address in wanted}
     unread = {problem.source for problem in problems}

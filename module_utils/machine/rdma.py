@@ -16,7 +16,7 @@ from functools import partial
 from ipaddress import IPv6Address
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of
 from ..core.number import whole
 from .pci import natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
 
@@ -186,10 +186,8 @@ def read_mtus(host: Host) -> Mtus:
         return Problem(name, "is not installed; install ibverbs-utils (libibverbs-utils on EL)")
     try:
         return parse_devinfo(host.ask(DEVINFO))
-    except ReadError as error:
-        return error.problem
-    except ParseError as error:
-        return Problem(name, str(error))
+    except (ReadError, ParseError) as error:
+        return problem_of(error, name)
 
 
 def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:
