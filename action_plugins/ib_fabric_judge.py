@@ -19,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     fabric_judge,
     fabric_record,
     fabric_run,
+    results_folder,
     work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Plan
@@ -155,10 +156,8 @@ class Run:
             return
         try:
             self.folder = str(fabric_record.write(self.path, record))
-        except OSError as error:
-            self.problem = f"{error.filename}: {error.strerror}"
-        except ParseError as error:
-            self.problem = str(error)
+        except (OSError, ParseError) as error:
+            self.problem = results_folder.reason(error)
 
     def _record(self) -> Finding:
         where = str(fabric_record.folder(self.path)) if self.path else SOURCE

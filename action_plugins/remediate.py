@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     nodeset,
     remediate,
     remediate_judge,
+    results_folder,
     work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
@@ -48,10 +49,8 @@ class ActionModule(FleetAction):
         try:
             phase = self._read if given["phase"] == "read" else self._plan
             return {**phase(given, variables), "changed": False}
-        except OSError as error:
-            return {"failed": True, "msg": f"{error.filename}: {error.strerror}"}
-        except ParseError as error:
-            return {"failed": True, "msg": str(error)}
+        except (OSError, ParseError) as error:
+            return {"failed": True, "msg": results_folder.reason(error)}
 
     def _read(self, arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
         inventory = [str(host) for host in variables["groups"].get(findings_file.GROUP) or []]

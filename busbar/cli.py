@@ -155,29 +155,20 @@ def _profile(command: _Parser) -> None:
     action.set_defaults(run=lambda a: profile.capture(a.host, a.inventory, a.output))
 
 
-def _of(module: str) -> Fill:
-    """The function ``add`` of a module."""
-    return lambda command: importlib.import_module(f".{module}", __package__).add(command)
-
-
-def _drift(command: _Parser) -> None:
-    from .drift import command as drift
-
-    drift.add_drift(command)
-
-
-def _report(command: _Parser) -> None:
-    from .drift import command as drift
-
-    drift.add_report(command)
+def _of(module: str, name: str = "add") -> Fill:
+    """Return the function of a module that adds the arguments."""
+    return lambda command: getattr(importlib.import_module(f".{module}", __package__), name)(command)
 
 
 # Command -> what it is for, and what adds its arguments.
 _COMMANDS: dict[str, tuple[str, Fill]] = {
     "lint": ("say what NCCL would make of an nccl.conf or a job script", _lint),
     "diagnose": ("what happened to a job, out of its NCCL_DEBUG output", _diagnose),
-    "drift": ("what differs from the intent tonight, and since when; changes nothing", _drift),
-    "report": ("a past run of drift, in any form", _report),
+    "drift": (
+        "what differs from the intent tonight, and since when; changes nothing",
+        _of("drift.command", "add_drift"),
+    ),
+    "report": ("a past run of drift, in any form", _of("drift.command", "add_report")),
     "hang": (
         "which rank a running NCCL job waits for, and what to keep before it is killed; changes nothing",
         _of("hang"),

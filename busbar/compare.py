@@ -47,14 +47,18 @@ def _percent(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Here, so that the other commands start without them."""
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import measured, results_compare, sharp_judge, terminal
+    from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+        measured,
+        results_compare,
+        results_folder,
+        sharp_judge,
+        terminal,
+    )
 
     try:
         before, after = measured.load(arguments.before), measured.load(arguments.after)
-    except ParseError as error:
-        return complain("compare", str(error))
-    except OSError as error:
-        return complain("compare", f"{error.filename}: {error.strerror}")
+    except (OSError, ParseError) as error:
+        return complain("compare", results_folder.reason(error))
     found = results_compare.compare(before, after, arguments.noise, arguments.across_versions)
     sharp = _sharp(arguments.before, arguments.after)
     if arguments.json:

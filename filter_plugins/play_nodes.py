@@ -14,14 +14,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, suite
 NOBODY = ["!all"]
 
 
-def _verify(of_host: Mapping[str, Any]) -> bool:
+def _wants(of_host: Mapping[str, Any], what: str) -> bool:
+    """Return whether the inventory wants it, by the intent or by what the audit has heard."""
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
-    return bool(values.get("busbar_verify", work.answer(of_host).get("verify")))
-
-
-def _sharp(of_host: Mapping[str, Any]) -> bool:
-    values = (of_host.get("busbar_intent") or {}).get("values") or {}
-    return bool(values.get("busbar_sharp", work.answer(of_host).get("sharp")))
+    return bool(values.get(f"busbar_{what}", work.answer(of_host).get(what)))
 
 
 def _scope(of_host: Mapping[str, Any]) -> str:
@@ -36,8 +32,8 @@ PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "provision": lambda of_host: work.has_play("provision", of_host),
     "reboot": lambda of_host: reboot.turn(of_host) == "reboot",
     "give_back": lambda of_host: reboot.turn(of_host) == "give_back",
-    "sharp": _sharp,
-    "verify": _verify,
+    "sharp": lambda of_host: _wants(of_host, "sharp"),
+    "verify": lambda of_host: _wants(of_host, "verify"),
     "benchmark": lambda of_host: work.due(suite.BENCHMARK, of_host),
     # Whoever gave no answer may be one of them, and is to be named where others are measured.
     "cluster": lambda of_host: _scope(of_host) != "node",

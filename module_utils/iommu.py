@@ -93,9 +93,7 @@ def parse_cpu(text: str) -> str:
 
 def read(host: Host) -> State:
     """Raises ReadError and ParseError where not even the CPU is known."""
-    text = host.read(virtualization.CPUINFO)
-    if text is None:
-        raise ReadError(virtualization.CPUINFO, "is not there")
+    text = host.require(virtualization.CPUINFO)
     machine, problems = virtualization.read(host)
     # What else cannot be read of a PCI device is for others to say.
     devices, _unread = pci.read(host)

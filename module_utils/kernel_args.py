@@ -108,9 +108,7 @@ class Boot:
 
 def read(host: Host) -> Boot:
     """Raises ReadError and ParseError."""
-    active = host.read(ACTIVE)
-    if active is None:
-        raise ReadError(ACTIVE, "is not there")
+    active = host.require(ACTIVE)
     stored = host.read_system(KERNEL_CMDLINE)
     if host.has("grubby") and any(name.endswith(".conf") for name in host.listdir_system(BLS_ENTRIES)):
         entries, scope = _bls_entries(host)

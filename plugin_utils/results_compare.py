@@ -20,7 +20,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
 
@@ -347,10 +347,8 @@ def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | 
         if not after.runs or not path.exists():
             return "", None
         before = load(path)
-    except OSError as error:
-        return f"not compared with the last results: {error.filename}: {error.strerror}", None
-    except ParseError as error:
-        return f"not compared with the last results: {error}", None
+    except (OSError, ParseError) as error:
+        return f"not compared with the last results: {results_folder.reason(error)}", None
     # Of a fleet, what is measured anew may be one node; and the last results may be of pairs, and these of the cluster.
     hosts, scopes = {host for run in after.runs for host in run.hosts}, {run.scope for run in after.runs}
     kept = tuple(run for run in before.runs if run.scope in scopes and hosts & {*run.hosts})

@@ -179,10 +179,7 @@ def _peer(ways: Ways, peer: Sequence[str]) -> List[str]:
 def _mounts(host: Host, ways: Ways) -> List[str]:
     """Only mounts that name their server's address: what else uses RDMA shows as a process or a module."""
     reasons = []
-    text = host.read(mounts.PATH)
-    if text is None:
-        raise ReadError(mounts.PATH, "is not there")
-    for mount in mounts.parse(text):
+    for mount in mounts.parse(host.require(mounts.PATH)):
         servers = []
         if mount.kind == "lustre":
             servers = _LUSTRE_NID.findall(mount.source)

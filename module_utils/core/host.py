@@ -127,6 +127,13 @@ class Host:
             raise ReadError(path, "is empty")
         return text
 
+    def require(self, path: str) -> str:
+        """Return the text of a file below the hardware root. Raises ReadError also where there is none."""
+        text = self.read(path)
+        if text is None:
+            raise ReadError(path, "is not there")
+        return text
+
     def listdir(self, path: str) -> List[str]:
         """Sorted names in a directory below the hardware root; [] where there is none."""
         return _listdir(self.hardware(path), path)

@@ -50,13 +50,7 @@ def open_file(path: str, folder: Optional[int] = None) -> int:
     folder: descriptor of the directory that ``path`` begins in.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600, dir_fd=folder)
-    try:
-        _own(descriptor, path, 0o600)
-    except (ReadError, OSError):
-        os.close(descriptor)
-        raise
-    return descriptor
+    return _ours(os.open(path, flags, 0o600, dir_fd=folder), path, 0o600)
 
 
 def take(descriptor: int, patience: float = 0.0) -> None:
@@ -80,19 +74,18 @@ def _folder(host: Host) -> int:
         raise ReadError(FOLDER, "is no place for a lock: %s" % doubt)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return _ours(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), FOLDER, 0o700)
+
+
+def _ours(descriptor: int, path: str, mode: int) -> int:
+    """Ours, and of that mode: earlier releases left it open to others. Closes it where it raises ReadError, OSError."""
     try:
-        _own(descriptor, FOLDER, 0o700)
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            raise ReadError(path, "belongs to %s: look who made it, then remove it" % trusted.user(found.st_uid))
+        if found.st_mode & 0o7777 != mode:
+            os.fchmod(descriptor, mode)
     except (ReadError, OSError):
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _own(descriptor: int, path: str, mode: int) -> None:
-    """Ours, and of that mode: earlier releases left it open to others. Raises ReadError, OSError."""
-    found = os.fstat(descriptor)
-    if found.st_uid != os.geteuid():
-        raise ReadError(path, "belongs to %s: look who made it, then remove it" % trusted.user(found.st_uid))
-    if found.st_mode & 0o7777 != mode:
-        os.fchmod(descriptor, mode)

@@ -62,8 +62,8 @@ def read(host: Host) -> Depends:
     """All that does not depend on which program is run. What cannot be read is in it as ``unknown: REASON``."""
     return {
         DRIVER: {"": _value(partial(_driver, host))},
-        KERNEL: {"": _value(partial(_text, host, _RELEASE))},
-        ARGUMENTS: _part(lambda: _arguments(_text(host, _CMDLINE))),
+        KERNEL: {"": _value(partial(host.require, _RELEASE))},
+        ARGUMENTS: _part(lambda: _arguments(host.require(_CMDLINE))),
         FIRMWARE: _part(lambda: _firmware(host)),
         GPUS: _part(lambda: _gpus(host)),
     }
@@ -160,16 +160,9 @@ def _value(look: Callable[[], str]) -> str:
     return _part(lambda: {"": look()})[""]
 
 
-def _text(host: Host, path: str) -> str:
-    text = host.read(path)
-    if text is None:
-        raise ReadError(path, "is not there")
-    return text
-
-
 def _driver(host: Host) -> str:
     try:
-        driver = gpu.parse_driver_version(_text(host, gpu.VERSION))
+        driver = gpu.parse_driver_version(host.require(gpu.VERSION))
     except ParseError as error:
         raise ReadError(gpu.VERSION, str(error)) from error
     return driver.version + (" (open kernel module)" if driver.open_kernel_module else "")
@@ -201,7 +194,7 @@ def _firmware(host: Host) -> Dict[str, str]:
             address = parse_address(device.rsplit("/", 1)[-1])
         except ParseError:
             continue  # a subfunction, which is a part of a NIC
-        found[address] = _value(partial(_text, host, path + "/fw_ver"))
+        found[address] = _value(partial(host.require, path + "/fw_ver"))
     return found
 
 
@@ -211,7 +204,7 @@ def _gpus(host: Host) -> Dict[str, str]:
 
 
 def _ids(host: Host, path: str) -> str:
-    return ":".join(_text(host, "%s/%s" % (path, name)) for name in ("vendor", "device"))
+    return ":".join(host.require("%s/%s" % (path, name)) for name in ("vendor", "device"))
 
 
 def _conf(host: Host, environment: Mapping[str, str]) -> Dict[str, str]:

@@ -98,10 +98,7 @@ def _or_unread(source: str, fix: str = "") -> Iterator[None]:
 
 def _number(host: Host, path: str) -> int:
     """Raises ParseError, and ReadError also where there is no such file."""
-    text = host.read(path)
-    if text is None:
-        raise ReadError(path, "is not there")
-    return parse_decimal(text)
+    return parse_decimal(host.require(path))
 
 
 # -- DCBX and global pause -------------------------------------------------------------------------------------------
