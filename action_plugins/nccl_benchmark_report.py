@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +28,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Fleet
 display = Display()
 
 FORMAT = 1
+# Hosts whose name can name a file.
+_PLAIN = r"(?!\.)[\w.:@+-]{1,100}"
 
 
 class ActionModule(FleetAction):
@@ -94,14 +94,9 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
                 "findings": of_host["findings"],
                 "passed": of_host["passed"],
             }
-            results_folder.put(folder / f"{file_name(host)}.json", json.dumps(data, indent=1, sort_keys=True))
+            name = results_folder.file_name(host, _PLAIN)
+            results_folder.put(folder / f"{name}.json", json.dumps(data, indent=1, sort_keys=True))
     return folder
-
-
-def file_name(host: str) -> str:
-    """Return the host's name, as it is where it can name a file, and else with what keeps it from being another's."""
-    plain = re.sub(r"[^\w.:@+-]", "_", host).lstrip(".")[:100]
-    return plain if plain == host else f"{plain}-{hashlib.sha256(host.encode()).hexdigest()[:8]}"
 
 
 def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:

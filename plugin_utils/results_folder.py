@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -46,6 +47,14 @@ def new(parent: Path, now: float) -> Iterator[Path]:
         link = folder / ".latest"
         link.symlink_to(folder.name)
         os.replace(link, parent / "latest")
+
+
+def file_name(host: str, plain: str = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}") -> str:
+    """Return a name for a file that is the host's alone. plain: pattern of the hosts that name it as they are."""
+    if re.fullmatch(plain, host):
+        return host
+    readable = re.sub("[^A-Za-z0-9_-]", "_", host)[:60].lstrip("_-") or "host"
+    return f"{readable}-{hashlib.sha256(host.encode()).hexdigest()[:12]}"
 
 
 def refuse_planted(path: Path) -> None:

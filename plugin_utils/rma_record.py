@@ -7,10 +7,8 @@ One JSON file for each time, ``rma/HOST-TIME.json`` below ``nccl_benchmark_resul
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -23,15 +21,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import En
 
 FORMAT = 1
 FOLDER = "rma"
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-def safe(host: str) -> str:
-    """A name for a file that is the host's alone, whatever an inventory calls the host."""
-    if _PLAIN.fullmatch(host):
-        return host
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", host)[:60]
-    return "%s-%s" % (plain.lstrip("_-") or "host", hashlib.sha256(host.encode()).hexdigest()[:12])
 
 
 def record(
@@ -76,7 +65,9 @@ def write(results: str | Path, data: Mapping[str, Any]) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(data["at"]))
     text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False)
     for number in range(1000):
-        path = folder / (f"{safe(str(data['host']))}-{stamp}" + (f"-{number}" if number else "") + ".json")
+        path = folder / (
+            f"{results_folder.file_name(str(data['host']))}-{stamp}" + (f"-{number}" if number else "") + ".json"
+        )
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileExistsError:

@@ -18,7 +18,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, identity
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, rma_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder, rma_record
 
 from . import health, html
 from .beside import Beside, moment
@@ -56,7 +56,7 @@ class Device:
 
     @property
     def file(self) -> str:
-        return f"{rma_record.safe(self.host)}-{re.sub('[^A-Za-z0-9]', '-', self.pci)}.html"
+        return f"{results_folder.file_name(self.host)}-{re.sub('[^A-Za-z0-9]', '-', self.pci)}.html"
 
 
 def wrong(data: Mapping[str, Any]) -> list[Device]:
@@ -145,7 +145,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def _record(device: Device, beside: Beside) -> tuple[Mapping[str, Any] | None, str]:
     """The hardware of the newest record that remediation has kept of the node, and when that was."""
     folder = beside.results / rma_record.FOLDER
-    name = re.compile(re.escape(rma_record.safe(device.host)) + r"-([0-9]{8}T[0-9]{6}Z)(-[0-9]+)?\.json")
+    name = re.compile(re.escape(results_folder.file_name(device.host)) + r"-([0-9]{8}T[0-9]{6}Z)(-[0-9]+)?\.json")
     try:
         names = sorted(entry for entry in os.listdir(folder) if name.fullmatch(entry))
     except OSError:

@@ -345,10 +345,8 @@ def read_each(host: Host, paths: Sequence[str], problems: List[Problem]) -> Dict
     """Path -> text of files below the system root, None where there is none; what cannot be read is a Problem only."""
     found: Dict[str, Optional[str]] = {}
     for path in paths:
-        try:
+        with noted(path, problems):
             found[path] = host.read_system(path)
-        except ReadError as error:
-            problems.append(error.problem)
     return found
 
 

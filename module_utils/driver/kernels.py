@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from ..core.host import Host, Problem, ReadError, ToolMissing, attempt
+from ..core.host import Host, Problem, ToolMissing, attempt, noted
 from ..machine.pci import parse_text, read_value
 
 RELEASE = "/proc/sys/kernel/osrelease"
@@ -57,7 +57,7 @@ def read(host: Host, problems: List[Problem]) -> Kernels:
     running = read_running(host, problems)
     installed: List[str] = []
     headers: List[str] = []
-    try:
+    with noted(MODULES, problems):
         for release in host.listdir_system(MODULES):
             folder = "%s/%s" % (MODULES, release)
             # A removed kernel leaves what DKMS has built for it.
@@ -65,8 +65,6 @@ def read(host: Host, problems: List[Problem]) -> Kernels:
             if release == running or any(host.mode_system(path) is not None for path in images):
                 installed.append(release)
                 headers += [release] if host.listdir_system(folder + "/build") else []
-    except ReadError as error:
-        problems.append(error.problem)
     default = attempt(lambda: _default(host, installed), " ".join(_GRUBBY), problems)
     return Kernels(running, tuple(installed), default, tuple(headers))
 

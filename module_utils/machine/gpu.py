@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from xml.etree import ElementTree
 
-from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, ToolMissing, noted
+from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, ToolMissing, attempt, noted
 from .pci import PciDevice, address_key, is_gpu_class, parse_address
 
 VERSION = "/proc/driver/nvidia/version"
@@ -284,13 +284,8 @@ def _read_driver(host: Host, problems: List[Problem]) -> Tuple[bool, Optional[Dr
 
 def _read_information(host: Host, problems: List[Problem]) -> Dict[str, Dict[str, str]]:
     """The information file of each GPU that the driver has, by address; {} for one that cannot be read."""
-    try:
-        names = host.listdir(GPUS)
-    except ReadError as error:
-        problems.append(error.problem)
-        return {}
     found: Dict[str, Dict[str, str]] = {}
-    for name in names:
+    for name in attempt(lambda: host.listdir(GPUS), GPUS, problems) or []:
         path = "%s/%s/information" % (GPUS, name)
         with noted(path, problems):
             address = parse_address(name)

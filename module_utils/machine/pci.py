@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Set, Tuple, TypeVar
 
-from ..core.host import Host, ParseError, Problem, ReadError, noted
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted
 
 DEVICES = "/sys/bus/pci/devices"
 
@@ -306,9 +306,5 @@ def _parse_width(text: str) -> int:
 
 def _link_name(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
     """Last part of where a link leads: the name of a driver, the address of a physical function."""
-    try:
-        target = host.realpath(path)
-    except ReadError as error:
-        problems.append(error.problem)
-        return None
+    target = attempt(lambda: host.realpath(path), path, problems)
     return target.rsplit("/", 1)[-1] if target is not None else None

@@ -17,6 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     remediate,
     remediate_judge,
     remediate_report,
+    results_folder,
     rma_record,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
@@ -371,7 +372,7 @@ def test_no_name_of_a_host_leads_out_of_the_folder(tmp_path: Path, name: str) ->
     assert path.parent == tmp_path / "rma"
     assert path.name.isascii()
     assert not path.name.startswith(".")
-    assert rma_record.safe(name) != rma_record.safe(name + "_")
+    assert results_folder.file_name(name) != results_folder.file_name(name + "_")
     assert (path.stat().st_mode & 0o777, json.loads(path.read_text())) == (0o600, data)
     assert rma_record.write(tmp_path, data) != path
 
