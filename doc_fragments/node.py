@@ -85,6 +85,13 @@ attributes:
     description: There is nothing to show.
 """
 
+    NO_DIFF = r"""
+attributes:
+  diff_mode:
+    support: none
+    description: There is nothing to show.
+"""
+
     CHANGES = r"""
 attributes:
   check_mode:

@@ -16,9 +16,6 @@ attributes:
   check_mode:
     support: full
     description: Runs nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   run:
     description: Check the node first, as the stage C(command).
@@ -26,6 +23,7 @@ options:
     default: false
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

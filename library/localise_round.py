@@ -22,9 +22,6 @@ attributes:
   check_mode:
     support: full
     description: Nothing is measured. The last record is judged, and its age.
-  diff_mode:
-    support: none
-    description: A measurement has no difference to show.
 options:
   path:
     description: Directory on the control node, of which C(localise) takes the record; empty - none is kept.
@@ -34,6 +31,8 @@ options:
     description: How old the last record may be in check mode.
     type: float
     default: 30
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -18,14 +18,13 @@ attributes:
   check_mode:
     support: full
     description: Prints the table of the stored results; writes nothing.
-  diff_mode:
-    support: none
-    description: A report has no difference to show.
 options:
   path:
     description: Directory on the control node that takes a directory for each run. Empty for none.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

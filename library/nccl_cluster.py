@@ -17,14 +17,13 @@ attributes:
   check_mode:
     support: full
     description: Nothing was measured. Each host gets what its last record says, and nothing is written.
-  diff_mode:
-    support: none
-    description: A measurement has no difference to show.
 options:
   path:
     description: Directory on the control node, of which C(cluster) takes the record; empty - none is kept.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -17,9 +17,8 @@ attributes:
   check_mode:
     support: full
     description: Plans only, and says what would be run.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -16,9 +16,6 @@ attributes:
   check_mode:
     support: full
     description: Writes nothing.
-  diff_mode:
-    support: none
-    description: A measurement has no difference to show.
 options:
   scope:
     description: What is asked for; with V(node) nothing is.
@@ -35,6 +32,7 @@ options:
     default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -27,9 +27,6 @@ attributes:
   check_mode:
     support: full
     description: Runs nothing and returns what it would run, and why; judges O(stored_result) where that is given.
-  diff_mode:
-    support: none
-    description: A measurement has no difference to show.
 options:
   binary:
     description: Absolute path of the program, for example C(/opt/nccl-tests/build/all_reduce_perf).
@@ -165,6 +162,7 @@ options:
     default: 5
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -15,9 +15,6 @@ attributes:
   check_mode:
     support: full
     description: Fetches nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   src:
     description: File on the node.
@@ -27,6 +24,8 @@ options:
     description: File on the control node.
     type: path
     required: true
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

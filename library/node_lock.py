@@ -18,9 +18,6 @@ attributes:
   check_mode:
     support: full
     description: Reads the lock and takes nothing.
-  diff_mode:
-    support: none
-    description: A lock is no setting.
 options:
   state:
     description: V(held) takes it, V(released) gives it back if this run has it.
@@ -45,6 +42,7 @@ options:
     default: ""
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -21,9 +21,6 @@ attributes:
   check_mode:
     support: full
     description: Runs nothing and returns what it would run; judges the last result of each rail and role, and its age.
-  diff_mode:
-    support: none
-    description: A measurement has no difference to show.
 options:
   sessions:
     description:
@@ -84,6 +81,7 @@ options:
     default: true
 extends_documentation_fragment:
   - busbar.fabric.node
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -16,14 +16,13 @@ attributes:
   check_mode:
     support: full
     description: Plans only. Nodes in use are paired, too, for check mode judges last results and tests nobody.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
 options:
   rounds:
     description: Partners of each host; in an odd number of hosts one round more, so that all have one.
     type: int
     default: 1
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -17,9 +17,6 @@ attributes:
   check_mode:
     support: full
     description: Decides the same; the role does not reboot then.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   busy:
     description: What M(busbar.fabric.busy_info) returned for the host; nothing is rebooted without it.
@@ -30,6 +27,8 @@ options:
   done:
     description: What M(ansible.builtin.reboot) returned; then it is judged, and not decided.
     type: dict
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

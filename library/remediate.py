@@ -17,9 +17,6 @@ attributes:
   check_mode:
     support: full
     description: Plans the same, and writes nothing into the action log.
-  diff_mode:
-    support: none
-    description: A plan has no difference to show.
 options:
   phase:
     description: V(read) the files, or V(plan) once their hosts were asked.
@@ -40,6 +37,8 @@ options:
     type: list
     elements: raw
     default: [1, "10%"]
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -16,9 +16,6 @@ attributes:
   check_mode:
     support: full
     description: Nothing is written, since nothing is done.
-  diff_mode:
-    support: none
-    description: There is nothing to show.
 options:
   phase:
     description:
@@ -82,6 +79,8 @@ options:
     description: What M(busbar.fabric.rma_info) returned.
     type: dict
     default: {}
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""

@@ -15,14 +15,13 @@ attributes:
   check_mode:
     support: full
     description: Prints the stored results; writes nothing.
-  diff_mode:
-    support: none
-    description: A report has no difference to show.
 options:
   path:
     description: Directory on the control node for a file of each run and the link C(latest.json); empty for none.
     type: path
     default: ""
+extends_documentation_fragment:
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""
