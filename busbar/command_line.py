@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What commands have in common: options that are numbers, packages that have to be there, and how a failure is told."""
+"""Serve all commands: options that are numbers, packages that they need, and the message of a failure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The frame of the actions that work on the control node: checked options in, a result out, no connection."""
+"""Frame the actions that work on the control node: checked options in, a result out, no connection."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def valid(action: Any, module: str, ask: Callable[[], Mapping[str, Any]], backgr
 
 
 def asked(action: Any, module: str, arguments: Mapping[str, object], variables: object) -> dict[str, Any]:
-    """Return what the suite's module has answered to an action plugin that gives it arguments of its own."""
+    """Return what a module of the suite answers to an action plugin that gives it these arguments."""
     run = functools.partial(action._execute_module, f"busbar.fabric.{module}", arguments, task_vars=variables)
     return valid(action, module, run)
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the records of runs have in common: one JSON file each, in a directory of its own below all results.
+"""Keep records of runs: each is one JSON file, alone in a directory below all results.
 
 What they hold comes from nodes: it is typed and sized before it is believed.
 """
@@ -34,11 +34,11 @@ class RecordFile(Generic[Record]):
     format: int = 1
 
     def folder(self, results: str | Path) -> Path:
-        """Where the records lie below ``nccl_benchmark_results_path``."""
+        """Return the directory of the records below ``nccl_benchmark_results_path``."""
         return Path(results) / self.kind
 
     def from_dict(self, data: Any) -> Record:
-        """The Record that ``to_dict`` was called on. Raises ParseError that names the place and what is wrong there."""
+        """Return the record of plain data. Raises ParseError that names the place and what is wrong there."""
         try:
             if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > self.format:
                 raise ParseError(
@@ -49,28 +49,28 @@ class RecordFile(Generic[Record]):
             raise ParseError(printable(str(error)[:500])) from None
 
     def parse(self, content: bytes) -> Record:
-        """The record in a file's content. Raises ParseError."""
+        """Return the record in a file's content. Raises ParseError."""
         try:
             return self.from_dict(answer.read(content.decode(), self.limit))
         except ValueError as error:
             raise ParseError(str(error)) from None
 
     def load(self, file: Path) -> Record:
-        """Raises OSError; ParseError that names the file where it is no record."""
+        """Return a file's record. Raises OSError; ParseError that names the file where it is no record."""
         try:
             return self.parse(results_folder.content(file, self.limit))
         except ParseError as error:
             raise ParseError(f"{file}: {error}") from None
 
     def read(self, path: str | Path) -> Record:
-        """The record of a file, of a run's directory, or the latest one below nccl_benchmark_results_path.
+        """Return the record of a file, of a run's directory, or the latest one below nccl_benchmark_results_path.
 
         Raises OSError, FileNotFoundError where there is none; ParseError that names the file where it is no record.
         """
         return self.load(results_folder.latest(Path(path), self.kind, self.name))
 
     def text(self, data: Mapping[str, Any], advice: str) -> str:
-        """Of the file. advice: what to do about a record that is too large. Raises ParseError for such a one."""
+        """Return the file's text. advice: what to do where it is too large. Raises ParseError then."""
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
         if len(text) >= self.limit:
             raise ParseError(f"the record has more than {self.limit >> 20} MiB{advice}")
@@ -78,5 +78,5 @@ class RecordFile(Generic[Record]):
 
 
 def shortened(text: str) -> str:
-    """Text that is no longer than a record takes, and commands no terminal."""
+    """Return the text no longer than a record takes it, and without commands to a terminal."""
     return printable(text[: answer.LINE])[: answer.LINE]
