@@ -15,7 +15,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
 from ..core.plan import Plan, merge
-from ..core.systemd_files import UNITS
+from ..core.systemd_files import UNITS, wanted_at_boot
 from ..machine import pci
 from . import unit
 from .boot import Intent
@@ -28,13 +28,14 @@ BOOT_SETTER = Check(
     why="which of two programs sets a port last is chance; the port may have other values after each boot",
     aspect="persisted",
 )
-"Does nothing of others (scripts, units, udev, cron) set PFC, trust, pause or ToS at boot to something else"
+"Do no scripts, units, rules of udev or cron of others set PFC, trust, DSCPs, ECN, pause or ToS at boot otherwise"
 
 Line = Tuple[str, int, str]
 _FILES = ("/etc/rc.local", "/etc/rc.d/rc.local", "/etc/infiniband/post-start-hook.sh")
 _FOLDERS = (
     *("/etc/NetworkManager/dispatcher.d", "/etc/NetworkManager/dispatcher.d/pre-up.d", "/etc/network/if-up.d"),
     *("/etc/network/if-pre-up.d", "/etc/networkd-dispatcher/routable.d", "/etc/networkd-dispatcher/configured.d"),
+    "/usr/lib/NetworkManager/dispatcher.d",
 )
 DRIVER = "mlx5_core"
 _PATH = re.compile(r"/(?!usr/s?bin/|s?bin/)[^\s\"';|&]+")
@@ -88,33 +89,58 @@ def _lines(host: Host, path: str, unread: List[Problem]) -> List[Line]:
     if not host.is_file_system(path):
         return []  # a folder, or a device
     text = attempt(lambda: host.read_system(path, errors="replace"), path, unread) or ""
-    return [(path, number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
+    lines = enumerate(text.split("\n"), 1)
+    return [(path, number, line.strip()) for number, line in lines if line.strip()[:1] not in ("", "#")]
 
 
 _OPTIONS = {
     "mlnx_qos": {"-i": "port", "--interface": "port", "-f": "pfc", "--pfc": "pfc", "--trust": "trust"},
     "cma_roce_tos": {"-d": "port", "-t": "tos"},
     "ethtool": {"-A": "port", "--pause": "port", "rx": "pause", "tx": "pause"},
+    "dcb": {"dev": "port"},
 }
+_OPTIONS["mlnx_qos"].update({"-F": "pfc", "--specific_pfc": "pfc", "--dscp2prio": "map"})
+# What a shell writes into a file of a port's interface or of its RDMA device.
+_WRITE = re.compile(
+    r"echo\s+(?:-n\s+)?[\"']?([-\w$]+)[\"']?\s*>+\s*[\"']?/sys/(?:class|kernel/config)/\w+/([^/\s]+)"
+    r"/(?:ecn/roce_[nr]p/enable|tc|ports)/(\d)(?:/(?:default_roce_)?(tos|traffic_class))?(?![/\w])"
+)
 
 
 def _options(line: str) -> Dict[str, str]:
-    """Return what a line that runs one of the tools sets; nothing of another line."""
-    words = re.split(r"[\s=\"';|&]+", line) if not line.startswith("#") else []
+    """Return what a line sets that runs one of the tools, or writes into sysfs; nothing of another line."""
+    for value, port, priority, name in _WRITE.findall(line)[:1]:
+        return {"port": port, name or "ecn of priority " + priority: value}
+    words = re.split(r"[\s=\"';|&]+", line)
     names = [word.rpartition("/")[2] for word in words]
     known = next((_OPTIONS[name] for name in names if name in _OPTIONS), {})
     # Of pause either direction is enough: "on" comes after "off".
-    return dict(sorted((known[option], value) for option, value in zip(words, words[1:]) if option in known))
+    found = dict(sorted((known[option], value) for option, value in zip(words, words[1:]) if option in known))
+    pairs = dict(re.findall(r"\b(\d+|all)[:,](\w+)", line if "dcb" in names else found.pop("map", "")))
+    if "prio-pfc" in words:
+        bits = [pairs.get(str(number), pairs.get("all", "x")) for number in range(8)]
+        found["pfc"] = ",".join({"on": "1", "off": "0"}.get(bit, bit) for bit in bits)
+    else:
+        found.update(("priority of DSCP " + dscp, "none" if " del" in line else to) for dscp, to in pairs.items())
+    return found
+
+
+def _wanted(want: Want, name: str, value: str) -> Optional[str]:
+    """Return what a line has to set; None where it may set this value."""
+    chain = want.chain
+    if name == "pfc" and chain.pfc is not None:
+        bits = [str(int(number in chain.pfc)) for number in range(8)]
+        return None if all(one in (bit, "x") for one, bit in zip(value.split(","), bits)) else ",".join(bits)
+    expected: Dict[str, object] = {"priority of DSCP %d" % dscp: one for dscp, one in chain.dscp2prio.items()}
+    expected.update({"ecn of priority %d" % priority: 1 for priority in chain.ecn}, trust=chain.trust, tos=chain.tos)
+    expected.update(traffic_class=chain.traffic_class, pause="off" if want.pause_off else None)
+    return None if expected.get(name) in (None, "") or str(expected[name]) == value else str(expected[name])
 
 
 def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
     """Judge the lines that a boot runs. Raises ReadError."""
-    chain = wanted.chain
-    pfc = None if chain.pfc is None else ",".join(str(int(number in chain.pfc)) for number in range(8))
-    expected = {"pfc": pfc, "trust": chain.trust or None, "tos": None if chain.tos is None else str(chain.tos)}
-    expected["pause"] = "off" if wanted.pause_off else None
     names = {name for port in ports for name in (port.netdev, port.rdma) if name}
-    if not names or not any(expected.values()):
+    if not names or wanted == Want():
         return []
     found: Dict[str, Finding] = {}
     unread: List[Problem] = []
@@ -124,8 +150,8 @@ def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
         if port not in names and "$" not in port:
             continue
         for name, value in options.items():
-            want = expected.get(name)
-            if want is not None and value != want:
+            want = _wanted(wanted, name, value)
+            if want is not None:
                 state = "unknown" if "$" in value else "not_owned"
                 place = "line %d of %s" % (number, path) if number else "the command %.60r from %s" % (text, path)
                 fix = "remove %s, or write %s there" % (place, want)
@@ -163,12 +189,9 @@ def overrides(host: Host, intent: Optional[Intent]) -> Plan:
 def _lldpad(host: Host) -> List[Finding]:
     """Judge whether the boot starts lldpad; that it runs now is the live finding."""
     lldpad = effective_unit.read(host, "lldpad.service")
-    starts = bool(lldpad.path) and not lldpad.masked and effective_unit.wanted(host, lldpad.name)
-    have = (
-        "enabled: it takes the ports over at boot"
-        if starts
-        else effective_unit.idle(host, lldpad.name) or "nothing starts it at boot"
-    )
+    starts = bool(lldpad.path) and wanted_at_boot(host, lldpad.name)
+    have = effective_unit.idle(host, lldpad.name) or "nothing starts it at boot"
+    have = "enabled: it takes the ports over at boot" if starts else have
     fix = "systemctl disable --now lldpad.service lldpad.socket"
     state = "not_owned" if starts else "ok"
     return [DCBX.judge("lldpad", state, "not started at boot", have, lldpad.path or UNITS[0], fix, aspect="persisted")]

@@ -29,7 +29,7 @@ def host(root: Path, files: dict[str, str]) -> Host:
     (root / f"sys/bus/pci/devices/{PCI}/net/ens1").mkdir(parents=True)
     put(root, "/proc/cmdline", "ro quiet iommu=pt\n")
     put_all(root, files)
-    for path in (root / "etc").rglob("*.sh"):
+    for path in root.rglob("*.sh"):
         path.chmod(0o755)
     return Host(str(root), str(root))
 
@@ -125,6 +125,7 @@ def test_a_later_rule_that_takes_ours_back_is_found(tmp_path: Path, rule: str, s
 
 QOS = "mlnx_qos -i ens1 --trust %s --pfc %s\n"
 GOOD, BAD = QOS % ("dscp", "0,0,0,1,0,0,0,0"), QOS % ("dscp", "0,0,0,0,1,0,0,0")
+ECN = "/sys/class/net/%s/ecn/roce_rp/enable/%d\n"
 HOOK = "/etc/NetworkManager/dispatcher.d/30-qos.sh"
 SITE_RULE, UDEV_BAD = "/etc/udev/rules.d/95-site.rules", BAD[:-1].replace("ens1", "%k")
 SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi-user.target\n"
@@ -165,11 +166,24 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
             ["not_owned", "ok"],
         ),
         ({"/etc/infiniband/post-start-hook.sh": "#" * (1 << 24)}, ["ok", "unknown"]),
+        ({HOOK: "dcb pfc show dev ens1\ndcb pfc set dev ens1 prio-pfc all:off 3:on\n"}, ["ok", "ok"]),
+        ({HOOK: "dcb app add dev ens1 dscp-prio 26:3 40:5\nmlnx_qos -i ens1 -F x,x,x,1,x,x,x,x\n"}, ["ok", "ok"]),
+        ({HOOK: "echo 1 > /sys/class/net/ens1/ecn/roce_np/enable/3\necho 0 >" + ECN % ("eno9", 3)}, ["ok", "ok"]),
+        ({HOOK: "[ $2 = up ] && dcb pfc set dev ens1 prio-pfc all:off\n"}, ["ok", "not_owned"]),
+        ({HOOK: "dcb app replace dev $1 dscp-prio 48:6 26:0\n"}, ["ok", "not_owned"]),
+        ({f"/usr/lib{HOOK[4:]}": BAD}, ["ok", "not_owned"]),
+        ({HOOK: "dcb app del dev ens1 dscp-prio 26:3\n"}, ["ok", "not_owned"]),
+        ({HOOK: "mlnx_qos -i ens1 --dscp2prio=set,26,4\n"}, ["ok", "not_owned"]),
+        ({HOOK: "mlnx_qos -i ens1 -F x,x,x,0,x,x,x,x\n"}, ["ok", "not_owned"]),
+        ({HOOK: "echo 0 > " + ECN % ("$i", 3)}, ["ok", "not_owned"]),
+        ({HOOK: 'echo "96" > /sys/class/infiniband/mlx5_0/tc/1/traffic_class\n'}, ["ok", "not_owned"]),
+        ({HOOK: "echo 0 >/sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos\n"}, ["ok", "not_owned"]),
     ],
 )
 def test_what_sets_other_values_at_boot_is_found(tmp_path: Path, files: dict[str, str], states: list[str]) -> None:
     port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
-    want = Want.of(chain.resolve({}, {"trust": "dscp", "pfc": [3], "tos": 106}), {"pause_off": True})
+    roce = {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6}
+    want = Want.of(chain.resolve(roce, {"traffic_class": 106}), {"pause_off": True})
     assert [f.state for f in setters.findings(host(tmp_path, files), (port,), want)] == states
 
 
