@@ -630,7 +630,9 @@ def _kept_rules(rail: Rail, files: written.Files, want: Want, brought: bool) -> 
         because = rail.no_gid
     elif not rail.file or brought:
         state, said, fix = _unwritable(rail, table_of(rail, want.gateway))
-        if want.mtu_judged and (rail.owner.unclear or not rail.owner.claims):
+        mtu = rail.owner.claims[0].mtu if rail.owner.claims else None
+        refused = not rail.owner.claims or rail.shared or rail.owner.claims[0].refused[0]
+        if want.mtu_judged and (rail.owner.unclear or (refused and mtu is None)):
             because = netdev_mtu.OWNER.at(rail.subject)
     return SOURCE_ROUTING.judge(rail.subject, state, wanted, said, path, fix, because, severity=files.severity)
 

@@ -15,9 +15,8 @@ from .check import Check
 from .finding import Finding
 from .host import Host
 from .plan import Plan
-from .systemd_files import UNITS, by_name, unit_file
+from .systemd_files import UNITS, by_name, unit_file, wanted
 
-_WANTS = (*UNITS, "/run/systemd/generator", "/run/systemd/generator.late")
 _OFF = ("", "no", "false", "0", "off")
 # Settings after which a unit does something else, or can do less. Limits, logging and order change nothing.
 _EFFECTIVE = (
@@ -61,15 +60,6 @@ def idle(host: Host, name: str) -> str:
         return "%s is masked (%s)" % (name, unit.path)
     installs = any(one.section == "Install" for _path, text in unit.parts for one in ini.settings(text))
     return "" if not installs or wanted(host, name) else "%s is disabled: nothing wants it at boot" % name
-
-
-def wanted(host: Host, name: str) -> bool:
-    """Tell whether something of the boot wants a unit, or its socket or timer. Raises ReadError."""
-    stem = name.rpartition(".")[0]
-    starts = ["%s.%s" % (stem, kind) for kind in ("service", "socket", "timer", "path")]
-    targets = ["%s/%s" % (folder, target) for folder in _WANTS for target in host.listdir_system(folder)]
-    places = [target for target in targets if target.endswith((".wants", ".requires"))]
-    return any(name in starts for place in places for name in host.listdir_system(place))
 
 
 def overrides(host: Host, check: Check, own: Collection[str], names: Collection[str] = ()) -> Plan:

@@ -20,8 +20,7 @@ UNITS = (
     "/lib/systemd/system",
 )
 _CONFIGURATION = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd", "/lib/systemd")
-_WANTS = ("/etc/systemd/system", "/run/systemd/generator", "/run/systemd/system", "/usr/lib/systemd/system")
-_TARGETS = ("multi-user", "network-online", "sysinit")
+_WANTS = (*UNITS, "/run/systemd/generator", "/run/systemd/generator.late")
 
 
 def mask_of(host: Host, unit: str) -> str:
@@ -82,11 +81,17 @@ def by_name(host: Host, folders: Sequence[str], suffix: str) -> List[Tuple[str, 
 
 
 def wanted_at_boot(host: Host, unit: str) -> bool:
-    """Whether a target of the boot wants the unit, and it is not masked. Raises ReadError."""
-    if mask_of(host, unit):
-        return False
-    folders = ["%s/%s.target.wants" % (folder, target) for folder in _WANTS for target in _TARGETS]
-    return any(unit in host.listdir_system(folder) for folder in folders)
+    """Whether something of the boot wants the unit, and it is not masked. Raises ReadError."""
+    return not mask_of(host, unit) and wanted(host, unit)
+
+
+def wanted(host: Host, name: str) -> bool:
+    """Tell whether something of the boot wants a unit, or its socket or timer. Raises ReadError."""
+    stem = name.rpartition(".")[0]
+    starts = ["%s.%s" % (stem, kind) for kind in ("service", "socket", "timer", "path")]
+    targets = ["%s/%s" % (folder, target) for folder in _WANTS for target in host.listdir_system(folder)]
+    places = [target for target in targets if target.endswith((".wants", ".requires"))]
+    return any(set(starts).intersection(host.listdir_system(place)) for place in places)
 
 
 def _first(host: Host, paths: Sequence[str]) -> Tuple[str, str]:

@@ -23,6 +23,8 @@ from .device import LINKS, Device, globs, same_mac
 
 FOLDERS = tuple(folder + "/systemd/network" for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"))
 UNIT = "systemd-networkd.service"
+# Values after which networkd leaves an interface alone at boot, or down.
+_IDLE = {"Unmanaged": ("yes", "true", "1", "on"), "ActivationPolicy": ("manual", "down", "always-down")}
 # Our drop-ins of a .network file, in a folder with its name.
 _DROPIN = FOLDERS[0] + "/%s.d/90-busbar-mtu.conf"
 _TABLE_DROPIN = FOLDERS[0] + "/%s.d/90-busbar-multirail.conf"
@@ -120,7 +122,12 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             if one is None:
                 doubts[name].append(doubt)
                 continue
-        if one is None or one.last("Link", "Unmanaged")[0] in ("yes", "true", "1", "on"):
+        if one is None:
+            continue
+        idle = [(key, one.last("Link", key)[1]) for key, values in _IDLE.items() if one.last("Link", key)[0] in values]
+        if idle:
+            refused = ("%s= keeps networkd from setting it up (%s)" % idle[0], "take %s= out of %s" % idle[0])
+            claims[name].append(Networkd(one.path, "", refused=refused, unmanaged=idle[0][0] == "Unmanaged"))
             continue
         match = re.fullmatch(r"/run/systemd/network/10-netplan-(.+)\.network", one.path)
         if match:

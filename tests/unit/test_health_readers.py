@@ -278,7 +278,7 @@ def test_the_fabric_manager_and_its_version(tmp_path: Path) -> None:
     put(tmp_path, f"{group.relative_to(tmp_path)}/cgroup.procs", "")
     assert not fabric_manager.read(host).active
     line(group / "cgroup.procs", "4242")
-    put(tmp_path, f"etc/systemd/system/multi-user.target.wants/{fabric_manager.UNIT}", "")
+    put(tmp_path, f"etc/systemd/system/multi-user.target.requires/{fabric_manager.UNIT}", "")
     tool(tmp_path, "usr/bin/nv-fabricmanager", "printf '\\n\\tFabric Manager version is : 580.95.05\\n\\n'; exit 1")
     there = fabric_manager.read(host)
     assert (there.installed, there.active, there.enabled, there.version) == (True, True, True, "580.95.05")

@@ -451,6 +451,14 @@ def test_rules_are_not_made_of_an_address_that_the_next_boot_does_not_bring() ->
     assert (plan.changes, plan.commands) == ((), ())
 
 
+@pytest.mark.parametrize("judged", [True, False])
+def test_rules_follow_from_an_owner_that_has_no_effect(judged: bool) -> None:
+    idle = replace(rail().owner.claims[0], mtu=None, refused=("is masked", "systemctl unmask it"))
+    plan = multirail.plan(have(rail(owner=Owner((idle,)), kept=None)), replace(NVIDIA, mtu_judged=judged))
+    (kept,) = (f for f in plan.findings if f.aspect == "persisted" and f.check == "multirail.rules")
+    assert (kept.state, bool(kept.because)) == ("not_owned", judged)
+
+
 RULE, ROUTE = "from 10.0.0.1 table 1000 priority 1000", "10.0.0.0/24 src 10.0.0.1 table 1000"
 KEYFILE = {"method": "manual", "routing-rule1": f"priority 1000 {RULE[:24]}", "route1": "10.0.0.0/24"}
 SCRIPTS = {"DEVICE": "ens1"}

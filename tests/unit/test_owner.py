@@ -184,8 +184,15 @@ FAULTS: dict[str, tuple[str, Files]] = {
             YAML: f"network: {{ethernets: {{a: {{match: {{macaddress: '{MAC}'}}, set-name: ens1}}}}}}\n",
         },
     ),
+    "networkd keeps it down": (
+        "not_owned",
+        {
+            **NETWORKD,
+            NETWORK % "1.network": "[Match]\nName=ens1\n[Link]\nActivationPolicy=always-down\nMTUBytes=9000\n",
+        },
+    ),
     "networkd leaves it": (
-        "unknown",
+        "not_owned",
         {**NETWORKD, NETWORK % "1.network": "[Match]\nName=ens1\n[Link]\nUnmanaged=yes\nMTUBytes=9000\n"},
     ),
     "netplan takes no merge key": (
