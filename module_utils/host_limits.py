@@ -89,13 +89,14 @@ class Have:
     """login, service: files in the order in which they count, path -> text; the last one wins.
     daemons: name -> (locked memory, open files) of each process of that name, as /proc shows them.
     unread: name -> why the limits of one of them are not known. problems: of /dev/shm.
-    shm: bytes, None where there is no /dev/shm.
+    shm: bytes, None where there is no /dev/shm. planned_shm: bytes by fstab, None where that names none.
     """
 
     login: Tuple[Tuple[str, str], ...]
     service: Tuple[Tuple[str, str], ...]
     daemons: Mapping[str, Tuple[Tuple[str, str], ...]]
     shm: Optional[int]
+    planned_shm: Optional[int] = None
     problems: Tuple[Problem, ...] = ()
     unread: Mapping[str, Problem] = field(default_factory=dict)
     # By unit, of those that are there, and user.conf: files in the order in which they count, path -> text.
@@ -145,21 +146,23 @@ def parse_proc_limits(text: str) -> Tuple[str, str]:
     return found["locked memory"], found["open files"]
 
 
-def parse_shm(mounted: str, meminfo: str) -> Optional[int]:
-    """Bytes that /dev/shm may hold; None where nothing is mounted there. Raises ParseError."""
+def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
+    """Return the bytes that /dev/shm may hold; None where nothing is mounted there. Raises ParseError."""
     size = None
-    for mount in mounts.parse(mounted):
+    for mount in mounted:
         if mount.folder == "/dev/shm":
             given = [option[5:] for option in mount.options if option.startswith("size=")]
             # A tmpfs without a size takes half of the memory.
-            size = _bytes(given[0]) if given else _memory(meminfo) // 2
+            size = _bytes(given[-1] if given else "50%", meminfo)
     return size
 
 
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+)([kmg]?)", text.lower())
+def _bytes(text: str, meminfo: str) -> int:
+    match = re.fullmatch(r"([0-9]+)([kmg%]?)", text.lower())
     if match is None:
-        raise ParseError("%s: size=%s of /dev/shm is no size" % (mounts.PATH, text[:20]))
+        raise ParseError("size=%s of /dev/shm is no size" % text[:20])
+    if match.group(2) == "%":
+        return _memory(meminfo) * int(match.group(1)) // 100
     return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
 
 
@@ -176,24 +179,26 @@ def _memory(meminfo: str) -> int:
 def read(host: Host) -> Have:
     """Raises ReadError where the settings cannot be read."""
     problems: List[Problem] = []
-    shm = None
+    shm = planned = None
     with noted(mounts.PATH, problems):
         mounted, meminfo = host.read(mounts.PATH), host.read(MEMINFO)
         if mounted is None:
             problems.append(Problem(mounts.PATH, "is not there"))
         else:
-            shm = parse_shm(mounted, meminfo or "")
+            shm = size_of_shm(mounts.parse(mounted), meminfo or "")
+            planned = size_of_shm(mounts.parse_fstab(host.read_system(mounts.FSTAB) or ""), meminfo or "")
     daemons, unread = _daemons(host)
     return Have(
         login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),
         service=tuple(systemd_files.configuration(host, "system.conf").items()),
         daemons=daemons,
         shm=shm,
+        planned_shm=planned,
         problems=tuple(problems),
         unread=unread,
         units={
             USER_CONF: systemd_files.configuration(host, USER_CONF),
-            **{unit: _unit_files(host, unit) for unit in UNITS.values()},
+            **{unit: _unit_files(host, unit) for unit in (*UNITS.values(), *systemd_files.instances(host, UNITS[""]))},
         },
         sessions=pam.read(host),
     )
@@ -322,7 +327,7 @@ def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
     keys, least = _unit_keys(name)[1], {"memlock": None, "nofile": want.nofile}
     own, low = _unit_limits(name, files, want)
     have = ", ".join("%s=%s in %s" % (keys[item], value, path) for item, (value, path) in (low or own).items())
-    of_users = name in (USER_CONF, "user@.service")
+    of_users = name == USER_CONF or name.startswith("user@")
     start = "let users log in anew" if of_users else "on a drained node systemctl restart %s" % name
     return UNIT.judge(
         name,
@@ -425,6 +430,9 @@ def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Pr
 def _shm(have: Have, want: Want) -> Finding:
     state = "unknown" if have.problems else "ok" if (have.shm or 0) >= want.shm else "drift"
     text = str(have.problems[0]) if have.problems else "not mounted" if have.shm is None else gib(have.shm)
+    if state == "ok" and have.planned_shm is not None and have.planned_shm < want.shm:
+        text = "%s from the next boot on" % gib(have.planned_shm)
+        return SHM.judge("/dev/shm", "drift", "at least %s" % gib(want.shm), text, mounts.FSTAB, aspect="persisted")
     return SHM.judge("/dev/shm", state, "at least %s" % gib(want.shm), text, mounts.PATH)
 
 

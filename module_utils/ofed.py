@@ -275,7 +275,8 @@ def _repository(case: _Case) -> Plan:
     if unread:
         fix = "look at %s" % unread[0]
         return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "as rendered", "cannot be read", fix=fix),))
-    files = written.compare(FileChange(path, have.files[path], wanted[path]) for path in paths)
+    changes = [FileChange(path, have.files[path], wanted[path], mode_before=have.closed.get(path)) for path in paths]
+    files = written.compare(changes)
     if want.flavour == "inbox" and not files.changes:
         return Plan()
     text = "as rendered" if want.flavour != "inbox" else "absent (mofed_flavour: inbox)"

@@ -1,6 +1,7 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Sessions that run pam_limits, without which limits.d counts for nobody. Sources: pam.d(5), pam_limits(8)."""
+"""Sessions that run pam_limits, without which limits.d counts for nobody. Sources: pam.d(5), pam_limits(8),
+sshd_config(5)."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from typing import Callable, Dict, List, Optional, Tuple
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host
+from .core.systemd_files import by_name
 
 FOLDERS = ("/etc/pam.d", "/usr/lib/pam.d")
+_SSHD = "/etc/ssh/sshd_config"
 _LINE = re.compile(r"-?(?P<type>\w+)\s+(?P<control>\[[^\]]*\]|\S+)\s+(?P<module>\S+)\s*(?P<arguments>.*)")
 _DEPTH = 16
 # Services whose sessions start jobs. Slurm has one where slurm.conf says UsePAM.
@@ -52,16 +55,23 @@ def _modules(text: str, read: Callable[[str], Optional[str]], depth: int) -> Lis
 
 
 def read(host: Host) -> Dict[str, Optional[str]]:
-    """Return the arguments of pam_limits by service, None without it. Raises ReadError."""
+    """Return the arguments of pam_limits by service; None without it, and for a file with UsePAM no. ReadError."""
     found: Dict[str, Optional[str]] = {}
     for service in _SERVICES:
         modules = session_modules(service, host.read_system)
         if modules is not None:
             found[service] = next((given for name, given in modules if name == "pam_limits.so"), None)
-    return found
+    # The first line of sshd's counts, and the distributions' files begin with their folder.
+    paths = [*(path for _name, path in by_name(host, [_SSHD + ".d"], ".conf")), _SSHD]
+    lines = [(line.lower().split(), path) for path in paths for line in (host.read_system(path) or "").splitlines()]
+    first = [(words, path) for words, path in lines if words[:1] == ["usepam"]][:1]
+    return {**found, **{path: None for words, path in first if words[1:] == ["no"]}}
 
 
 def judge(service: str, given: Optional[str]) -> Finding:
+    if service.startswith("/"):
+        fix = "write UsePAM yes into %s, then sshd -t and systemctl reload ssh, on EL sshd" % service
+        return SESSION.judge(service, "not_owned", "UsePAM yes", "UsePAM no", service, fix)
     path = "%s/%s" % (FOLDERS[0], service)
     # With a file of its own pam_limits reads no limits.d.
     other = next((word for word in (given or "").split() if word.startswith("conf=")), "")

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is mounted: the lines of /proc/mounts. Source: proc(5), fstab(5)."""
+"""What is mounted, and will be at boot: the lines of /proc/mounts and of fstab. Source: proc(5), fstab(5), nfs(5)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import List, Tuple
 from .host import ParseError
 
 PATH = "/proc/mounts"
+FSTAB = "/etc/fstab"
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,9 @@ def parse(text: str) -> List[Mount]:
             raise ParseError("%r is no line of %s" % (line[:160], PATH))
         found.append(Mount(words[0], words[1], words[2], tuple(words[3].split(","))))
     return found
+
+
+def parse_fstab(text: str) -> List[Mount]:
+    """Return what the boot mounts; a comment, or a line that lacks something, is passed over."""
+    lines = [line for line in text.splitlines() if line.lstrip()[:1] != "#"]
+    return parse("\n".join(line for line in lines if len(line.split()) > 3))

@@ -78,6 +78,7 @@ class Have:
     built: Mapping[str, str] = field(default_factory=dict)
     umad: bool = False
     users: Tuple[User, ...] = ()
+    closed: Mapping[str, int] = field(default_factory=dict)
     lustre_loaded: bool = False
     masked: bool = False
     forbidden: Tuple[Tuple[str, str], ...] = ()
@@ -95,14 +96,14 @@ def parse_release(text: str) -> str:
 
 
 def over_rdma(mounted: Sequence[Mount]) -> List[User]:
-    """The file systems that are mounted by way of RDMA."""
+    """The file systems that are mounted by way of RDMA, each once."""
     found = []
     for mount in mounted:
-        if mount.kind in ("nfs", "nfs4") and "proto=rdma" in mount.options:
+        if mount.kind in ("nfs", "nfs4") and {"proto=rdma", "rdma"} & set(mount.options):
             found.append(User("nfs", "NFS over RDMA at %s" % printable(mount.folder)))
         if mount.kind == "lustre" and "@o2ib" in mount.source:
             found.append(User("lustre", "Lustre over o2ib at %s" % printable(mount.folder)))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "") -> Have:
@@ -117,6 +118,8 @@ def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "")
     system = attempt(lambda: packages.read_system(host), os_release.PATHS[0], problems)
     modules = {kernel: module_file.read_each(host, kernel, STACK, problems) for kernel in known.installed}
     peer, built = _peer_memory(host, peermem, machine, known, problems)
+    # apt reads its key as the user _apt.
+    keys = packages.paths(system, REPOSITORY)[:1] if system and system.kind == "apt" else ()
     openibd = any(host.mode_system(path) is not None for path in OPENIBD_PLACES)
     return Have(
         system=system,
@@ -127,6 +130,7 @@ def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "")
         modules=modules,
         loaded=_loaded(host, problems),
         files=read_each(host, (*(packages.paths(system, REPOSITORY) if system else ()), UMAD_LIST), problems),
+        closed={path: host.mode_system(path) or 0 for path in keys if not host.readable_by_others(path)},
         peer=peer,
         built=built,
         umad=bool(host.listdir("/sys/module/ib_umad")),
@@ -172,7 +176,8 @@ def _loaded(host: Host, problems: List[Problem]) -> Dict[str, str]:
 
 
 def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
-    found = over_rdma(read_value(host, mounts.PATH, mounts.parse, problems) or [])
+    planned = mounts.parse_fstab(attempt(lambda: host.read_system(mounts.FSTAB), mounts.FSTAB, problems) or "")
+    found = over_rdma([*(read_value(host, mounts.PATH, mounts.parse, problems) or []), *planned])
     for name in host.listdir("/sys/class/nvme"):
         if read_value(host, "/sys/class/nvme/%s/transport" % name, parse_text, problems) == "rdma":
             found.append(User("nvme", "NVMe over RDMA: %s" % name))

@@ -487,7 +487,7 @@ def plan(
     described = "absent" if have.text is None else "as rendered" if files.state == "ok" else differs
     ours = [FILE.judge(path, files.state, want="as rendered", have=described, severity=severity)]
     if have.mode is not None:
-        state = "ok" if have.mode == MODE and have.open_to_all else "drift"
+        state = "ok" if have.mode in (MODE, 0o444) and have.open_to_all else "drift"
         mode = "mode %04o%s" % (have.mode, ", not for every user" * (not have.open_to_all and have.mode == MODE))
         ours.append(FILE_MODE.judge(path, state, "mode %04o, in folders that every user may enter" % MODE, mode))
     changes: List[FileChange] = []

@@ -27,6 +27,8 @@ from . import lint as nccl_lint
 from . import shell_assignments
 from .environment_sources import (
     HOME_SOURCES,
+    MODULES,
+    MODULES_PATHS,
     OF_USERS,
     SOURCES,
     SSH_FILE,
@@ -169,6 +171,9 @@ class _Reader:
                 self._source(path, source.parser, source.reach)
             for folder in source.paths if source.ends else ():
                 self._folder(folder, source, source.reach)
+        text = "\n".join(re.sub(r"#.*", "", self._text(path) or "") for path in MODULES_PATHS)
+        for folder in sorted({*re.findall(r"(?m)(?:^|[\s:])(/[^\s:*$]+)", text)}.difference(MODULES.paths)):
+            self._folder(folder, MODULES, MODULES.reach)
 
     def _folder(self, folder: str, source: Source, reach: str, depth: int = 0) -> None:
         if not self._here(folder):

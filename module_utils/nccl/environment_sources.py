@@ -188,11 +188,16 @@ class Source(NamedTuple):
 
 
 _LOGINS, _EVERYBODY, _SSH = "logins of all users", "jobs of all users", "logins by ssh, and so launches by mpirun"
-_MODULES = "jobs that load the module"
 _ETC_PROFILES = ("/etc/profile", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zshenv", "/etc/zsh/zshenv")
 _CSH_PROFILES = ("/etc/zsh/zprofile", "/etc/zsh/zshrc", "/etc/csh.cshrc", "/etc/csh.login")
 _ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/environment.d", "/usr/lib/environment.d")
 _OPEN_MPI = ("/etc/openmpi", "/usr/lib/x86_64-linux-gnu/openmpi/etc", "/usr/mpi/gcc/openmpi/etc", "/opt/hpcx/ompi/etc")
+_MODULES = ("/etc/modulefiles", "/usr/share/modulefiles", "/usr/local/modulefiles", "/opt/modulefiles")
+_MODULES += ("/etc/lmod/modules", "/usr/share/modules/modulefiles")
+MODULES = Source(_MODULES, parse_modulefile, "jobs that load the module", ("",), 2)
+# Files that name further such folders.
+MODULES_PATHS = ("/etc/lmod/modulespath", "/etc/lmod/.modulespath", "/usr/share/lmod/lmod/init/.modulespath")
+MODULES_PATHS += ("/etc/environment-modules/modulespath", "/usr/share/modules/init/.modulespath")
 SOURCES = (
     Source(("/etc/environment",), parse_pairs, _LOGINS),
     Source(("/etc/security/pam_env.conf",), parse_pam_env, _LOGINS),
@@ -210,16 +215,7 @@ SOURCES = (
     Source(("/etc/containers/containers.conf.d",), parse_listed, "podman's containers", (".conf",)),
     Source(("/etc/cdi", "/var/run/cdi"), parse_listed, "containers with a device of CDI", (".yaml", ".json")),
     Source((*_OPEN_MPI, "/usr/local/etc", "/etc"), parse_listed, "jobs that mpirun starts", ("-mca-params.conf",)),
-    Source(
-        ("/etc/modulefiles", "/usr/share/modulefiles", "/usr/local/modulefiles"), parse_modulefile, _MODULES, ("",), 2
-    ),
-    Source(
-        ("/opt/modulefiles", "/etc/lmod/modules", "/usr/share/modules/modulefiles"),
-        parse_modulefile,
-        _MODULES,
-        ("",),
-        2,
-    ),
+    MODULES,
 )
 # Below a user's home, whose jobs they reach.
 HOME_SOURCES = (

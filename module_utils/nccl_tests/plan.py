@@ -192,7 +192,8 @@ def _occupied(host: Host, path: str) -> str:
         above = os.path.dirname(above)
     # Whoever may rename the build may put another in its place.
     doubt = trusted.doubt(above, os.path.realpath(host.system_root))
-    doubt = doubt or (host.doubt(path) if os.path.lexists(full) else "")
+    inside = [path, *("%s/%s" % (path, name) for name in (os.listdir(full) if os.path.isdir(full) else ()))]
+    doubt = doubt or next(filter(None, map(host.doubt, inside if os.path.lexists(full) else ())), "")
     if doubt:
         raise untrusted(path, doubt)
     if not os.path.exists(full):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import Have, Want
 from hypothesis import given
@@ -91,6 +92,7 @@ def test_stock_units_have_nothing_to_report(root: Path) -> None:
         ("etc/systemd/system/kubelet.service.d/a.conf", LOW, "kubelet.service"),
         ("etc/systemd/system/docker.service.d/a.conf", LOW, "docker.service"),
         ("etc/systemd/system/user@.service.d/a.conf", LOW, "user@.service"),
+        ("etc/systemd/system/user@1000.service.d/a.conf", LOW, "user@1000.service"),
         ("etc/systemd/user.conf.d/a.conf", "[Manager]\nDefaultLimitMEMLOCK=64M\n", "user.conf"),
         ("usr/lib/systemd/user.conf.d/a.conf", "[Manager]\nDefaultLimitMEMLOCK=64M\n", "user.conf"),
     ],
@@ -123,6 +125,9 @@ def test_one_drop_in_for_all_services_is_one_cause_and_says_nothing_of_units_tha
     assert sorted(follows for _state, _aspect, follows in said.values()) == [False, True, True]
 
 
+SSHD = "../ssh/sshd_config"
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -136,6 +141,12 @@ def test_one_drop_in_for_all_services_is_one_cause_and_says_nothing_of_units_tha
         ({"sshd": "auth required pam_limits.so\n"}, {"sshd": "not_owned"}),
         ({"slurm": "@include absent\n@include slurm\n"}, {"slurm": "not_owned"}),
         ({"login": "session required pam_limits.so conf=/etc/site.conf\n"}, {"login": "not_owned"}),
+        ({SSHD: "UsePAM no\n"}, {f"/etc/{SSHD[3:]}": "not_owned"}),
+        ({SSHD: "usepam YES\nUsePAM no\n", f"{SSHD}.d/a": "UsePAM no\n"}, {}),
+        (
+            {SSHD: "#UsePAM no\nUsePAM yes\n", f"{SSHD}.d/a.conf": "UsePAM No\n"},
+            {f"/etc/{SSHD[3:]}.d/a.conf": "not_owned"},
+        ),
     ],
 )
 def test_a_session_without_pam_limits_has_no_limits_of_ours(
@@ -225,20 +236,22 @@ def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory
 def test_shared_memory_is_judged_by_its_size() -> None:
     assert not_ok(replace(GOOD, shm=64 << 20)) == {"shm": "drift"}
     assert not_ok(replace(GOOD, shm=None)) == {"shm": "drift"}
+    assert not_ok(replace(GOOD, planned_shm=1 << 30)) == {"shm": "drift"}
     assert not_ok(replace(GOOD, problems=(Problem("/proc/mounts", "is not there"),))) == {"shm": "unknown"}
 
 
 @pytest.mark.parametrize(
-    ("mounts", "size"),
+    ("text", "size"),
     [
         ("tmpfs /dev/shm tmpfs rw,size=65536k 0 0\n", 64 << 20),
         ("tmpfs /dev/shm tmpfs rw,size=8g 0 0\n", 8 << 30),
         ("tmpfs /dev/shm tmpfs rw,nosuid 0 0\n", 1 << 30),
         ("tmpfs /run tmpfs rw,size=1k 0 0\n", None),
+        ("# tmpfs /dev/shm tmpfs size=1k\ntmpfs /dev/shm tmpfs size=25% 0 0\n/swap none swap\n", 1 << 29),
     ],
 )
-def test_the_size_of_shared_memory(mounts: str, size: int | None) -> None:
-    assert host_limits.parse_shm(mounts, "MemTotal:        2097152 kB\n") == size
+def test_the_size_of_shared_memory(text: str, size: int | None) -> None:
+    assert host_limits.size_of_shm(mounts.parse_fstab(text), "MemTotal:        2097152 kB\n") == size
 
 
 def test_limits_of_a_process() -> None:

@@ -195,6 +195,7 @@ def test_a_mode_that_hides_the_file_is_its_own_finding(infiniband: Topology, hgx
     plan = good_plan(infiniband, hgx_h100, Have(text, 0o600))
     assert [(f.check, f.have) for f in plan.findings if not f.ok] == [("nccl_conf.file_mode", "mode 0600")]
     assert plan.changes[0].diff()["before_header"].endswith("(mode 0600)")
+    assert good_plan(infiniband, hgx_h100, Have(text, 0o444)).changes == ()
     plan = good_plan(infiniband, hgx_h100, Have(text, 0o644, open_to_all=False))
     assert ([f.check for f in plan.findings if not f.ok], len(plan.changes)) == (["nccl_conf.file_mode"], 1)
 

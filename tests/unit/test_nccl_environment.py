@@ -111,6 +111,13 @@ def test_a_new_place_is_one_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
     assert found(read(host)) == [("/etc/new/a/x.set", 1, "NCCL_IB_DISABLE", "1")]
 
 
+@pytest.mark.parametrize("path", environment_sources.MODULES_PATHS)
+def test_a_folder_of_modules_that_a_file_names_is_read(node: Node, path: str) -> None:
+    files = {path: "# /opt/no\n/opt/a:/opt/b/modules # ours\n/etc/modulefiles\n"}
+    files |= {f"{folder}/nccl/1.lua": 'setenv("NCCL_IB_DISABLE", "1")\n' for folder in ("/opt/no", "/opt/b/modules")}
+    assert [one[0] for one in found(read(node(files)))] == ["/opt/b/modules/nccl/1.lua"]
+
+
 @pytest.mark.parametrize(
     ("sshd", "lines"), [("", 0), ("PermitUserEnvironment no\n", 0), ("permituserenvironment yes", 1)]
 )

@@ -373,6 +373,13 @@ def test_file_systems_over_rdma_get_their_counterpart(kind: str, package: str) -
     assert roots(ofed.plan(healthy(users=(User(kind, "somewhere"),), packages=known), WANT)) == []
 
 
+def test_a_key_that_apt_cannot_read_is_written_again() -> None:
+    path = packages.paths(APT, "mofed")[0]
+    plan = ofed.plan(healthy(closed={path: 0o600}), WANT)
+    assert roots(plan)[0][::2] == ("ofed.repository", "drift")
+    assert [(change.path, change.mode) for change in plan.changes] == [(path, 0o644)]
+
+
 def on_el(**changes: Any) -> Have:
     """As a node of EL 9 with DOCA 3.2.1."""
     names = {"doca-ofed": "3.2.1-044000.el9", "mlnx-ofa_kernel": "25.10-1", "mlnx-ofa_kernel-dkms": "25.10-1"}
@@ -489,7 +496,9 @@ def test_mounts_over_rdma_are_told_from_others() -> None:
         "server:/a /a nfs4 rw,proto=rdma,port=20049 0 0\nserver:/b /b nfs4 rw,proto=tcp 0 0\n"
         "10.0.0.1@o2ib:/fs /l lustre rw 0 0\n10.0.0.1@tcp:/fs /m lustre rw 0 0\n/dev/sda / ext4 rw 0 0\n"
     )
-    assert [user.kind for user in ofed_state.over_rdma(mounts.parse(text))] == ["nfs", "lustre"]
+    planned = mounts.parse_fstab("# a /c nfs rdma\nUUID=1 none swap\na /a nfs rdma\nb /d nfs4 vers=4.2,rdma 0 0\n")
+    found = ofed_state.over_rdma([*mounts.parse(text), *planned])
+    assert [user.what.rpartition(" ")[2] for user in found] == ["/a", "/l", "/d"]
 
 
 @pytest.mark.parametrize(
