@@ -259,6 +259,8 @@ def _missing(host: Host, want: Want) -> List[Tuple[str, str]]:
             found.append((path, "it is not there"))
         elif path in programs and not mode & 0o111:
             found.append((path, "it cannot be executed"))
+        elif path in others[1:] and mode & 0o002:
+            found.append((path, "everybody can write it (chmod o-w), and busbar drift refuses it"))
     return found
 
 

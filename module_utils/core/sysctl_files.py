@@ -97,13 +97,19 @@ def _ufw(host: Host, _lines_before: Sequence[Assignment]) -> List[Assignment]:
     return _lines(host, "/etc/ufw/sysctl.conf") if enabled else []
 
 
+_WRITE = re.compile(r"\s*echo\s+(?:-n\s+)?[\"']?([^\s\"'>]+)[\"']?\s*>+\s*[\"']?/proc/sys/([^\s\"';]+)")
+
+
 def _rc_local(host: Host, _lines_before: Sequence[Assignment]) -> List[Assignment]:
-    """Return what ``sysctl -w KEY=VALUE`` sets in a script that the boot runs where it may be executed."""
+    """Return what ``sysctl -w KEY=VALUE`` and ``echo VALUE >/proc/sys/KEY`` set in a script that the boot may run."""
     found = []
     for path in ("/etc/rc.local", "/etc/rc.d/rc.local"):
         lines = (host.read_system(path) or "").split("\n") if (host.mode_system(path) or 0) & 0o100 else []
         for number, line in enumerate(lines, 1):
             words = line.split()
+            written = _WRITE.match(line)
+            if written:
+                found.append(Assignment(normalized(written.group(2)), written.group(1), path, number))
             if words and words[0].rpartition("/")[2] == "sysctl":
                 pairs = [word.strip("\"'").partition("=") for word in words[1:] if "=" in word]
                 found += [Assignment(normalized(key), value, path, number) for key, _sign, value in pairs]

@@ -85,10 +85,17 @@ def _cron(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Lin
 PLACES: Tuple[Callable[[Host, Sequence[Port], List[Problem]], List[Line]], ...] = (_scripts, _units, _rules, _cron)
 
 
+_ASSIGNED = re.compile(r"^\s*(\w+)=[\"']?([\w.:-]+)[\"']?\s*(?:[;#]|$)", re.MULTILINE)
+
+
 def _lines(host: Host, path: str, unread: List[Problem]) -> List[Line]:
     if not host.is_file_system(path):
         return []  # a folder, or a device
     text = attempt(lambda: host.read_system(path, errors="replace"), path, unread) or ""
+    assigned = _ASSIGNED.findall(text)
+    for name, value in assigned:
+        if [other for other, _value in assigned].count(name) == 1:
+            text = re.sub(r"\$(?:%s\b|\{%s\})" % (name, name), value, text)
     lines = enumerate(text.split("\n"), 1)
     return [(path, number, line.strip()) for number, line in lines if line.strip()[:1] not in ("", "#")]
 

@@ -270,6 +270,9 @@ def test_paths_that_are_not_there_and_programs_that_cannot_run_are_named(
         ("/srv/site/other", "it is not there"),
         ("/srv/hook", "it is not there"),
     ]
+    (root / "opt/busbar").chmod(0o755)
+    (root / "srv/site/inventory").chmod(0o777)
+    assert [finding["subject"] for finding in call(root, capsys)["findings"]] == ["/srv/site/inventory"]
 
 
 def test_a_time_that_systemd_does_not_take_is_refused_before_anything_is_written(

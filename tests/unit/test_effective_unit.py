@@ -166,6 +166,8 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
             ["not_owned", "ok"],
         ),
         ({"/etc/infiniband/post-start-hook.sh": "#" * (1 << 24)}, ["ok", "unknown"]),
+        ({"/etc/infiniband/post-start-hook.sh": 'IF=storage0; mlnx_qos -i "$IF" --trust pcp\n'}, ["ok", "ok"]),
+        ({"/etc/infiniband/post-start-hook.sh": "D=mlx5_0\ncma_roce_tos -d ${D} -t 96\n"}, ["ok", "not_owned"]),
         ({HOOK: "dcb pfc show dev ens1\ndcb pfc set dev ens1 prio-pfc all:off 3:on\n"}, ["ok", "ok"]),
         ({HOOK: "dcb app add dev ens1 dscp-prio 26:3 40:5\nmlnx_qos -i ens1 -F x,x,x,1,x,x,x,x\n"}, ["ok", "ok"]),
         ({HOOK: "echo 1 > /sys/class/net/ens1/ecn/roce_np/enable/3\necho 0 >" + ECN % ("eno9", 3)}, ["ok", "ok"]),

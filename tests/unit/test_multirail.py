@@ -490,6 +490,7 @@ LATER = {
     "tuned, of a key that no file sets": {"/etc/sysctl.d/98-busbar-multirail.conf": ""},
     "ufw": {"/etc/ufw/ufw.conf": "ENABLED=yes\n", "/etc/ufw/sysctl.conf": f"{LINE.replace('.', '/')}=0\n"},
     "rc.local": {"/etc/rc.local": f"#!/bin/sh\nsysctl -w {LINE}=0\n"},
+    "rc.local, as a file": {"/etc/rc.local": "echo 0 > /proc/sys/" + LINE.replace(".", "/") + "\n"},
 }
 EARLIER = {
     "tuned, which gives way": {},
