@@ -351,7 +351,7 @@ def _one_gpu(
                 "%d active" % want.nvlinks,
                 _said(topology, have_links, gpu.pci, "nvidia-smi"),
                 "nvidia-smi nvlink -s",
-                because=lost or _if_bad(tool),
+                because=lost or _if_bad(tool) or _unlisted(topology, [gpu]),
             )
         )
     return findings
@@ -372,8 +372,15 @@ def _nvlink_fabric(topology: Topology, driver: Optional[Finding], tool: Optional
         "Completed/Success on every GPU",
         have,
         "nvidia-smi --query-gpu=fabric.state,fabric.status",
-        because=driver or _if_bad(tool),
+        because=driver or _if_bad(tool) or _unlisted(topology, unread),
     )
+
+
+def _unlisted(topology: Topology, gpus: Sequence[Gpu]) -> Optional[str]:
+    """The id of node_health's finding (its module imports this one) of the first GPU that nvidia-smi does not list."""
+    said = {problem.message for problem in topology.problems}
+    unlisted = (gpu.pci for gpu in gpus if "does not list the GPU at %s" % gpu.pci in said)
+    return next(("node_health.gpu_count[live]@%s" % pci for pci in unlisted), None)
 
 
 def _if_bad(finding: Optional[Finding]) -> Optional[Finding]:

@@ -288,6 +288,17 @@ def test_a_silent_nvidia_smi_is_one_cause(infiniband: Topology, hgx_h100: Profil
     }
 
 
+def test_a_gpu_that_nvidia_smi_does_not_list_explains_its_links_and_the_fabric(
+    infiniband: Topology, hgx_h100: Profile, edit: Any
+) -> None:
+    away = infiniband.gpus[4].pci
+    lost = edit.gpu(infiniband, 4, nvlinks_active=None, fabric_state=None, fabric_status=None)
+    lost = replace(lost, problems=(Problem("nvidia-smi --query-gpu", f"does not list the GPU at {away}"),))
+    findings = bad(lost, hgx_h100)
+    assert checks(findings) == {"platform.nvlinks": 1, "platform.nvlink_fabric": 1}
+    assert {finding.because for finding in findings} == {f"node_health.gpu_count[live]@{away}"}
+
+
 @pytest.mark.parametrize("state", ["In Progress", "Not Started"])
 def test_an_unfinished_fabric_is_one_finding_for_the_node(infiniband: Topology, hgx_h100: Profile, state: str) -> None:
     gpus = tuple(replace(g, fabric_state=state, fabric_status=None) for g in infiniband.gpus)
