@@ -414,7 +414,8 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
         kept = sysctl_files.effective(have.assignments, conf_key("all", key)) if have.rails else None
         live = have.live_all.get(key)
         if kept is not None and (whole(kept.value) or 0) > wanted:
-            found.append((_conflict(kept, policy, key, True, "the larger of it and an interface's counts"), key))
+            then = ", then sysctl -w net.ipv4.conf.all.%s=%d" % (key, wanted) if (live or 0) > wanted else ""
+            found.append((_conflict(kept, policy, key, True, "the larger of it and an interface's counts", then), key))
         elif have.rails and live is not None and live > wanted:
             name = "net.ipv4.conf.all.%s" % key
             fix = "sysctl -w %s=%d, and find out what set it: no sysctl file does" % (name, wanted)
@@ -424,8 +425,8 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
     return found
 
 
-def _conflict(one: Assignment, policy: Policy, key: str, at_boot: bool, reason: str) -> Finding:
-    fix = "correct or remove %s of %s" % ("line %d" % one.line if one.line else one.key, one.path)
+def _conflict(one: Assignment, policy: Policy, key: str, at_boot: bool, reason: str, then: str = "") -> Finding:
+    fix = "correct or remove %s of %s%s" % ("line %d" % one.line if one.line else one.key, one.path, then)
     said = "%s = %s; %s" % (one.key, one.value, reason if at_boot else "sysctl -p and sysctl --system set it")
     wanted = "%s %d (policy %s)" % (key, policy.values[key], policy.name)
     severity = "major" if at_boot else "minor"

@@ -231,9 +231,13 @@ def test_the_line_that_forces_a_value_on_all_is_named_for_now_and_for_the_boot()
         (
             "/etc/sysctl.d/10-network-security.conf:2",
             "not_owned",
-            "correct or remove line 2 of /etc/sysctl.d/10-network-security.conf",
+            "correct or remove line 2 of /etc/sysctl.d/10-network-security.conf, then sysctl -w"
+            " net.ipv4.conf.all.rp_filter=0",
         )
     ]
+    later = replace(there, assignments=(*theirs, *there.assignments), live_all=have(rail()).live_all)
+    fixes = [f.fix for f in multirail.plan(later, NVIDIA).findings if f.check == "multirail.conflict"]
+    assert fixes == ["correct or remove line 2 of /etc/sysctl.d/10-network-security.conf"]
     sysctl = [f for f in plan.findings if f.check == "multirail.sysctl"]
     assert [(f.aspect, f.state, f.because) for f in sysctl] == [
         ("live", "not_owned", conflict[0].id),
