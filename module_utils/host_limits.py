@@ -384,17 +384,20 @@ def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tu
     if good and (before is None or (files.wrong and not files.severity)):
         # Another file gives the limits, or ours gives more.
         files = written.collect([])
-    later = [other for other in dict(there) if other.rpartition("/")[2] > path.rpartition("/")[2] and "/" in other]
+    names = list(dict(there))  # in the order that they are read in
+    later = [other for other in names[names.index(path) + 1 :] if "/" in other] if path in names else []
     overridden = not good and (not files.wrong or files.severity is not None)
     have = files.wrong or "as wanted"
+    fix = RUN
     if overridden:
         have = "a file after %s says otherwise (%s)" % (path, ", ".join(later) or "look at the others there")
+        fix = "correct its limits in %s" % (" and ".join(later) or "the file that is not Busbar's")
     found = check.judge(
         path,
         "not_owned" if overridden else files.state,
         want="memlock unlimited, nofile at least %d" % want.nofile,
         have=have,
-        fix="correct the file that is not Busbar's" if overridden else RUN,
+        fix=fix,
         severity=None if overridden else files.severity,
     )
     return Plan((found,), files.changes, notes=files.notes)

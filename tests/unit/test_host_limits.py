@@ -51,6 +51,7 @@ def test_a_later_file_that_takes_it_back_is_named_and_left_alone(line: str) -> N
     plan = host_limits.plan(have, WANT)
     assert (not_ok(have), plan.changed) == ({"login": "not_owned"}, False)
     assert "zz.conf" in (plan.findings[0].have or "")
+    assert plan.findings[0].fix == "correct its limits in /etc/security/limits.d/zz.conf"
 
 
 @pytest.fixture
