@@ -402,6 +402,11 @@ def _started(text: Optional[str]) -> Optional[str]:
     return None if text is None or "?" in text or text == "Unknown" else _value(text)
 
 
+def unlisted(command: str, pci: str) -> Problem:
+    """Return the problem of a GPU that nvidia-smi leaves out."""
+    return Problem(command, "does not list the GPU at %s" % pci)
+
+
 def _gaps(
     gpus: Sequence[Gpu],
     information: Mapping[str, Dict[str, str]],
@@ -422,7 +427,7 @@ def _gaps(
     if listing is not None:
         for gpu in gpus:
             if gpu.pci not in listing.gpus:
-                gaps.append(Problem(listing.command, "does not list the GPU at %s" % gpu.pci))
+                gaps.append(unlisted(listing.command, gpu.pci))
             elif gpu.fabric_state is None and gpu.nvlinks_total != 0:
                 gaps.append(Problem(listing.command, "gives no fabric state for %s" % gpu.pci))
             elif gpu.fabric_state == "Completed" and gpu.fabric_status is None:

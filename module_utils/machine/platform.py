@@ -15,7 +15,7 @@ from ..core.finding import Finding, one_cause
 from ..core.host import Problem
 from ..core.plan import Plan
 from . import cloud, firmware_floor, partition, pcie_link, rail_address
-from .gpu import Gpu
+from .gpu import Gpu, unlisted
 from .pci import PciDevice
 from .profile import PcieLink, Profile, Rail
 from .rail_address import Addresses
@@ -378,9 +378,8 @@ def _nvlink_fabric(topology: Topology, driver: Optional[Finding], tool: Optional
 
 def _unlisted(topology: Topology, gpus: Sequence[Gpu]) -> Optional[str]:
     """The id of node_health's finding (its module imports this one) of the first GPU that nvidia-smi does not list."""
-    said = {problem.message for problem in topology.problems}
-    unlisted = (gpu.pci for gpu in gpus if "does not list the GPU at %s" % gpu.pci in said)
-    return next(("node_health.gpu_count[live]@%s" % pci for pci in unlisted), None)
+    lost = [gpu.pci for gpu in gpus if any(one == unlisted(one.source, gpu.pci) for one in topology.problems)]
+    return "node_health.gpu_count[live]@%s" % lost[0] if lost else None
 
 
 def _if_bad(finding: Optional[Finding]) -> Optional[Finding]:
