@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, repair
 
 from . import ansible_process, private
-from .command_line import ANSIBLE, complain, not_installed
+from .command_line import ANSIBLE, complain, not_installed, number
 from .drift import inventory as inventories
 from .drift import lock, runner, signals
 from .drift.run import HostResult
@@ -46,16 +45,12 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
     command.add_argument("--check", action="store_true", help="say who would be measured now, and who is left; no more")
     command.add_argument(
-        "--budget", type=_minutes, metavar="N", help="node-minutes of the night (default: busbar_measure_budget)"
+        "--budget",
+        type=number(0, 1e9, "number of node-minutes"),
+        metavar="N",
+        help="node-minutes of the night (default: busbar_measure_budget)",
     )
     command.set_defaults(run=run, error_code=ERROR)
-
-
-def _minutes(text: str) -> float:
-    minutes = whole(text)
-    if minutes is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of node-minutes")
-    return float(minutes)
 
 
 def run(arguments: argparse.Namespace) -> int:

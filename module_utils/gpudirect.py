@@ -546,9 +546,7 @@ def _blocked(have: Have) -> Plan:
             plans.append(_of_others(BLOCKED, change, want, lines[0], fix, BLOCKED.why))
     for place, line in ((_CMDLINE, have.cmdline), ("the next boot", have.next_boot)):
         for argument in module_lists.forbidding(line, MODULE)[:1]:
-            fix = (
-                "remove %s from the boot loader's kernel arguments (with GRUB: and update-grub), and reboot" % argument
-            )
+            fix = "remove %s from the boot loader's kernel arguments, with GRUB run update-grub; then reboot" % argument
             plans.append(Plan((BLOCKED.judge(place, "not_owned", want, argument, fix=fix),)))
     if plans or _unread(have, (*module_lists.MODPROBE, _CMDLINE)):
         return merge(*plans)

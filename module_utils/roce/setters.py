@@ -73,12 +73,8 @@ def _cron(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Lin
     """Return commands that cron runs once after each boot."""
     folders = ("/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/cron")
     paths = ["%s/%s" % (folder, name) for folder in folders for name in host.listdir_system(folder)]
-    return [
-        line
-        for path in ("/etc/crontab", *paths)
-        for line in _lines(host, path, unread)
-        if line[2].startswith("@reboot")
-    ]
+    lines = [line for path in ("/etc/crontab", *paths) for line in _lines(host, path, unread)]
+    return [line for line in lines if line[2].startswith("@reboot")]
 
 
 # Where commands that a boot runs may be. A new place needs one row.
