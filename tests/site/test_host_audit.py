@@ -185,7 +185,6 @@ def test_a_release_that_is_not_known_asks_each_host_by_a_task_and_finds_the_same
     (tmp_path / "unknown_release.py").write_text(UNKNOWN_RELEASE)
     config = "[defaults]\ncallback_plugins = {}\ncollections_path = {}\n"
     (tmp_path / "ansible.cfg").write_text(config.format(tmp_path, ROOT / "collections"))
-    # Without pipelining: else Ansible may find the pipe to ssh closed before it has read why, and tells that instead.
     (tmp_path / "gone.yml").write_text(
         "gpu_nodes: {hosts: {gone: {ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 1,"
         " ansible_pipelining: false, busbar_platform: hgx-h100, busbar_fabric: infiniband}}}\n"
@@ -198,5 +197,8 @@ def test_a_release_that_is_not_known_asks_each_host_by_a_task_and_finds_the_same
         assert (run.rc, "0 of 3 hosts ok" in run.verdict) == (2, True), run.out
         assert ("every host is asked by a task of its own" in " ".join(run.out.split())) == (cwd == tmp_path)
         finds.append(found(path))
+        for finding in finds[-1]["hosts"]["gone"]["findings"]:
+            # Whether ssh has ended before Ansible writes to it is chance, and decides what Ansible prints.
+            del finding["have"]
     assert finds[0] == finds[1]
     assert finds[0]["hosts"]["gone"]["end"] == "unreachable"
