@@ -197,8 +197,9 @@ def command(job: str, partition: str, nodes: Collection[str], python: str, secon
         *APART,
         "/bin/sh",
         "-c",
-        # No exec: with a task that ends by a signal srun cuts off what others have just said.
-        f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; exit $?',
+        # No exec: with a task that ends by a signal srun cuts off what others have just said. The input is read to its
+        # end: srun ends the step on all nodes when it cannot send the rest of it to one.
+        f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; code=$?; cat >/dev/null; exit $code',
     ]
 
 
@@ -339,6 +340,7 @@ _LAUNCH = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\
 _LOST = re.compile(r"srun: error: Node failure on (\S+)")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.*)")
 _NOT_GIVEN = re.compile(r"srun: error: Unable to allocate resources: (.*)")
+_IO_ERROR = re.compile(r"srun: error: .*\bio error\b")
 _NOTHING = ("srun: job ", "srun: cluster configuration lacks support", "srun: Required node not available")
 
 
@@ -347,7 +349,8 @@ class Words:
     """What srun itself says: lines without a label, which no task can write.
 
     launch, lost, ended: node -> why. not_given: why there was no allocation. cut: srun has ended without reading on,
-    since a task ended by a signal. aborted: somebody, or Slurm, has ended the step.
+    since a task ended by a signal. io_error: srun has ended the step on all nodes, since it lost its connection to one.
+    aborted: somebody, or Slurm, has ended the step.
     """
 
     asked: frozenset[str]
@@ -356,6 +359,7 @@ class Words:
     ended: dict[str, str] = field(default_factory=dict)
     not_given: str = ""
     cut: bool = False
+    io_error: bool = False
     aborted: bool = False
     last: str = ""
 
@@ -371,6 +375,7 @@ class Words:
             self.not_given = found[1]
         elif line.strip() and not line.startswith(_NOTHING):
             self.cut = self.cut or line.startswith("srun: Force Terminated StepId")
+            self.io_error = self.io_error or _IO_ERROR.match(line) is not None
             self.aborted = self.aborted or line.startswith("srun: Job step aborted")
             self.last = line.removeprefix("srun: ").removeprefix("error: ")[:300]
 
@@ -378,6 +383,8 @@ class Words:
         """Those without an answer through what another node did: a step begins everywhere or nowhere."""
         if self.launch:
             return set(nodes) - set(self.launch)
+        if self.io_error:
+            return set(nodes) - self.lost
         return set(nodes) - set(self.ended) - self.lost if self.cut and not self.aborted else set()
 
     def _among(self, names: str) -> list[str]:

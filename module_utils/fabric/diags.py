@@ -367,6 +367,10 @@ class _Planes:
             return None
         try:
             said = self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
+            # Crashed: nothing is changed by a second try, in what is left of the time.
+            if said.rc < 0:
+                left = self.deadline - time.monotonic()
+                said = self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
         except ToolHung as error:
             self.hung.append(error.problem)
             problems.append(told.problem(*_parts(error)))

@@ -64,7 +64,8 @@ def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return slurm_audit.ask(names, variables, Templar(loader=DataLoader()), limit, overlap, print)
 
     yield run
-    assert running(str(tmp_path)) == []
+    # Slurm ends what is left of a step with KillWait and a prolog of its own.
+    wait("the end of all that was started", lambda: not running(str(tmp_path)), seconds=120)
     assert steps_of(slurm) == []
 
 

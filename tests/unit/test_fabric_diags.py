@@ -119,6 +119,14 @@ def test_what_a_tool_complains_of_is_a_problem_whatever_its_exit_code(node: Node
     assert any("ended with 3" in problem.message for problem in found.problems)
 
 
+@pytest.mark.parametrize(("crashes", "complete"), [(1, True), (2, False)])
+def test_a_tool_that_crashes_is_run_once_more(node: Node, tmp_path: Path, crashes: int, complete: bool) -> None:
+    crash = f'[ "$(grep -c "^ibqueryerrors.*--counters" {tmp_path}/called)" -gt {crashes} ] || kill -SEGV $$; '
+    script = f'case "$*" in *--counters*) {crash};; esac; {ERRORS.format(FOLDER)}'
+    [found] = diags.read(node(ibqueryerrors=script)).sweeps
+    assert (found.complete, len(found.problems) > 0) == (complete, not complete)
+
+
 def test_a_tool_that_hangs_costs_no_other_its_answer(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     host = node()
     real = host.run

@@ -169,6 +169,27 @@ def ended(text: str, *said: str, late: bool = False, name: str = "n1") -> dict[s
     return slurm_engine.silent(name, answers, words, 60, late)
 
 
+IO_ERROR = "srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 1"
+KILLED = "srun: error: a: task 0: Killed"
+ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
+
+
+@pytest.mark.parametrize(
+    ("lines", "again"),
+    [
+        ([IO_ERROR, ABORTED, KILLED], "abc"),
+        ([IO_ERROR, ABORTED, KILLED, "srun: error: Node failure on b"], "ac"),
+        ([ABORTED, KILLED], ""),
+        (["srun: Force Terminated StepId=12.0", KILLED], "bc"),
+    ],
+)
+def test_only_nodes_without_an_answer_through_others_are_tried_again(lines: list[str], again: str) -> None:
+    words = Words(frozenset("abc"))
+    for line in lines:
+        words.hear(line)
+    assert words.blameless("abc") == set(again)
+
+
 def test_a_node_without_an_answer_ends_in_its_class() -> None:
     lost = ended("", "srun: error: Task launch for StepId=12.0 failed on node n1: Communication connection failure")
     assert (lost["unreachable"], "Communication connection failure" in lost["msg"]) == (True, True)
