@@ -20,18 +20,16 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR
 
 from . import __version__
 from .lab.machine import LabError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 is good, 1 means findings, 2 not judged; drift and report have their own.
-
-    A program error is "not judged", too: Python's own code for it is 1.
-    """
+    """Return the exit code, of plugin_utils/exit_code.py."""
     words = sys.argv[1:] if argv is None else argv
-    code = _error_code(words[0] if words else "")
+    code = ERROR
     with contextlib.ExitStack() as stack:
         stack.push(_end_judging)
         code = _run(words)
@@ -54,7 +52,6 @@ def _run(argv: Sequence[str]) -> int:
     parser = _parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        parser.error_code = arguments.error_code
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = arguments.run(arguments)
@@ -62,10 +59,10 @@ def _run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # Nobody reads any more; Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(arguments.error_code)
+        return ERROR
     except (LabError, OSError) as error:
         print(f"busbar: {printable(str(error))}", file=sys.stderr)
-        return int(arguments.error_code)
+        return ERROR
     return code
 
 
@@ -73,9 +70,7 @@ Fill = Callable[["_Parser"], None]
 
 
 class _Parser(argparse.ArgumentParser):
-    """error_code: of a wrong command line. For drift 2 means drift, and no timer shall read a typing error as that."""
-
-    error_code = 2
+    """argparse ends with 2 for a wrong command line, which means findings here."""
 
     def __init__(self, *args: Any, fill: Fill | None = None, **more: Any) -> None:
         """fill: adds the arguments, once they are asked for."""
@@ -90,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(self.error_code, f"{self.prog}: error: {message}\n")
+        self.exit(ERROR, f"{self.prog}: error: {message}\n")
 
 
 def _parser() -> _Parser:
@@ -100,16 +95,10 @@ def _parser() -> _Parser:
         " hosts: ansible-playbook site.yml -i INVENTORY.",
     )
     parser.add_argument("--version", action="version", version=f"busbar {__version__}")
-    parser.set_defaults(error_code=_Parser.error_code)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (text, fill) in _COMMANDS.items():
-        commands.add_parser(name, help=text, fill=fill).error_code = _error_code(name)
+        commands.add_parser(name, help=text, fill=fill)
     return parser
-
-
-def _error_code(command: str) -> int:
-    """Return what a command ends with where it could not judge; 2 means drift for two of them."""
-    return 1 if command in ("drift", "report") else _Parser.error_code
 
 
 def _lint(command: _Parser) -> None:

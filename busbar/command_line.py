@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR
 
 # Module -> the package that it comes with.
 PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
@@ -38,7 +39,7 @@ def not_installed(modules: Iterable[str]) -> str:
     return f"not installed: {sys.executable} -m pip install {' '.join(lacking)}" if lacking else ""
 
 
-def complain(command: str, message: str, code: int = 2) -> int:
+def complain(command: str, message: str, code: int = ERROR) -> int:
     """Print what a command could not do, and return the exit code."""
     print(f"busbar {command}: {printable(message)}", file=sys.stderr)
     return code

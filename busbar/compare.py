@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar compare``: two results of a benchmark, before and after, judged with the noise of both.
 
-Exit code 0: all was compared and nothing is worse. 1: something is worse. 2: nothing is, but something could not be
-judged, or results could not be read.
+FINDINGS: something is worse. UNKNOWN: nothing is, but something could not be judged.
 """
 
 from __future__ import annotations
@@ -16,12 +15,9 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import worst
 
 from .command_line import complain, number
-
-ERROR = 2
-# Of exit codes, the worst last.
-_WORST = (0, 2, 1)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -38,7 +34,7 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "compare also where NCCL or nccl-tests have another version: after an upgrade that is the question"
     command.add_argument("--across-versions", action="store_true", help=text)
     command.add_argument("--plot", type=Path, metavar="DIRECTORY", help="write before-after.svg and .png there")
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def _percent(text: str) -> float:
@@ -78,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         # With SHARP and without are two kinds of run, of which the findings tell.
         apart = [one for one in found if one.size is None and one.collective == "all_reduce"]
         found = [one for one in found if one not in apart]
-        return max(sharp_judge.exit_code(sharp), results_compare.exit_code(found) if found else 0, key=_WORST.index)
+        return worst([sharp_judge.exit_code(sharp), *([results_compare.exit_code(found)] if found else [])])
     return results_compare.exit_code(found)
 
 

@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar diagnose``: what happened to a job and what to do about it, out of its NCCL_DEBUG output.
 
-Exit code 0: nothing wrong is in the log. 1: findings, what the log cannot tell among them. 2: no log was read, or it is
-of RCCL or of an NCCL before 2.18, which are not judged.
+Logs of RCCL or of an NCCL before 2.18 are not judged.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
 
 from .command_line import complain
 
@@ -45,7 +45,7 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
     training: a training log with step times and, where it has it, GPU utilisation.   everything: print all of it.
     """
     reader = nccl_job.Reader()
-    code = 0
+    code = GOOD
     read = 0
     for path in paths:
         name = "<stdin>" if path == "-" else path
@@ -56,27 +56,29 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
                     read += 1
                 reader.feed(block)
         except ReadError as error:
-            code = complain("diagnose", str(error))
+            complain("diagnose", str(error))
+            code = UNKNOWN
     reader.end()
     if not read:
-        return code or complain("diagnose", "there is nothing in %s" % ", ".join(paths))
+        return ERROR if code else complain("diagnose", "there is nothing in %s" % ", ".join(paths))
     log = reader.log
     findings = nccl_judge.judge(log)
     if training is not None:
         try:
             findings = worst_first([*findings, *nccl_training.judge(_steps(training), findings)])
         except ReadError as error:
-            code = complain("diagnose", str(error))
+            complain("diagnose", str(error))
+            code = UNKNOWN
     jobs = split(log)
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))
     else:
         print(render(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty(), everything))
     if nccl_judge.not_judged(log, jobs):
-        return 2
+        return UNKNOWN
     if not log.info and not log.warnings and not log.failures and not log.quotes.all and not log.programs.waiting:
-        return 2
-    return code or int(any(not finding.ok for finding in findings))
+        return UNKNOWN
+    return worst([code, of_states(finding.state for finding in findings)])
 
 
 def _blocks(path: str, name: str) -> Iterator[bytes]:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-
-DOUBTS, ERROR = 1, 2
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -25,7 +24,7 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "record of playbooks/fabric.yml: a file, a directory, nccl_benchmark_results_path; or a directory of dumps"
     action.add_argument("record", type=Path, metavar="RECORD", help=text)
     action.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there; never overwrites")
-    action.set_defaults(run=_plan, error_code=ERROR)
+    action.set_defaults(run=_plan)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -52,7 +51,7 @@ def _write(text: str, output: Path | None, doubts: Sequence[str]) -> int:
             return _fail("", f"{output} exists, and is never overwritten: remove it, or write elsewhere and compare")
         print(f"written to {output}", file=sys.stderr)
     _doubt(doubts)
-    return DOUBTS if doubts else 0
+    return FINDINGS if doubts else GOOD
 
 
 def _doubt(doubts: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN, worst
 
 from . import ansible_process, private
 from .command_line import ANSIBLE, complain, not_installed
@@ -26,7 +27,6 @@ ARGUMENTS = " ".join(
         "system_root={{ busbar_system_root | default('/') }}",
     ]
 )
-ERROR = 2
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -36,11 +36,10 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", dest="now", action="store_true", help=text)
     command.add_argument("--forks", type=int, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
     command.add_argument("--json", action="store_true", help="host to state, or to why there is none, as JSON")
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: every node is well and in service; 1: one is sick or out; 2: one is not known, or did not answer."""
     missing = not_installed(ANSIBLE)
     if missing:
         return complain("gate", missing)
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1))
     else:
         print("\n".join(line for host in sorted(found) for line in lines(host, found[host])))
-    return max(map(code, found.values()), default=ERROR)
+    return worst(map(code, found.values()))
 
 
 def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | None = None) -> dict[str, Any]:
@@ -99,8 +98,8 @@ def of_answer(result: Mapping[str, object]) -> Any:
 def code(state: object) -> int:
     """The exit code that a host's state alone would have."""
     if not isinstance(state, Mapping) or state["verdict"] == "unknown":
-        return ERROR
-    return int(state["verdict"] == "fail" or state["kept_out"] is not None)
+        return UNKNOWN
+    return FINDINGS if state["verdict"] == "fail" or state["kept_out"] is not None else GOOD
 
 
 def lines(host: str, state: object) -> list[str]:

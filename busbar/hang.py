@@ -18,7 +18,6 @@ from .drift.inventory import InventoryError
 from .drift.runner import clean, tail
 
 PLAYBOOK = "busbar.fabric.hang"
-ERROR = 2
 # Of the report. A job of 10,000 ranks in ten communicators has some 20 MB.
 LIMIT = 256 << 20
 # What in a host pattern is no plain name.
@@ -46,11 +45,10 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--forks", type=int, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
     command.add_argument("--json", action="store_true", help="the report as JSON")
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: every job launches collectives; 1: somebody holds one up; 2: not known, or a host did not answer."""
     missing = not_installed(ANSIBLE)
     if missing:
         return complain("hang", missing)

@@ -25,6 +25,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 
 from .command_line import complain, number
 
@@ -32,7 +33,6 @@ CONDITION = "BusbarNetworkPath"
 TAINT = "busbar.fabric/network-path"
 EFFECT = "NoSchedule"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-ERROR = 2
 # A verdict says nothing of a node once it is older than that, in minutes.
 MAX_AGE = 60.0
 MAX_SHARE = 0.1
@@ -90,11 +90,10 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--server", metavar="URL", help=text)
     command.add_argument("--token-file", type=Path, default=ACCOUNT / "token", metavar="FILE")
     command.add_argument("--ca-file", type=Path, default=ACCOUNT / "ca.crt", metavar="FILE")
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: the node is good; 1: it is not; 2: nobody knows, or the API did not take it."""
     try:
         return _run(arguments)
     except (KubernetesError, OSError) as error:
@@ -115,7 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
     said = apply(api, name, verdict, arguments)
     for line in said:
         print(printable(line))
-    return {"True": 0, "False": 1}.get(verdict.status, ERROR)
+    return {"True": GOOD, "False": FINDINGS}.get(verdict.status, UNKNOWN)
 
 
 # -- the verdict -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar lint``: what NCCL would make of an nccl.conf, or of the variables of a job script, printed for people.
 
-Exit code 0: nothing to say. 1: findings. 2: a file, a library or an argument could not be read.
+A file that cannot be read among others is not judged; where none can be read the command has failed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import names as nccl_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import conf_files
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
 
 from . import job_containers, job_variables
 from .command_line import complain
@@ -46,7 +47,7 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
         scanned = [nccl_library.scan(path) for path in libraries]
     except (ParseError, ReadError) as error:
         return complain("lint", str(error))
-    code = 0
+    code = GOOD
     read = 0
     findings: list[Finding] = []
     for path in paths:
@@ -64,18 +65,22 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
                 findings += _job(job, text, name, scanned, wanted)
                 if job.unread:
                     lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
-                    code = complain("lint", f"{name}: line {lines} is not YAML and was passed over")
+                    code = UNKNOWN
+                    complain("lint", f"{name}: line {lines} is not YAML and was passed over")
         except ReadError as error:
-            code = complain("lint", str(error))
+            code = UNKNOWN
+            complain("lint", str(error))
             continue
         except ParseError as error:
-            code = complain("lint", f"{name}: {error}")
+            code = UNKNOWN
+            complain("lint", f"{name}: {error}")
             continue
         read += 1
         try:
             findings += _conflicts(text, path) if of_file == "conf" else []
         except ReadError as error:
-            code = complain("lint", str(error))
+            code = UNKNOWN
+            complain("lint", str(error))
     colour = sys.stdout.isatty()
     for finding in findings:
         print(_format(finding, colour))
@@ -83,7 +88,7 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
         print(_summary(findings, read))
         if not scanned and wanted is None:
             print("Only what holds for every release of NCCL was checked: name yours with --library or --nccl-version.")
-    return code or int(bool(findings))
+    return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
 
 
 def _job(

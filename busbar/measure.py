@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, repair
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, LOCKED
 
 from . import ansible_process, private
 from .command_line import ANSIBLE, complain, not_installed, number
@@ -25,7 +26,6 @@ from .drift import inventory as inventories
 from .drift import lock, runner, signals
 from .drift.run import HostResult
 
-FINDINGS, ERROR = 1, 2
 PLAYBOOK = "busbar.fabric.benchmark"
 # No task has it: what is left of a play with it takes the locks of the nodes, and gives them back.
 NO_TAG = "busbar_locks_only"
@@ -50,7 +50,7 @@ def add(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="node-minutes of the night (default: busbar_measure_budget)",
     )
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         with signals.raised():
             return _Night(arguments).run()
     except lock.Held as error:
-        return complain("measure", f"{error}; not started")
+        return complain("measure", f"{error}; not started", LOCKED)
     except (MeasureError, inventories.InventoryError, runner.RunnerError, signals.Interrupted) as error:
         return complain("measure", str(error))
     except (OSError, ValueError) as error:
@@ -248,7 +248,7 @@ class _Night:
         if good:
             print(printable(f"measured, and good: {nodeset.brief(good, 100)}"))
         sys.stdout.flush()
-        return FINDINGS if alike else 0
+        return FINDINGS if alike else GOOD
 
 
 def _is_miss(one: Finding) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD
 
 from . import ansible_process, private
 from .command_line import complain
@@ -30,7 +31,7 @@ ARGUMENTS = " ".join(
 
 
 def capture(host: str, inventory: Path, output: Path | None) -> int:
-    """Prints or writes the draft and its doubts. 0 drafted, 1 drafted with doubts, 2 not drafted."""
+    """Print or write the draft and its doubts, which are findings."""
     try:
         require_protected([inventory])
     except InventoryError as error:
@@ -56,7 +57,7 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
         print(f"draft written to {output}")
     for doubt in doubts:
         print(f"look at this before you commit it: {printable(doubt)}", file=sys.stderr)
-    return 1 if doubts else 0
+    return FINDINGS if doubts else GOOD
 
 
 def shipped() -> dict[str, Any]:

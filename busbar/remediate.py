@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, LOCKED, of_states
+
 from . import private
 from .ansible_process import environment, kept
 from .command_line import complain, not_installed
@@ -22,7 +24,6 @@ from .drift import inventory, lock, signals
 from .drift.inventory import InventoryError
 
 PLAYBOOK = "busbar.fabric.remediate"
-ERROR = 2
 RESULTS = "busbar-results"
 # Bytes of the findings of the run itself.
 LIMIT = 256 << 20
@@ -73,7 +74,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--findings-path", type=Path, metavar="FILE", help="write what is left there, as JSON")
     command.add_argument("--forks", type=int, metavar="N", help="nodes asked at a time (default: ansible.cfg)")
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,7 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with signals.raised():
             return remediate(arguments)
-    except (RemediateError, InventoryError, lock.Held, signals.Interrupted, OSError) as error:
+    except lock.Held as error:
+        return complain("remediate", str(error), LOCKED)
+    except (RemediateError, InventoryError, signals.Interrupted, OSError) as error:
         return complain("remediate", str(error))
 
 
@@ -101,7 +104,7 @@ def remediate(arguments: argparse.Namespace) -> int:
         done = subprocess.run(kept(command(arguments, file)), env=environment(), check=False)
         if not file.exists():
             # Of nobody there is no verdict.
-            return ERROR if done.returncode else 0
+            return ERROR if done.returncode else GOOD
         return exit_code(_read(file), done.returncode)
 
 
@@ -149,5 +152,5 @@ def exit_code(data: Mapping[str, Any], ended: int) -> int:
     states = [one["state"] for host in data["hosts"].values() for one in host["findings"]]
     if not states:
         # Nobody is accused of anything that still stands; else Ansible says why it failed.
-        return 0 if ended == 0 or not data["hosts"] else ERROR
-    return ERROR if all(state == "unknown" for state in states) else 1
+        return GOOD if ended == 0 or not data["hosts"] else ERROR
+    return of_states(states)

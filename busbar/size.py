@@ -23,7 +23,6 @@ from .profile import shipped
 if TYPE_CHECKING:
     from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, training_traffic
 
-ERROR = 2
 # Of a profile's file: the suite's have 1 KB.
 _PROFILE = 1 << 20
 
@@ -79,7 +78,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--mfu", type=number(0.1, 100, "number of percent"), metavar="PERCENT", help=text)
     text = "as measured: busbw of all_reduce by rings over all GPUs of three nodes or more"
     command.add_argument("--busbw", type=number(0.001, 1e5, "number of GB/s"), metavar="GBPS", help=text)
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -31,14 +31,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer impo
     Row,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import Silence, View, ranges
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, exit_code, nodeset
 
 MODULE = "nccl_ras_info"
 FORMAT = 1
 # Of an answer, all communicators together: 10,000 ranks in a dozen communicators each. A short text may claim billions.
 MOST_NAMED = 4_000_000
 MOVES, HUNG, UNKNOWN = "MOVES", "HUNG", "UNKNOWN"
-EXIT_CODES = {MOVES: 0, HUNG: 1, UNKNOWN: 2}
+EXIT_CODES = {MOVES: exit_code.GOOD, HUNG: exit_code.FINDINGS, UNKNOWN: exit_code.UNKNOWN}
 # Processes for which commands are printed, and ranks of a table.
 _SHOWN = 8
 _ROWS = 40

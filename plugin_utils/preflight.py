@@ -16,7 +16,7 @@ from statistics import median
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Bar, Localisation, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_judge import Verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import ENOUGH, FAIL, UNKNOWN
@@ -103,7 +103,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Outcome:
-    """exclude, unknown: node -> why.   verdicts: everything, ok or not.   code: 0 all good, 1 not, 2 nobody knows."""
+    """exclude, unknown: node -> why.   verdicts: everything, ok or not."""
 
     exclude: Mapping[str, str]
     unknown: Mapping[str, str]
@@ -113,8 +113,8 @@ class Outcome:
     def code(self) -> int:
         bad = [one.finding for one in self.verdicts if not one.finding.ok]
         if self.exclude or any(one.state == "drift" for one in bad):
-            return 1
-        return 2 if bad or self.unknown else 0
+            return exit_code.FINDINGS
+        return exit_code.UNKNOWN if bad or self.unknown else exit_code.GOOD
 
     def shared(self) -> list[Finding]:
         """What is wrong and is no single node's."""

@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
 
 FORMAT = 1
@@ -162,9 +163,9 @@ def noise_of(old: Point, new: Point, declared: float | None = None) -> tuple[flo
 
 
 def exit_code(found: Sequence[Difference]) -> int:
-    """Return 1 where something is worse, else 2 where something could not be judged, else 0."""
+    """Return FINDINGS where something is worse, else UNKNOWN where something could not be judged."""
     verdicts = {one.verdict for one in found}
-    return 1 if WORSE in verdicts else 2 if {NOT, UNJUDGED} & verdicts or not found else 0
+    return FINDINGS if WORSE in verdicts else UNKNOWN if {NOT, UNJUDGED} & verdicts or not found else GOOD
 
 
 def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> dict[str, Any]:

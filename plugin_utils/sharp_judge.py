@@ -14,6 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point
 
 SHARP = "SHARP"
@@ -128,6 +129,6 @@ def sentences(found: Sequence[Finding]) -> list[str]:
 
 
 def exit_code(found: Sequence[Finding]) -> int:
-    """1: it brings nothing, or was not used. 2: not known. 0: all ok."""
+    """Return FINDINGS where it brings nothing or was not used, UNKNOWN where that is not known."""
     states = {one.state for one in found}
-    return 1 if "drift" in states else 2 if states - {"ok"} else 0
+    return FINDINGS if "drift" in states else UNKNOWN if states - {"ok"} else GOOD

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.plugin_utils import prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import (
     Traffic,
     Training,
@@ -105,8 +106,8 @@ class Sized:
 
     @property
     def exit_code(self) -> int:
-        """Return 0: enough, or no step was requested; 1: not enough; 2: cannot be decided."""
-        return 2 if self.unknown else 1 if self.enough is False else 0
+        """Return FINDINGS: not enough; UNKNOWN: cannot be decided; GOOD: enough, or no step was requested."""
+        return UNKNOWN if self.unknown else FINDINGS if self.enough is False else GOOD
 
 
 # -- the network's rates ---------------------------------------------------------------------------------------------

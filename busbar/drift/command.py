@@ -25,6 +25,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
 
 from .. import __version__, private
 from ..command_line import PACKAGES, complain, not_installed
@@ -60,7 +61,6 @@ from .waivers import WaiverError
 
 RESULTS = Path("busbar-results")
 HISTORY = RESULTS / "drift.sqlite"
-ERROR, REFUSED = 1, 4
 # What is flapping is seen in the last nights; one more is what tonight is compared with.
 LEAST_DAYS = compare.NIGHTS + 1
 _EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, part.PartError, signals.Interrupted)
@@ -101,7 +101,7 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--findings", metavar="FILE", help="what busbar report --merge takes of this run")
     _outputs(command)
-    command.set_defaults(run=drift, error_code=ERROR)
+    command.set_defaults(run=drift)
 
 
 def _judged(command: argparse._ActionsContainer) -> None:
@@ -149,7 +149,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
         "--within", type=_positive, metavar="S", help=f"seconds from the first question to the last answer ({WITHIN})"
     )
     _judged(merged)
-    command.set_defaults(run=show, error_code=ERROR)
+    command.set_defaults(run=show)
 
 
 def _outputs(command: argparse.ArgumentParser) -> None:
@@ -237,22 +237,22 @@ def _whole(
     """However the night ends, there is an exit code, and people are told. wanted: of PACKAGES."""
     missing = not_installed(wanted)
     if missing:
-        return complain(command, missing, ERROR)
+        return complain(command, missing)
     try:
         with signals.raised():
             return night(arguments)
     except lock.Held as error:
-        return complain(command, f"{error}; not started", REFUSED)
+        return complain(command, f"{error}; not started", LOCKED)
     except (*_EXPECTED, OSError) as error:
         if isinstance(error, signals.Interrupted) and error.table:
             # Whoever ended it by hanging up reads nothing any more.
             with contextlib.suppress(OSError):
                 print(error.table, flush=True)
-        complain(command, str(error), ERROR)
+        complain(command, str(error))
         _tell_failure(command, arguments)
         return ERROR
     except SystemExit as error:
-        complain(command, f"a library ended the run with {error.code}", ERROR)
+        complain(command, f"a library ended the run with {error.code}")
         _tell_failure(command, arguments)
         return ERROR
     except BaseException:
@@ -335,7 +335,7 @@ def _night(
         _emit(arguments, data, nights, manifest, more)
     except OSError as error:
         # The night stands in the history, and is told as it was.
-        code = complain(command, str(error), ERROR)
+        code = complain(command, str(error))
         said += "a report could not be written; the log says why\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
         _tell(command, arguments, said, code, data["counts"]["new"])
@@ -461,10 +461,10 @@ def show(arguments: argparse.Namespace) -> int:
         return _whole("report", _merged, arguments, ("ansible",) if arguments.inventory else ())
     idle = [f"--{name.replace('_', '-')}" for name in _OF_MERGE if getattr(arguments, name)]
     if idle:
-        return complain("report", f"{', '.join(idle)}: only with --merge; what a past run was held to stands", ERROR)
+        return complain("report", f"{', '.join(idle)}: only with --merge; what a past run was held to stands")
     missing = not_installed(("ansible",) if arguments.inventory else ())
     if missing:
-        return complain("report", missing, ERROR)
+        return complain("report", missing)
     try:
         manifest = inventory.read(arguments.inventory, None) if arguments.inventory else None
         with History.open(arguments.history or HISTORY) as nights:
@@ -479,7 +479,7 @@ def show(arguments: argparse.Namespace) -> int:
             _print_nodes(data, arguments.nodes)
             return 0
     except (HistoryError, WaiverError, InventoryError) as error:
-        return complain("report", str(error), ERROR)
+        return complain("report", str(error))
 
 
 def _print_nodes(data: Mapping[str, Any], group: str) -> None:

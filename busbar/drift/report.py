@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, nodeset, repair, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 
 from . import at_gate, health, waivers
 from .compare import NIGHTS, Changes, Mark
@@ -150,14 +151,14 @@ def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
 
 
 def exit_code(night: Night, waived: Mapping[str, Mapping[str, waivers.Waiver]], classes: Mapping[str, str]) -> int:
-    """2 where something differs that is as bad as ``--fail-on`` says; else 3 where somebody gave no full answer."""
+    """Return FINDINGS where a difference is as bad as ``--fail-on``, UNKNOWN where a host gave no full answer."""
     worst = SEVERITIES.index(night.run.fail_on)
     for host, result in night.hosts.items():
         for name, finding in result.by_id.items():
             counts = finding.state in DIFFERS and SEVERITIES.index(finding.severity) <= worst
             if counts and name not in waived.get(host, {}):
-                return 2
-    return 3 if any(name in OPEN for name in classes.values()) else 0
+                return FINDINGS
+    return UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
 
 
 def headline(counts: Mapping[str, Any], simulated: bool) -> str:

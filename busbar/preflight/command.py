@@ -19,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
@@ -30,10 +31,9 @@ from . import site as sites
 from . import steps
 from .search import Preflight
 
-ERROR = 2
 LIMIT, LEAST = 120.0, 20.0
 TESTS = "/opt/nccl-tests"
-WORDS = {0: "ok", 1: "bad", 2: "unknown"}
+WORDS = {GOOD: "ok", FINDINGS: "bad", UNKNOWN: "unknown", ERROR: "unknown"}
 _PROGRAMS = ("srun", "scontrol")
 _PLACES = "/usr/local/bin:/usr/bin:/bin"
 _ROOM, _REASONS = 40, 300
@@ -80,7 +80,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--python", default="python3", metavar="NAME", help="on the nodes, 3.6 or later (%(default)s)")
     text = "options of srun for the steps, such as -- --gpus-per-node=8 --gpu-bind=none"
     command.add_argument("options", nargs="*", metavar="-- SRUN OPTION", help=text)
-    command.set_defaults(run=run, error_code=ERROR)
+    command.set_defaults(run=run)
 
 
 def _absolute(text: str) -> str:
@@ -90,7 +90,6 @@ def _absolute(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: all nodes of the job are good; 1: some are not; 2: nobody knows."""
     try:
         with signals.raised():
             return _run(arguments)
@@ -147,7 +146,7 @@ def told(outcome: Outcome, nodes: Sequence[str]) -> None:
     for finding in outcome.shared():
         say(f"  {finding.check} {finding.subject}: {finding.state}: {(finding.have or '')[:_REASONS]}")
         say(f"    {finding.fix}")
-    if outcome.code == 1 and not outcome.exclude:
+    if outcome.code == FINDINGS and not outcome.exclude:
         say("  no node can be named: it is slow, or silent, whoever is measured with whom")
     for name, found in (("EXCLUDE", outcome.exclude), ("UNKNOWN", outcome.unknown)):
         if found:
