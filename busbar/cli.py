@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The ``busbar`` command: arguments in, exit code out. Each subcommand's work is in the module of its name.
+"""Parse the command line of ``busbar`` and run the command, whose work is in the module of its name.
 
-Only the command that is given is imported: all of them take half a second of processor time, Ansible's part the most.
+Only that module is imported: all of them take half a second of processor time, Ansible's part the most.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import importlib
 import io
 import os
 import sys
+import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED, MEANINGS
 
 from . import __version__
-from .lab.machine import LabError
+from .lab.machine import LabError, LabLockedError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code, of plugin_utils/exit_code.py."""
+    """Return the exit code; plugin_utils/exit_code.py lists them."""
     words = sys.argv[1:] if argv is None else argv
     code = ERROR
     with contextlib.ExitStack() as stack:
@@ -57,25 +58,56 @@ def _run(argv: Sequence[str]) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads any more; Python would complain once more when it flushes at its end.
+        # The reader has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except (LabError, OSError) as error:
         print(f"busbar: {printable(str(error))}", file=sys.stderr)
-        return ERROR
+        return LOCKED if isinstance(error, LabLockedError) else ERROR
     return code
 
 
 Fill = Callable[["_Parser"], None]
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse ends with 2 for a wrong command line, which means findings here."""
+_CODES = textwrap.fill(
+    # A code stays on the line of its meaning.
+    "exit codes: " + ", ".join(f"{code}\xa0{meaning}" for code, meaning in MEANINGS.items()),
+    width=80,
+    subsequent_indent=" " * len("exit codes: "),
+).replace("\xa0", " ")
 
-    def __init__(self, *args: Any, fill: Fill | None = None, **more: Any) -> None:
-        """fill: adds the arguments, once they are asked for."""
-        super().__init__(*args, **more)
+
+class _Formatter(argparse.HelpFormatter):
+    """Print one line for an option: ``-i, --inventory PATH``; the usage names what is required."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog, max_help_position=26, **more)
+        # Commands stand deeper than options.
+        self._action_max_length = 14
+
+    def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, *prefix: Any) -> None:
+        actions = [*actions]
+        required = [action for action in actions if action.required or not action.option_strings]
+        if len(required) < len(actions):
+            self._prog += " [options]"
+            groups = ()
+        super().add_usage(usage, required, groups, *prefix)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if len(action.option_strings) < 2 or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {action.metavar or action.dest.upper()}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Print the purpose first and the exit codes last, and end with ERROR where argparse ends with 2."""
+
+    def __init__(self, *, fill: Fill | None = None, description: str = "", example: str = "", **more: Any) -> None:
+        """fill: adds the arguments before they are parsed."""
+        super().__init__(formatter_class=_Formatter, **more)
         self._fill = fill
+        self._purpose, self._example = description, example
 
     def parse_known_args(self, *args: Any, **more: Any) -> Any:
         fill, self._fill = self._fill, None
@@ -83,114 +115,129 @@ class _Parser(argparse.ArgumentParser):
             fill(self)
         return super().parse_known_args(*args, **more)
 
+    def format_help(self) -> str:
+        example = f"example:    {self._example}\n" if self._example else ""
+        return f"{self._purpose}\n\n{super().format_help()}\n{example}{_CODES}\n"
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(ERROR, f"{self.prog}: error: {message}\n")
 
 
 def _parser() -> _Parser:
-    parser = _Parser(
-        prog="busbar",
-        description="Provision, verify and repair the network path of GPU clusters. The playbooks do the work on"
-        " hosts: ansible-playbook site.yml -i INVENTORY.",
-    )
+    text = "Provision, verify and repair the network path of GPU clusters (docs/commands.md)."
+    parser = _Parser(prog="busbar", description=text, example="ansible-playbook site.yml -i inventory --check")
     parser.add_argument("--version", action="version", version=f"busbar {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, (text, fill) in _COMMANDS.items():
-        commands.add_parser(name, help=text, fill=fill)
+    for name, (purpose, example, fill) in COMMANDS.items():
+        commands.add_parser(name, help=purpose, description=f"{purpose}.", example=f"busbar {example}", fill=fill)
     return parser
 
 
 def _lint(command: _Parser) -> None:
     from . import job_variables, lint
 
-    command.add_argument("files", nargs="+", metavar="FILE", help="file to read; - is standard input")
-    command.add_argument(
-        "--library", action="append", default=[], metavar="PATH", help="libnccl.so.2 that jobs use (repeatable)"
-    )
-    command.add_argument(
-        "--nccl-version", metavar="X.Y.Z", help="lint against this version where no library is at hand"
-    )
-    text = "what FILE is: nccl.conf, shell or batch script, Dockerfile, Kubernetes or compose file, Python"
-    command.add_argument(
-        "--as", dest="kind", choices=job_variables.KINDS, help=f"{text}; else its name and content tell"
-    )
+    command.add_argument("files", nargs="+", metavar="FILE", help="file to check; - is standard input")
+    text = "libnccl.so.2 that the jobs use (repeatable)"
+    command.add_argument("--library", action="append", default=[], metavar="PATH", help=text)
+    command.add_argument("--nccl-version", metavar="X.Y.Z", help="version to check against, without a library")
+    text = f"type of FILE: {', '.join(job_variables.KINDS)} (default: detected)"
+    command.add_argument("--as", dest="kind", choices=job_variables.KINDS, metavar="TYPE", help=text)
     command.set_defaults(run=lambda a: lint.run(a.files, a.library, a.nccl_version, a.kind))
 
 
 def _diagnose(command: _Parser) -> None:
     from . import diagnose
 
-    command.add_argument(
-        "logs", nargs="+", metavar="LOG", help="file to read, plain or packed by gzip, bzip2 or xz; - is standard input"
-    )
-    command.add_argument("--json", action="store_true", help="findings, and the proof of the transport, as JSON")
-    text = "a training log with step times, and GPU utilisation where it has it: is it the network at all"
+    text = "log, plain or compressed (gzip, bzip2, xz); - is standard input"
+    command.add_argument("logs", nargs="+", metavar="LOG", help=text)
+    command.add_argument("--json", action="store_true", help="print findings and transports as JSON")
+    text = "training log with step times and, optionally, GPU utilisation"
     command.add_argument("--training", metavar="FILE", help=text)
-    text = "print all findings, quotes and facts, however many"
-    command.add_argument("--all", dest="everything", action="store_true", help=text)
+    command.add_argument("--all", dest="everything", action="store_true", help="print all findings, quotes and facts")
     command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything))
 
 
 def _profile(command: _Parser) -> None:
     from . import profile
 
-    action = command.add_subparsers(required=True, metavar="ACTION").add_parser(
-        "capture", help="draft a site profile from a healthy host, for review"
-    )
-    action.add_argument("host", metavar="HOST", help="a host of the inventory")
-    action.add_argument("-i", "--inventory", required=True, type=Path)
-    action.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the draft there; never overwrites")
+    text = "draft a site profile for review"
+    actions = command.add_subparsers(required=True, metavar="ACTION")
+    action = actions.add_parser("capture", help=text, description=f"{text.capitalize()}.")
+    action.add_argument("host", metavar="HOST", help="healthy host of the inventory")
+    action.add_argument("-i", "--inventory", required=True, type=Path, metavar="PATH", help="inventory")
+    action.add_argument("-o", "--output", type=Path, metavar="FILE", help="new file (default: standard output)")
     action.set_defaults(run=lambda a: profile.capture(a.host, a.inventory, a.output))
 
 
-def _of(module: str, name: str = "add") -> Fill:
-    """Return the function of a module that adds the arguments."""
-    return lambda command: getattr(importlib.import_module(f".{module}", __package__), name)(command)
+def _of(module: str) -> Fill:
+    """Return the function ``add`` of a module."""
+    return lambda command: importlib.import_module(f".{module}", __package__).add(command)
 
 
-# Command -> what it is for, and what adds its arguments.
-_COMMANDS: dict[str, tuple[str, Fill]] = {
-    "lint": ("say what NCCL would make of an nccl.conf or a job script", _lint),
-    "diagnose": ("what happened to a job, out of its NCCL_DEBUG output", _diagnose),
+def _drift(command: _Parser) -> None:
+    from .drift import command as drift
+
+    drift.add_drift(command)
+
+
+def _report(command: _Parser) -> None:
+    from .drift import command as drift
+
+    drift.add_report(command)
+
+
+# Command -> its purpose, an example, and what adds its arguments.
+COMMANDS: dict[str, tuple[str, str, Fill]] = {
+    "lint": ("Check an nccl.conf or job script for harmful settings", "lint /etc/nccl.conf train.sbatch", _lint),
+    "diagnose": ("Explain a failed or slow job from its NCCL_DEBUG output", "diagnose nccl.log", _diagnose),
     "drift": (
-        "what differs from the intent tonight, and since when; changes nothing",
-        _of("drift.command", "add_drift"),
+        "Report which nodes differ from the intent, and since when",
+        "drift -i inventory --html drift.html",
+        _drift,
     ),
-    "report": ("a past run of drift, in any form", _of("drift.command", "add_report")),
-    "hang": (
-        "which rank a running NCCL job waits for, and what to keep before it is killed; changes nothing",
-        _of("hang"),
-    ),
+    "report": ("Render a past drift run, or merge several runs", "report --html drift.html", _report),
+    "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _of("hang")),
     "remediate": (
-        "mend what findings accuse nodes of, one node first, prove it, and give the node back",
+        "Repair nodes with findings, prove them, return them to service",
+        "remediate findings.json -i inventory --check",
         _of("remediate"),
     ),
     "preflight": (
-        "inside a Slurm job: which of its own nodes are slow or broken, before it starts; asked by steps of srun",
+        "Find slow or broken nodes of a Slurm job before it starts",
+        "preflight --platform hgx-h100 --fabric infiniband",
         _of("preflight.command"),
     ),
     "kubernetes": (
-        "the gate's verdict on a node as a condition of the Kubernetes Node, and a taint where it fails",
+        "Set the gate's verdict as condition and taint of the Node",
+        "kubernetes --node gpu-07 --check",
         _of("kubernetes"),
     ),
     "compare": (
-        "what is better or worse between two results of a benchmark, and what only looks so",
+        "Compare two benchmark results, with the noise of both",
+        "compare before/cluster.json after/cluster.json",
         _of("compare"),
     ),
     "size": (
-        "what a training step sends, which bandwidth that needs, and which step a network allows",
+        "Calculate a training step's traffic and the bandwidth it needs",
+        "size --parameters 70B --profile hgx-h100 --nodes 16 --tp 8",
         _of("size"),
     ),
     "measure": (
-        "measure idle nodes, the oldest results first, within a night's budget and beside no user's job",
+        "Benchmark idle nodes, oldest results first, within a budget",
+        "measure -i inventory --check",
         _of("measure"),
     ),
-    "gate": ("what the gate between jobs says of nodes, and which it keeps out; changes nothing in Slurm", _of("gate")),
+    "gate": ("Show the gate's verdict on nodes, and which it keeps out", "gate -i inventory", _of("gate")),
     "fabric": (
-        "draft a cabling plan of a complete, healthy sweep",
+        "Draft a cabling plan from a healthy InfiniBand sweep",
+        "fabric plan busbar-results -o cabling.csv",
         _of("fabric"),
     ),
-    "profile": ("platform profiles", _profile),
-    "lab": ("simulated nodes, as containers or as directory trees", _of("lab.command")),
+    "profile": (
+        "Draft a platform profile from a healthy host",
+        "profile capture node01 -i inventory -o profiles/mine.yml",
+        _profile,
+    ),
+    "lab": ("Create, break and repair simulated nodes", "lab create", _of("lab.command")),
 }

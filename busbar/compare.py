@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar compare``: two results of a benchmark, before and after, judged with the noise of both.
 
-FINDINGS: something is worse. UNKNOWN: nothing is, but something could not be judged.
+Something worse is a finding.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ from .command_line import complain, number
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    what = "results of a node (a file), of a run (its directory), a cluster.json, or nccl_benchmark_results_path"
-    command.add_argument("before", type=Path, metavar="BEFORE", help=what)
+    text = "results of a node (file), of a run (directory) or cluster.json"
+    command.add_argument("before", type=Path, metavar="BEFORE", help=text)
     command.add_argument("after", type=Path, metavar="AFTER", help="the same of another run")
-    command.add_argument("--json", action="store_true", help="every size of every run, as JSON")
-    command.add_argument(
-        "--noise",
-        type=_percent,
-        metavar="PERCENT",
-        help="what figures may differ by that were not repeated; without it they are not judged",
-    )
-    text = "compare also where NCCL or nccl-tests have another version: after an upgrade that is the question"
+    command.add_argument("--json", action="store_true", help="print every size of every run as JSON")
+    text = "noise of unrepeated figures; without it they are not judged"
+    command.add_argument("--noise", type=_percent, metavar="PERCENT", help=text)
+    text = "compare different versions of NCCL or nccl-tests, too"
     command.add_argument("--across-versions", action="store_true", help=text)
     command.add_argument("--plot", type=Path, metavar="DIRECTORY", help="write before-after.svg and .png there")
     command.set_defaults(run=run)

@@ -46,7 +46,7 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
     """
     reader = nccl_job.Reader()
     code = GOOD
-    read = 0
+    read = failed = 0
     for path in paths:
         name = "<stdin>" if path == "-" else path
         try:
@@ -57,10 +57,13 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
                 reader.feed(block)
         except ReadError as error:
             complain("diagnose", str(error))
+            failed += 1
             code = UNKNOWN
     reader.end()
+    if failed == len(paths):
+        return ERROR
     if not read:
-        return ERROR if code else complain("diagnose", "there is nothing in %s" % ", ".join(paths))
+        return complain("diagnose", "there is nothing in %s" % ", ".join(paths), UNKNOWN)
     log = reader.log
     findings = nccl_judge.judge(log)
     if training is not None:
@@ -74,10 +77,9 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
         print(json.dumps(report(log, jobs, findings), indent=1))
     else:
         print(render(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty(), everything))
-    if nccl_judge.not_judged(log, jobs):
-        return UNKNOWN
-    if not log.info and not log.warnings and not log.failures and not log.quotes.all and not log.programs.waiting:
-        return UNKNOWN
+    blank = not (log.info or log.warnings or log.failures or log.quotes.all or log.programs.waiting)
+    if blank or nccl_judge.not_judged(log, jobs):
+        code = UNKNOWN
     return worst([code, of_states(finding.state for finding in findings)])
 
 

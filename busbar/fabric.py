@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar fabric plan``: draft a cabling plan of a sweep.
 
-Exit code 0: written. 1: written with doubts. 2: a file could not be read, or nothing can be made of it.
+Doubts about the draft are findings.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERR
 
 def add(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="ACTION")
-    text = "draft a cabling plan of a complete, healthy sweep, for a person to review and commit"
-    action = actions.add_parser("plan", help=text)
-    text = "record of playbooks/fabric.yml: a file, a directory, nccl_benchmark_results_path; or a directory of dumps"
+    text = "draft a cabling plan for review"
+    action = actions.add_parser("plan", help=text, description=f"{text.capitalize()}.")
+    text = "record of playbooks/fabric.yml (file or directory), or a directory of dumps"
     action.add_argument("record", type=Path, metavar="RECORD", help=text)
-    action.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there; never overwrites")
+    action.add_argument("-o", "--output", type=Path, metavar="FILE", help="new file (default: standard output)")
     action.set_defaults(run=_plan)
 
 

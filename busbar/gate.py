@@ -30,12 +30,13 @@ ARGUMENTS = " ".join(
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("hosts", nargs="*", metavar="HOST", help="a host of the inventory, or a pattern; none: all")
-    command.add_argument("-i", "--inventory", action="append", default=[], type=Path, help="as for ansible-playbook")
-    text = "check the nodes now; drains and resumes none of them"
+    command.add_argument("hosts", nargs="*", metavar="HOST", help="host or pattern (default: all)")
+    text = "inventory, as for ansible-playbook"
+    command.add_argument("-i", "--inventory", action="append", default=[], type=Path, metavar="PATH", help=text)
+    text = "check the nodes now, without draining or resuming any"
     command.add_argument("--run", dest="now", action="store_true", help=text)
-    command.add_argument("--forks", type=int, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
-    command.add_argument("--json", action="store_true", help="host to state, or to why there is none, as JSON")
+    command.add_argument("--forks", type=int, metavar="N", help="hosts queried in parallel (default: ansible.cfg)")
+    command.add_argument("--json", action="store_true", help="print the state of each host as JSON")
     command.set_defaults(run=run)
 
 

@@ -29,22 +29,15 @@ class HangError(RuntimeError):
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "hosts",
-        nargs="+",
-        metavar="HOST",
-        help="a host on which the job runs, or a pattern; one tells of the whole job",
-    )
-    command.add_argument("-i", "--inventory", action="append", default=[], type=Path, help="as for ansible-playbook")
-    command.add_argument(
-        "--interval",
-        type=number(0, 3600, "number of seconds"),
-        default=10.0,
-        metavar="S",
-        help="seconds between the two questions (%(default)g); longer than a step of the job",
-    )
-    command.add_argument("--forks", type=int, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
-    command.add_argument("--json", action="store_true", help="the report as JSON")
+    text = "host on which the job runs, or a pattern; one host of the job suffices"
+    command.add_argument("hosts", nargs="+", metavar="HOST", help=text)
+    text = "inventory, as for ansible-playbook"
+    command.add_argument("-i", "--inventory", action="append", default=[], type=Path, metavar="PATH", help=text)
+    text = "seconds between the two samples (%(default)g); longer than a training step"
+    seconds = number(0, 3600, "number of seconds")
+    command.add_argument("--interval", type=seconds, default=10.0, metavar="S", help=text)
+    command.add_argument("--forks", type=int, metavar="N", help="hosts queried in parallel (default: ansible.cfg)")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=run)
 
 

@@ -69,27 +69,29 @@ class Verdict:
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--node", default=os.environ.get("NODE_NAME"), metavar="NAME", help="of the Node (default: $NODE_NAME)"
-    )
-    text = "the gate's state on the node (%(default)s)"
+    node = os.environ.get("NODE_NAME")
+    command.add_argument("--node", default=node, metavar="NAME", help="name of the Node (default: $NODE_NAME)")
+    text = "state of the gate on the node"
     command.add_argument("--state", type=Path, default=Path(gate.STATE), metavar="FILE", help=text)
-    text = "in the place of the gate's: what another check of the node came to"
-    command.add_argument("--verdict", choices=[*STATUS], help=text)
-    command.add_argument("--message", default="", metavar="TEXT", help="with --verdict: why")
-    text = "minutes after which the gate's verdict is unknown (%(default)g)"
+    text = f"verdict of another check: {', '.join(STATUS)}"
+    command.add_argument("--verdict", choices=[*STATUS], metavar="VERDICT", help=text)
+    command.add_argument("--message", default="", metavar="TEXT", help="reason of --verdict")
+    text = "minutes until the gate's verdict becomes unknown (%(default)g)"
     command.add_argument("--max-age", type=float, default=MAX_AGE, metavar="M", help=text)
-    text = "most of the nodes that may carry the taint: no further one is tainted then (%(default)g; 0: none ever)"
+    text = "maximum share of nodes with the taint (%(default)g)"
     command.add_argument("--max-share", type=number(0, 1, "share"), default=MAX_SHARE, metavar="S", help=text)
-    text = "nodes that the share is of, such as nvidia.com/gpu.present=true (default: all)"
+    text = "label selector of the nodes that --max-share counts"
     command.add_argument("--selector", default="", metavar="LABELS", help=text)
-    text = "what an unknown verdict does to the taint (%(default)s)"
-    command.add_argument("--on-unknown", choices=("keep", "taint"), default="keep", help=text)
-    command.add_argument("--check", action="store_true", help="say what would be changed, and change nothing")
-    text = "of the API (default: that of the cluster that this pod is in); http only for localhost: kubectl proxy"
+    text = "keep or taint, if the verdict is unknown (%(default)s)"
+    choices = ("keep", "taint")
+    command.add_argument("--on-unknown", choices=choices, default="keep", metavar="ACTION", help=text)
+    command.add_argument("--check", action="store_true", help="print the changes without making them")
+    text = "URL of the API (default: the cluster of this pod)"
     command.add_argument("--server", metavar="URL", help=text)
-    command.add_argument("--token-file", type=Path, default=ACCOUNT / "token", metavar="FILE")
-    command.add_argument("--ca-file", type=Path, default=ACCOUNT / "ca.crt", metavar="FILE")
+    text = "token of the service account"
+    command.add_argument("--token-file", type=Path, default=ACCOUNT / "token", metavar="FILE", help=text)
+    text = "certificate authority of the API"
+    command.add_argument("--ca-file", type=Path, default=ACCOUNT / "ca.crt", metavar="FILE", help=text)
     command.set_defaults(run=run)
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar lint``: what NCCL would make of an nccl.conf, or of the variables of a job script, printed for people.
 
-A file that cannot be read among others is not judged; where none can be read the command has failed.
+One unreadable file of several is UNKNOWN; ERROR where none can be read.
 """
 
 from __future__ import annotations

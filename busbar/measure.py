@@ -1,9 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar measure``: measures idle nodes, those first whose results are oldest, within a night's budget.
-
-Exit code 0: what was measured is good, or nothing was to be measured. 1: findings. 2: it could not be done.
-"""
+"""``busbar measure``: measure idle nodes, those first whose results are oldest, within a night's budget."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, repair
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, LOCKED
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import GOOD, LOCKED, of_states, worst
 
 from . import ansible_process, private
 from .command_line import ANSIBLE, complain, not_installed, number
@@ -37,19 +34,12 @@ class MeasureError(RuntimeError):
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Measures what is idle, the oldest results first, until the night's budget is spent (docs/measure.md). Exit"
-        " code 0: good, or nothing to measure; 1: findings; 2: it could not be done."
-    )
-    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, help="as for ansible-playbook")
+    text = "inventory, as for ansible-playbook"
+    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
-    command.add_argument("--check", action="store_true", help="say who would be measured now, and who is left; no more")
-    command.add_argument(
-        "--budget",
-        type=number(0, 1e9, "number of node-minutes"),
-        metavar="N",
-        help="node-minutes of the night (default: busbar_measure_budget)",
-    )
+    command.add_argument("--check", action="store_true", help="print the plan and measure nothing")
+    text = "node-minutes of the night (default: busbar_measure_budget)"
+    command.add_argument("--budget", type=number(0, 1e9, "number of node-minutes"), metavar="N", help=text)
     command.set_defaults(run=run)
 
 
@@ -126,7 +116,7 @@ class _Night:
             return self._rounds(ledger)
 
     def _rounds(self, ledger: Any) -> int:
-        code, first = 0, True
+        code, first = GOOD, True
         while True:
             found, left, begun = self._plan(ledger)
             if first or not found.units:
@@ -135,7 +125,7 @@ class _Night:
                 return code
             first = False
             hosts, batch = self._batch(found)
-            code = max(code, self._told(self._round(ledger, hosts, batch), batch))
+            code = worst([code, self._told(self._round(ledger, hosts, batch), batch)])
 
     def _plan(self, ledger: Any) -> tuple[Any, float, float]:
         """The plan, the node-minutes that are left of the night, and the moment."""
@@ -248,7 +238,7 @@ class _Night:
         if good:
             print(printable(f"measured, and good: {nodeset.brief(good, 100)}"))
         sys.stdout.flush()
-        return FINDINGS if alike else GOOD
+        return of_states(state for _severity, state, _check, _have in alike)
 
 
 def _is_miss(one: Finding) -> bool:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar remediate``: asks accused nodes again and mends what still stands, by ``playbooks/remediate.yml``.
 
-Exit code 0: nothing is left of what the files say. 1: something is, the table says what. 2: it could not be judged.
+What is left of the findings decides the exit code.
 """
 
 from __future__ import annotations
@@ -27,33 +27,6 @@ PLAYBOOK = "busbar.fabric.remediate"
 RESULTS = "busbar-results"
 # Bytes of the findings of the run itself.
 LIMIT = 256 << 20
-_ABOUT = """\
-Takes findings that busbar drift, site.yml, benchmark.yml or localise.yml have written. Of each node that they name it
-
-  1. asks the node again, by the same question; what is not so any more is dropped, and said so
-  2. plans: which role mends it, what that costs the node, who is first; --check ends here
-  3. takes the node out of Slurm where that is asked for (busbar_drain) and the repair disturbs it or a figure is
-     measured; a node that somebody uses is left alone
-  4. plays just that role and those that depend on it, within busbar_max_disruption; reboots only where that says so
-  5. asks by the very check that failed, and measures again what is a figure
-  6. gives the node back, or leaves it drained with the reason, and a record with serial numbers for the vendor
-
-One node first, then the others of its leaf, in batches. It stops at the first node that gets worse. No more than
-busbar_remediate_max_share of all nodes is acted on or kept out; no finding of a node is tried more often than
-busbar_remediate_max_attempts; what was mended and is back goes to a person. What no role mends is told, or kept out of
-jobs where busbar_remediate_quarantine says so.
-"""
-_MORE = """\
-Everything that is done is in actions.jsonl below nccl_benchmark_results_path (busbar-results) before it is done, and
-records of nodes that are kept out in rma/ beside it. After a kill run it again: it finishes what was begun.
-
-  busbar drift -i INVENTORY --findings f.json ; busbar remediate f.json -i INVENTORY --check
-  busbar remediate f.json -i INVENTORY -e busbar_max_disruption=link
-  busbar remediate -i INVENTORY                 only what an earlier run has left
-
-Exit code 0: nothing is left. 1: something is, the table says what and what to do. 2: it could not be judged.
-docs/remediate.md has it all.
-"""
 
 
 class RemediateError(RuntimeError):
@@ -61,19 +34,16 @@ class RemediateError(RuntimeError):
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.description, command.epilog = _ABOUT, _MORE
-    text = "file of findings, or record of a localisation; none: only what an earlier run has left"
+    text = "findings file or localisation record (default: what an earlier run left)"
     command.add_argument("findings", nargs="*", metavar="FINDINGS", type=Path, help=text)
-    text = "as for ansible-playbook"
-    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, help=text)
-    command.add_argument("--limit", metavar="HOSTS", help="only these of the accused; an empty limit is refused")
-    command.add_argument("--check", action="store_true", help="ask, print the plan, and touch nothing")
-    command.add_argument(
-        "-e", "--extra-vars", action="append", default=[], metavar="NAME=VALUE", help="as for ansible-playbook"
-    )
-    command.add_argument("--findings-path", type=Path, metavar="FILE", help="write what is left there, as JSON")
-    command.add_argument("--forks", type=int, metavar="N", help="nodes asked at a time (default: ansible.cfg)")
+    text = "inventory, as for ansible-playbook"
+    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
+    command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
+    command.add_argument("--check", action="store_true", help="audit, print the plan, change nothing")
+    text = "NAME=VALUE, as for ansible-playbook"
+    command.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS", help=text)
+    command.add_argument("--findings-path", type=Path, metavar="FILE", help="write the remaining findings as JSON")
+    command.add_argument("--forks", type=int, metavar="N", help="nodes queried in parallel (default: ansible.cfg)")
     command.set_defaults(run=run)
 
 

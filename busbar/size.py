@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar size``: what a training step sends, and whether a cluster's network carries it.
 
-Exit code 0: enough, or answered where no step was requested. 1: not enough. 2: it cannot be decided.
+Too little bandwidth is a finding; without a requested step there is none.
 """
 
 from __future__ import annotations
@@ -63,20 +63,21 @@ def _parameters(text: str) -> int:
 def add(command: argparse.ArgumentParser) -> None:
     """Declare the options."""
     count = _whole(10**6)
-    text = "of a dense model: 350M, 70B, 1.3T"
+    text = "parameters of the dense model: 350M, 70B, 1.3T"
     command.add_argument("--parameters", type=_parameters, required=True, metavar="P", help=text)
-    text = "platform profile: a file, or a name in ./profiles or of the suite, such as hgx-h100"
+    text = "platform profile: file or name, such as hgx-h100"
     command.add_argument("--profile", required=True, metavar="NAME", help=text)
-    command.add_argument("--nodes", type=count, required=True, metavar="N", help="of the job")
+    command.add_argument("--nodes", type=count, required=True, metavar="N", help="nodes of the job")
     command.add_argument("--tp", type=count, default=1, metavar="N", help="tensor parallel ranks, within a node")
     command.add_argument("--pp", type=count, default=1, metavar="N", help="pipeline stages")
     command.add_argument("--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; 3 is FSDP")
-    text = "of a step, all ranks together; 4M, or 512x8192: 512 sequences of 8192"
+    text = "tokens of a step, all ranks: 4M, or 512x8192"
     command.add_argument("--tokens", type=_whole(10**10), default=0, metavar="N", help=text)
-    command.add_argument("--micro-batches", type=count, default=1, metavar="N", help="of a data parallel rank a step")
-    text = "percent of a GPU's peak that it reaches without waiting; without: the step that the network allows"
+    text = "micro-batches of a data parallel rank in a step"
+    command.add_argument("--micro-batches", type=count, default=1, metavar="N", help=text)
+    text = "share of peak FLOPS; else the minimum step is printed"
     command.add_argument("--mfu", type=number(0.1, 100, "number of percent"), metavar="PERCENT", help=text)
-    text = "as measured: busbw of all_reduce by rings over all GPUs of three nodes or more"
+    text = "measured all_reduce busbw (ring, three nodes or more)"
     command.add_argument("--busbw", type=number(0.001, 1e5, "number of GB/s"), metavar="GBPS", help=text)
     command.set_defaults(run=run)
 

@@ -1,13 +1,19 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What every command ends with."""
+"""Exit codes of all ``busbar`` commands (docs/commands.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# ERROR: a wrong command line, or the command failed. LOCKED: another run works on the same.
 GOOD, ERROR, FINDINGS, UNKNOWN, LOCKED = range(5)
+MEANINGS = {
+    GOOD: "good",
+    ERROR: "usage error or failure of the command",
+    FINDINGS: "findings",
+    UNKNOWN: "something could not be judged",
+    LOCKED: "locked by another run",
+}
 _WORST_FIRST = (ERROR, FINDINGS, UNKNOWN, GOOD)
 
 
@@ -17,5 +23,5 @@ def worst(codes: Iterable[int]) -> int:
 
 
 def of_states(states: Iterable[str]) -> int:
-    """Return the code of findings by their states."""
+    """Return the code of findings by their states; GOOD for none."""
     return worst([GOOD, *(UNKNOWN if state == "unknown" else FINDINGS for state in states if state != "ok")])

@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar drift`` and ``busbar report``: a night from the lock to the exit code, and any earlier one again.
 
-Exit codes of drift and of report --merge: 0 in sync, 1 the run itself failed or the files make no night, 2 drift, 3
-some hosts gave no full answer, 4 another run has the lock. report otherwise: 0, or 1 where there is nothing to render.
+``report`` of a past run ends with GOOD or ERROR only; with ``--merge`` it ends as drift does.
 """
 
 from __future__ import annotations
@@ -64,13 +63,12 @@ HISTORY = RESULTS / "drift.sqlite"
 # What is flapping is seen in the last nights; one more is what tonight is compared with.
 LEAST_DAYS = compare.NIGHTS + 1
 _EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, part.PartError, signals.Interrupted)
-# What a clone beside a bare ansible-core lacks; the other commands do without.
 _FORMATS = {
-    "json": "everything, as JSON",
+    "json": "everything as JSON",
     "junit": "JUnit XML for CI",
-    "prometheus": "for node_exporter's textfile collector",
-    "markdown": "for a chat",
-    "html": "one file for a browser",
+    "prometheus": "metrics for node_exporter's textfile collector",
+    "markdown": "Markdown for a chat",
+    "html": "one HTML page",
 }
 # What a report takes from other runs' records.
 _BESIDE = ("cluster", "localised", "fabric", "actions")
@@ -81,100 +79,69 @@ _OF_MERGE = ("limit", "within", "fail_on", "keep_days", "notify", "webhook", "no
 
 
 def add_drift(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, help="as for ansible-playbook")
+    text = "inventory, as for ansible-playbook"
+    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
-    _judged(command)
-    command.add_argument("--forks", type=_positive, metavar="N", help="hosts asked at a time (default: ansible.cfg)")
-    command.add_argument(
-        "--engine",
-        choices=("ssh", "slurm"),
-        help="who asks the nodes: ssh, or a step of Slurm's over all of them, as root (default: busbar_engine, or ssh)",
-    )
-    command.add_argument(
-        "--engine-overlap", action="store_true", help="with slurm: also nodes on which jobs run, where Slurm lets it"
-    )
-    command.add_argument(
-        "--host-timeout", type=_positive, default=300, metavar="S", help="seconds for one host (%(default)s)"
-    )
-    command.add_argument(
-        "--timeout", type=_positive, default=7200, metavar="S", help="seconds for the whole run (%(default)s)"
-    )
-    command.add_argument("--findings", metavar="FILE", help="what busbar report --merge takes of this run")
+    _add_verdict(command)
+    text = "hosts queried in parallel (default: ansible.cfg)"
+    command.add_argument("--forks", type=_positive, metavar="N", help=text)
+    text = "ssh, or one Slurm step (default: busbar_engine)"
+    command.add_argument("--engine", choices=("ssh", "slurm"), help=text)
+    text = "with slurm: include nodes with jobs, if Slurm permits"
+    command.add_argument("--engine-overlap", action="store_true", help=text)
+    text = "timeout of one host in seconds (%(default)s)"
+    command.add_argument("--host-timeout", type=_positive, default=300, metavar="S", help=text)
+    text = "timeout of the run in seconds (%(default)s)"
+    command.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
+    command.add_argument("--findings", metavar="FILE", help="write findings for remediate and report --merge")
     _outputs(command)
     command.set_defaults(run=drift)
 
 
-def _judged(command: argparse._ActionsContainer) -> None:
-    """What a night is held to, and who is told of it."""
-    command.add_argument(
-        "--fail-on", choices=SEVERITIES, help=f"least severity that makes the exit code 2 (default: {SEVERITIES[-1]})"
-    )
-    command.add_argument(
-        "--keep-days", type=_days, metavar="N", help="forget older nights, and older files with {date} in their name"
-    )
-    command.add_argument(
-        "--notify", type=_argv, metavar="COMMAND", help="told on standard input of a night unlike the last; no shell"
-    )
-    command.add_argument("--webhook", type=Path, metavar="FILE", help="holds the https address that is told the same")
-    command.add_argument("--notify-always", action="store_true", help="also of a night like the last, if not in sync")
+def _add_verdict(command: argparse._ActionsContainer) -> None:
+    """Add what decides the exit code and the notification."""
+    text = f"lowest severity that counts ({SEVERITIES[-1]})"
+    command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
+    text = "delete older runs, and older files named by {date}"
+    command.add_argument("--keep-days", type=_days, metavar="N", help=text)
+    text = "run it, without a shell, when the result changes"
+    command.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
+    text = "file with the https address to notify"
+    command.add_argument("--webhook", type=Path, metavar="FILE", help=text)
+    text = "notify of every run that is not in sync"
+    command.add_argument("--notify-always", action="store_true", help=text)
 
 
 def add_report(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--run", dest="number", type=_positive, metavar="N", help="default: the last one that ended")
-    command.add_argument("--list", action="store_true", help="name the runs of the history")
-    command.add_argument(
-        "--rma",
-        type=Path,
-        metavar="DIRECTORY",
-        help="a page for each device that something is wrong with, for its vendor",
-    )
-    command.add_argument("--nodes", metavar="GROUP", help="only the names of a group's nodes, for --limit @FILE")
+    command.add_argument("--run", dest="number", type=_positive, metavar="N", help="run (default: last complete one)")
+    command.add_argument("--list", action="store_true", help="list the runs of the history")
+    text = "write one page for the vendor for each faulty device"
+    command.add_argument("--rma", type=Path, metavar="DIRECTORY", help=text)
+    text = "print the nodes of a group, for --limit @FILE"
+    command.add_argument("--nodes", metavar="GROUP", help=text)
     _outputs(command)
-    merged = command.add_argument_group(
-        "one night of several runs", "With --merge; --history FILE, named here, takes that night."
-    )
-    merged.add_argument(
-        "--merge", nargs="+", type=Path, metavar="FILE", help="findings files of runs over disjoint hosts"
-    )
-    command.add_argument(
-        "-i",
-        "--inventory",
-        action="append",
-        type=Path,
-        help="whose secrets are taken out of what lies beside the history; with --merge the whole inventory, where the"
-        " runs had slices of it",
-    )
-    merged.add_argument("--limit", metavar="HOSTS", help="of that inventory only these hosts are expected")
-    merged.add_argument(
-        "--within", type=_positive, metavar="S", help=f"seconds from the first question to the last answer ({WITHIN})"
-    )
-    _judged(merged)
+    text = "inventory: its secrets are removed from the report"
+    command.add_argument("-i", "--inventory", action="append", type=Path, metavar="PATH", help=text)
+    merged = command.add_argument_group("several runs as one", "--history FILE, if given, stores the result.")
+    text = "findings files of runs over disjoint hosts"
+    merged.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help=text)
+    merged.add_argument("--limit", metavar="HOSTS", help="expect only these hosts of the inventory")
+    text = f"time limit over all runs in seconds ({WITHIN})"
+    merged.add_argument("--within", type=_positive, metavar="S", help=text)
+    _add_verdict(merged)
     command.set_defaults(run=show)
 
 
 def _outputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--history", type=Path, metavar="FILE", help=f"SQLite file ({HISTORY})")
-    command.add_argument(
-        "--since",
-        type=_moment,
-        metavar="DAY",
-        help="compare with the last run up to then, YYYY-MM-DD, not with the last",
-    )
-    command.add_argument(
-        "--mode",
-        type=_mode,
-        default=0o600,
-        metavar="BITS",
-        help="permissions of the reports (600; 640: the group)",
-    )
-    command.add_argument(
-        "--results",
-        type=Path,
-        metavar="DIRECTORY",
-        help=f"where the last benchmark between nodes lies (nccl_benchmark_results_path, else {RESULTS})",
-    )
-    for name, said in _FORMATS.items():
-        command.add_argument(f"--{name}", metavar="FILE", help=f"{said}; - is standard output, {{date}} the run's day")
+    text = "compare with the last run up to YYYY-MM-DD"
+    command.add_argument("--since", type=_moment, metavar="DAY", help=text)
+    command.add_argument("--mode", type=_mode, default=0o600, metavar="BITS", help="permissions of the reports (600)")
+    text = f"benchmark results (default: {RESULTS})"
+    command.add_argument("--results", type=Path, metavar="DIRECTORY", help=text)
+    reports = command.add_argument_group("reports", "FILE: - is standard output, {date} the day of the run.")
+    for name, content in _FORMATS.items():
+        reports.add_argument(f"--{name}", metavar="FILE", help=f"write {content}")
 
 
 def _positive(text: str) -> int:

@@ -13,7 +13,7 @@ _HELP = {
     "busbar_drift_last_run_timestamp_seconds": "End of the last run; alert when it is older than a day.",
     "busbar_drift_last_complete_timestamp_seconds": "End of the last run in which every host gave a full answer.",
     "busbar_drift_duration_seconds": "How long the last run took.",
-    "busbar_drift_exit_code": "0 in sync, 2 drift, 3 incomplete.",
+    "busbar_drift_exit_code": "0 in sync, 2 drift, 3 something could not be judged.",
     "busbar_drift_hosts": "Hosts by the class in which they ended.",
     "busbar_drift_finding_hosts": "Hosts with a finding, by check, severity and state; accepted ones are left out.",
     "busbar_drift_findings": "Findings as the report lists them, by severity; accepted ones are left out.",

@@ -16,35 +16,35 @@ from .machine import LabError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    text = "where the lab lives (.lab where there is one, and for up and down; else .demo)"
-    parser.add_argument("-d", "--directory", type=Path, help=text)
+    text = "directory of the lab (default: .lab, else .demo)"
+    parser.add_argument("-d", "--directory", type=Path, metavar="DIR", help=text)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     standard = [name for name, builder in store.PLATFORMS.items() if builder in store.STANDARD.values()]
 
     def action_of(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=text)
+        action = actions.add_parser(name, help=text, description=f"{text.capitalize()}.")
         # Behind the action, too, where everybody writes it.
         action.add_argument("-d", "--directory", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         action.set_defaults(run=run)
         return action
 
-    action = action_of("up", _lab_up, "two healthy nodes as containers, and their inventory")
-    action.add_argument("--nodes", nargs="+", metavar="NODE", choices=[*store.STANDARD], help="fewer than all")
+    action = action_of("up", _lab_up, "start healthy nodes as containers, with an inventory")
+    action.add_argument("--nodes", nargs="+", metavar="NODE", choices=[*store.STANDARD], help="nodes (default: all)")
     release = image.wanted()
-    text = f"Debian release of the nodes; without it {release} (BUSBAR_LAB_RELEASE)"
+    text = f"Debian release of the nodes (default: {release}, or BUSBAR_LAB_RELEASE)"
     action.add_argument("--release", "--suite", dest="suite", choices=image.SUITES, default=release, help=text)
-    action.add_argument("--ofed", choices=(ofed.INSTALLED, "none"), default=ofed.INSTALLED, help="what the nodes have")
+    action.add_argument("--ofed", choices=(ofed.INSTALLED, "none"), default=ofed.INSTALLED, help="OFED of the nodes")
     action = action_of("down", _lab_down, "remove containers, network and directory")
-    action.add_argument("--image", action="store_true", help="the nodes' image, too")
-    action = action_of("create", _lab_create, "healthy nodes as directory trees, and their inventory; needs no root")
-    action.add_argument("--nodes", type=int, metavar="N", help="how many, node01 to nodeN; without it two")
-    text = f"what all of them are; without it they are {' and '.join(standard)} in turn"
+    action.add_argument("--image", action="store_true", help="remove the image, too")
+    action = action_of("create", _lab_create, "create healthy nodes as directory trees, without root")
+    action.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 2)")
+    text = f"platform of all nodes (default: {' and '.join(standard)} in turn)"
     action.add_argument("--platform", choices=sorted(store.PLATFORMS), help=text)
-    action_of("status", _lab_status, "nodes and the faults they have")
-    action_of("faults", _lab_faults, "every fault that can be injected")
-    action = action_of("reboot", _lab_reboot, "start a node anew, with the command line that its boot loader has now")
+    action_of("status", _lab_status, "list nodes and their faults")
+    action_of("faults", _lab_faults, "list all faults that can be injected")
+    action = action_of("reboot", _lab_reboot, "reboot a node with its boot loader's command line")
     action.add_argument("node")
-    for name, run, text in (("break", _lab_break, "inject a fault"), ("repair", _lab_repair, "take a fault back")):
+    for name, run, text in (("break", _lab_break, "inject a fault"), ("repair", _lab_repair, "remove a fault")):
         action = action_of(name, run, text)
         action.add_argument("node")
         action.add_argument("fault", help="a name from `busbar lab faults`" + (", or all" if name == "repair" else ""))

@@ -29,7 +29,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from . import image, nccl_tests, ofed, repository, tree
-from .machine import LabError, Machine
+from .machine import LabError, LabLockedError, Machine
 
 HARDWARE = "/srv/busbar-lab/hw"
 SHARE = "/usr/share/busbar-lab"
@@ -149,7 +149,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Raises LabError where another process starts or removes this lab."""
+        """Raises LabLockedError where another process starts or removes this lab."""
         # The directory itself is locked: no file of ours stays behind.
         try:
             lock = os.open(self.directory, os.O_RDONLY)
@@ -158,7 +158,7 @@ class Lab:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LabError(f"{self.directory}: another busbar lab up or down is at work there") from error
+            raise LabLockedError(f"{self.directory}: another busbar lab up or down is at work there") from error
         else:
             yield
         finally:

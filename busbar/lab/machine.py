@@ -34,6 +34,10 @@ class LabError(Exception):
     """The lab cannot do what was asked. The message names what there is instead."""
 
 
+class LabLockedError(LabError):
+    """Another process starts or removes the lab."""
+
+
 @dataclass(frozen=True)
 class Link:
     """A PCIe link as sysfs words it: speed "32.0 GT/s PCIe" or "Unknown", width in lanes."""

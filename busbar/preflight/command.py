@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
@@ -37,48 +36,33 @@ WORDS = {GOOD: "ok", FINDINGS: "bad", UNKNOWN: "unknown", ERROR: "unknown"}
 _PROGRAMS = ("srun", "scontrol")
 _PLACES = "/usr/local/bin:/usr/bin:/bin"
 _ROOM, _REASONS = 40, 300
-_EPILOG = """\
-It writes to standard output, one line each and only what there is:
-  EXCLUDE=node03,node07   nodes to be left out: slow, broken, or silent where others answered
-  UNKNOWN=node05          nodes that could not be judged
-  PREFLIGHT=ok|bad|unknown
-and to standard error, for people, what was measured and why. Exit code: 0 all nodes are good; 1 some are not, or what
-they share is not; 2 it could not be judged.
-"""
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.epilog = _EPILOG
-    bars = command.add_argument_group("what the nodes have to reach: one of these")
-    text = "inventory of the site: its profiles, bars.yml, leaves and values count"
-    bars.add_argument("-i", "--inventory", action="append", default=[], type=Path, help=text)
-    bars.add_argument("--platform", metavar="NAME", help="a profile of the suite, such as hgx-h100")
-    text = "compare nodes and pairs with their median only; what all of them share is then not judged"
+    bars = command.add_argument_group("yardstick, one of these")
+    text = "site inventory: profiles, bars.yml, leaves, values"
+    bars.add_argument("-i", "--inventory", action="append", default=[], type=Path, metavar="PATH", help=text)
+    bars.add_argument("--platform", metavar="NAME", help="shipped profile, such as hgx-h100")
+    text = "median of the job's own nodes and pairs"
     bars.add_argument("--relative", action="store_true", help=text)
-    command.add_argument("--fabric", choices=("infiniband", "roce"), default="", help="with --platform")
-    command.add_argument(
-        "--gpus", type=int, metavar="N", help="of a node, with --relative (default: SLURM_GPUS_ON_NODE)"
-    )
-    text = "seconds for all of it (%(default)g); what hangs may take ten more to end"
-    command.add_argument(
-        "--limit", type=number(LEAST, 86400, "number of seconds"), default=LIMIT, metavar="S", help=text
-    )
-    text = f"directory of nccl-tests, built with MPI (default: the inventory's nccl_tests_path, else {TESTS})"
+    text = "infiniband or roce, with --platform"
+    command.add_argument("--fabric", choices=("infiniband", "roce"), default="", metavar="NAME", help=text)
+    text = "GPUs of a node, with --relative (default: Slurm's)"
+    command.add_argument("--gpus", type=int, metavar="N", help=text)
+    seconds = number(LEAST, 86400, "number of seconds")
+    command.add_argument("--limit", type=seconds, default=LIMIT, metavar="S", help="total seconds (%(default)g)")
+    text = f"nccl-tests (default: nccl_tests_path, {TESTS})"
     command.add_argument("--nccl-tests", type=_absolute, metavar="DIR", help=text)
-    text = "of each message (default: the inventory's nccl_benchmark_max_bytes, else 8G)"
+    text = "message size (default: nccl_benchmark_max_bytes, 8G)"
     command.add_argument("--size", metavar="BYTES", help=text)
-    text = (
-        "a quick check of the site's own to be run on each node, which ends with 0, 1 (bad) or 2 (no verdict), in the"
-    )
-    text += f" place of the gate's last verdict ({gate.STATE})"
+    text = "site's own node check: 0 good, 1 bad, 2 no verdict"
     command.add_argument("--gate", metavar="PROGRAM", type=_absolute, help=text)
-    text = "write the nodes to be left out there, one a line; empty where there are none"
+    text = "write the nodes to exclude there, one a line"
     command.add_argument("--exclude-file", type=Path, metavar="FILE", help=text)
-    text = "keep the record of the search below this directory (localise/), for `busbar drift` and the report"
+    text = "store the record in DIR/localise, for busbar drift"
     command.add_argument("--record", type=Path, metavar="DIR", help=text)
     command.add_argument("--python", default="python3", metavar="NAME", help="on the nodes, 3.6 or later (%(default)s)")
-    text = "options of srun for the steps, such as -- --gpus-per-node=8 --gpu-bind=none"
+    text = "options of srun, such as -- --gpu-bind=none"
     command.add_argument("options", nargs="*", metavar="-- SRUN OPTION", help=text)
     command.set_defaults(run=run)
 
