@@ -6,8 +6,8 @@ Site values (``plugin_utils/site_values.py``): each role's defaults, the options
 its README.md, and the tables of docs/variables.md. The first two paragraphs of a role's README.md: what argument specs
 and Galaxy say of it, and what its task is called in ``playbooks/tasks/roles.yml``, which has the roles of the suite's
 table in their order. Tasks of a role that is one module. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
-plugin_utils, and the text below it): the tables of docs/findings.md. The nodes of the lab (``busbar/lab``):
-``inventories/lab``. The rest of these files is written by hand, and stays.
+plugin_utils, and the text below it): the tables of docs/findings.md. Commands and exit codes: docs/commands.md. The
+nodes of the lab (``busbar/lab``): ``inventories/lab``. The rest of these files is written by hand, and stays.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if str(ROOT / "collections") not in sys.path:
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
-from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values, suite  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, site_values, suite  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
 
+from busbar import cli  # noqa: E402
 from busbar.lab import containers, store  # noqa: E402
 
 WIDTH = 120
@@ -146,6 +147,13 @@ def documents() -> dict[Path, str]:
     found[page] = _between(page, "variables", parts(site_values.PARTS), found[page])
     page = ROOT / "docs" / "findings.md"
     found[page] = _between(page, "checks", nouns(declared()))
+    page = ROOT / "docs" / "commands.md"
+    commands = [
+        [f"`{name}`", purpose, f"`busbar {example}`"] for name, (purpose, example, _fill) in cli.COMMANDS.items()
+    ]
+    found[page] = _between(page, "commands", _table(["command", "purpose", "example"], commands))
+    codes = [[str(code), meaning] for code, meaning in exit_code.MEANINGS.items()]
+    found[page] = _between(page, "codes", _table(["code", "meaning"], codes), found[page])
     # As `busbar lab up` writes it, for the lab of this checkout.
     key, ssh_config = "inventory_dir ~ '/../../.lab/GPG-KEY.asc'", "{{ inventory_dir }}/../../.lab/ssh_config"
     for name, text in containers.inventory(store.built(), ssh_config, key).items():

@@ -115,7 +115,7 @@ def test_a_slow_node_is_named(simulated: Simulated, batch: Callable[..., Any], t
     with simulated.broken("slow-rail"):
         done = batch("--exclude-file", str(tmp_path / "exclude"))()
     print(done.err)
-    assert (done.rc, done.out) == (1, "EXCLUDE=node03\nPREFLIGHT=bad\n")
+    assert (done.rc, done.out) == (2, "EXCLUDE=node03\nPREFLIGHT=bad\n")
     assert (tmp_path / "exclude").read_text() == "node03\n"
     assert "node[01-02,04]  good" in done.err
     assert "1 of 1 over node[01-02,04]" in done.err
@@ -148,7 +148,7 @@ def test_who_hangs_and_who_is_dead_are_named_and_what_hangs_is_ended(
             slurm.revive_node("node04")
             slurm.reset()
     print(done.err)
-    assert (done.rc, done.out) == (1, "EXCLUDE=node04,node02\nPREFLIGHT=bad\n")
+    assert (done.rc, done.out) == (2, "EXCLUDE=node04,node02\nPREFLIGHT=bad\n")
     assert "node02" in done.err
     assert not processes(simulated.cluster)
 
@@ -162,7 +162,7 @@ def test_a_signal_of_slurms_ends_every_step(simulated: Simulated, batch: Callabl
         slurm.run("scancel", "--batch", "--signal=TERM", wait_for.job)
         done = wait_for()
     print(done.err)
-    assert (done.rc, done.out.splitlines()[-1]) == (2, "PREFLIGHT=unknown")
+    assert (done.rc, done.out.splitlines()[-1]) == (3, "PREFLIGHT=unknown")
     assert "ended by SIGTERM" in done.err
     # Slurm's own part of a step may need some seconds more.
     assert not any("all_reduce_perf" in words for words in processes(simulated.cluster).values())

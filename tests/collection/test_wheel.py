@@ -85,7 +85,7 @@ def test_the_command_works_where_only_the_wheel_is_installed(execute: Execute, f
     good = execute(*lint, stdin="NCCL_DEBUG=WARN\n")
     assert (good.rc, good.out) == (0, "0 findings in 1 file\n")
     bad = execute(*lint, stdin="NCCL_DEBUG = WARN\n")
-    assert bad.rc == 1
+    assert bad.rc == 2
     assert "<stdin>:1" in bad.out
 
 

@@ -58,7 +58,7 @@ def hang(lab: Path, folder: Path, *arguments: str) -> subprocess.CompletedProces
 def test_one_job_over_two_hosts_is_one_job_and_its_late_rank_has_a_name(lab: Path, tmp_path: Path) -> None:
     with job(lab, tmp_path, late={"2": 1}) as pids:
         done = hang(lab, tmp_path, "node01", "node02")
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout.count("JOB of ") == 1
     assert f"rank 2 (node02 process {pids[2]} GPU 0) has launched 99, 3 of 4 ranks 100" in done.stdout
     assert "asked on node[01-02] twice" in done.stdout
@@ -73,7 +73,7 @@ def test_a_stopped_rank_is_named_with_what_its_own_host_says_of_it(lab: Path, tm
     with job(lab, tmp_path) as pids:
         os.kill(pids[3], signal.SIGSTOP)
         done = hang(lab, tmp_path, "gpu_nodes", "--json")
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == 2, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["hosts"] == {"node01": "", "node02": ""}
     [finding] = [each for each in report["findings"] if each["check"] == "nccl_hang.missing"]
@@ -94,6 +94,6 @@ def test_a_job_that_moves_is_no_hang_also_by_hand(lab: Path, tmp_path: Path, pla
 
 def test_of_several_names_one_that_the_inventory_does_not_have_is_said(untouched: Path, tmp_path: Path) -> None:
     done = hang(untouched, tmp_path, "node01", "node07")
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "node07" in done.stderr
     assert done.stdout == ""

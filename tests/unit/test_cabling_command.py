@@ -22,7 +22,7 @@ PLAN = "a_node,a_port,z_node,z_port,rail\nnode1,mlx5_0,leaf1,1,0\n"
         ([], "ACTION"),
     ],
 )
-def test_what_cannot_be_answered_is_2_with_a_sentence(
+def test_a_failure_ends_with_1_and_a_sentence(
     argv: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -32,5 +32,5 @@ def test_what_cannot_be_answered_is_2_with_a_sentence(
     except SystemExit as end:
         code = int(str(end.code))
     out, err = capsys.readouterr()
-    assert (code, out, said in err) == (2, "", True)
+    assert (code, out, said in err) == (1, "", True)
     assert not (tmp_path / "new.csv").exists()

@@ -1,4 +1,4 @@
-"""The ``busbar`` command as a user runs it: wrong input gets a sentence and exit code 2, never a traceback."""
+"""The ``busbar`` command as a user runs it: wrong input gets a sentence and exit code 1, never a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 
 from busbar import __version__, cli
+from busbar.drift import lock
 from busbar.lab import store
+from busbar.lab.machine import LabLockedError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLEAN = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
@@ -78,8 +80,52 @@ def test_a_command_starts_without_what_only_others_need() -> None:
 )
 def test_a_wrong_command_line_names_what_is_missing_or_unknown(arguments: list[str], says: str) -> None:
     done = busbar(*arguments)
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_has_a_purpose_an_example_that_parses_and_the_exit_codes(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words, code in ((["--help"], 0), (["--no-such-option"], 1)):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, *words])
+        assert ended.value.code == code
+    text = capsys.readouterr().out
+    purpose, nothing, usage, *_options, example, codes, more_codes = text.splitlines()
+    assert (len(purpose) <= 80, purpose[-1], nothing) == (True, ".", "")
+    assert usage.startswith(f"usage: busbar {command} [options]")
+    assert f"{codes} {more_codes.strip()}" == (
+        "exit codes: 0 good, 1 usage error or failure of the command, 2 findings,"
+        " 3 something could not be judged, 4 locked by another run"
+    )
+    # More options than lines.
+    assert text.count("\n") <= 24 or command in ("drift", "report", "preflight")
+    words = example.split()
+    assert words[:3] == ["example:", "busbar", command]
+    assert cli._parser().parse_args(words[2:]).run
+
+
+@pytest.mark.parametrize(
+    ("words", "function", "error"),
+    [
+        (["drift", "-i", "x"], "busbar.drift.command._locked", lock.Held),
+        (["report", "--merge", "x"], "busbar.drift.command._merged", lock.Held),
+        (["measure", "-i", "x"], "busbar.measure._Night", lock.Held),
+        (["remediate", "-i", "x"], "busbar.remediate.remediate", lock.Held),
+        (["lab", "down"], "busbar.lab.containers.Lab.down", LabLockedError),
+    ],
+)
+def test_a_lock_of_another_run_is_4(
+    words: list[str], function: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_arguments: object) -> None:
+        raise error("another run")
+
+    monkeypatch.setattr(function, locked)
+    assert cli.main(words) == 4
 
 
 # -- lint ------------------------------------------------------------------------------------------------------------
@@ -91,11 +137,13 @@ def test_lint_exit_codes_tell_clean_findings_and_unreadable(tmp_path: Path) -> N
     faulty.write_text(FAULTY)
     version = ("--nccl-version", "2.27.7")
     assert busbar("lint", clean, *version).returncode == 0
-    assert busbar("lint", faulty, *version).returncode == 1
+    assert busbar("lint", faulty, *version).returncode == 2
     done = busbar("lint", clean, faulty, tmp_path / "absent.conf", *version)
     assert done.returncode == 2
     assert "absent.conf" in done.stderr
     assert "in 2 files" in done.stdout
+    assert busbar("lint", clean, tmp_path / "absent.conf", *version).returncode == 3
+    assert busbar("lint", tmp_path / "absent.conf", *version).returncode == 1
 
 
 def test_lint_names_what_is_read_earlier_and_says_otherwise(tmp_path: Path) -> None:
@@ -104,7 +152,7 @@ def test_lint_names_what_is_read_earlier_and_says_otherwise(tmp_path: Path) -> N
     lint: list[str | Path] = ["lint", "--nccl-version", "2.27.7", conf]
     (tmp_path / ".nccl.conf").write_text("NCCL_SOCKET_IFNAME=docker0\n")
     done = busbar(*lint, HOME=str(tmp_path), NCCL_IB_HCA="mlx5_7")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "the environment NCCL_IB_HCA: critical: mlx5_7 [conflict]" in done.stdout
     assert ".nccl.conf NCCL_SOCKET_IFNAME: critical: docker0 [conflict]" in done.stdout
     assert busbar(*lint, NCCL_IB_HCA="=mlx5_0,mlx5_1").returncode == 0
@@ -115,7 +163,7 @@ def test_lint_names_what_is_read_earlier_and_says_otherwise(tmp_path: Path) -> N
 def test_lint_reads_standard_input() -> None:
     assert busbar("lint", "-", "--nccl-version", "2.27.7", stdin=CLEAN.encode()).returncode == 0
     done = busbar("lint", "-", "--nccl-version", "2.27.7", stdin=FAULTY.encode())
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "<stdin>" in done.stdout
 
 
@@ -131,7 +179,7 @@ def test_lint_refuses_what_is_no_text_file(tmp_path: Path, content: bytes, says:
     file = tmp_path / "nccl.conf"
     file.write_bytes(content)
     for done in (busbar("lint", file), busbar("lint", "-", stdin=content)):
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert says in done.stderr
 
 
@@ -145,7 +193,7 @@ def test_lint_says_why_a_path_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "esc\x1b[31m\n", "\\x1b[31m\\n"),
     ):
         done = busbar("lint", path)
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert says in done.stderr
 
 
@@ -162,7 +210,7 @@ def test_lint_refuses_a_wrong_version_and_a_wrong_library(tmp_path: Path) -> Non
         (["--library", ""], "No such file"),
     ):
         done = busbar("lint", conf, *arguments)
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert says in done.stderr
 
 
@@ -171,7 +219,7 @@ def test_lint_shows_escapes_of_a_file_and_survives_a_terminal_without_unicode(tm
     conf.write_text("NCCL_DEBUG=\x1b]0;owned\x07é\nNCCL_IB_HCA=é\u202e\n", encoding="utf-8")
     for encoding in ("utf-8", "ascii"):
         done = busbar("lint", conf, "--nccl-version", "2.27.7", PYTHONIOENCODING=encoding)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert "\\x1b" in done.stdout
 
 
@@ -198,7 +246,7 @@ def test_lab_names_what_there_is_instead_of_what_was_asked_for(lab: Path, tmp_pa
         (["-d", ROOT / "README.md", "create"], "Not a directory"),
     ):
         done = busbar("lab", *map(str, arguments))
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert says in done.stderr
 
 
@@ -223,7 +271,7 @@ def test_lab_takes_the_directory_before_or_behind_the_action_and_finds_the_defau
 def test_lab_create_takes_a_number_of_nodes_and_a_platform(tmp_path: Path) -> None:
     create = ["lab", "create", "-d", str(tmp_path / "lab")]
     for wrong in (["--nodes", "0"], ["--nodes", "1000"], ["--nodes", "two"], ["--platform", "hgx-h1000"]):
-        assert busbar(*create, *wrong).returncode == 2
+        assert busbar(*create, *wrong).returncode == 1
     assert not (tmp_path / "lab").exists()
     assert busbar(*create, "--nodes", "3", "--platform", "hgx-b200").returncode == 0
     hosts = yaml.safe_load((tmp_path / "lab/inventory/hosts.yml").read_text())["gpu_nodes"]["hosts"]
@@ -234,7 +282,7 @@ def test_lab_create_takes_a_number_of_nodes_and_a_platform(tmp_path: Path) -> No
 
 def test_a_lab_without_apt_names_the_packages(tmp_path: Path) -> None:
     done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path))
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "podman, mmdebstrap" in done.stderr
 
 
@@ -245,7 +293,7 @@ def test_where_there_is_no_podman_there_is_no_lab_to_remove(tmp_path: Path) -> N
     directory.mkdir()
     (directory / "containers.json").write_text("{}")
     done = busbar("lab", "down", "-d", directory, PATH=str(tmp_path))
-    assert (done.returncode, done.stderr) == (2, "busbar: podman is not installed: apt-get install podman\n")
+    assert (done.returncode, done.stderr) == (1, "busbar: podman is not installed: apt-get install podman\n")
     assert (directory / "containers.json").exists()
 
 
@@ -258,10 +306,10 @@ def test_a_lab_prints_and_installs_its_packages_without_a_terminal(tmp_path: Pat
     assert [line.split()[0] for line in log.read_text().splitlines()] == ["update", "install"]
     assert "podman, mmdebstrap" in done.stdout
     # This apt-get installs nothing.
-    assert (done.returncode, done.stderr) == (2, "busbar: podman is not installed: apt-get install podman\n")
+    assert (done.returncode, done.stderr) == (1, "busbar: podman is not installed: apt-get install podman\n")
     (tmp_path / "apt-get").write_text("#!/bin/sh\nexit 100\n")
     done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path), CI="")
-    assert (done.returncode, done.stderr) == (2, "busbar: apt-get update -qq ended with 100\n")
+    assert (done.returncode, done.stderr) == (1, "busbar: apt-get update -qq ended with 100\n")
     assert not (tmp_path / "lab").exists()
 
 
@@ -281,7 +329,7 @@ def test_capture_without_an_inventory_or_host_says_so(lab: Path, tmp_path: Path)
         (["esc\x1b[31m", "-i", inventory], "no host of"),
     ):
         done = busbar("profile", "capture", *map(str, arguments))
-        assert done.returncode == 2
+        assert done.returncode == 1
         assert says in done.stderr
         assert done.stdout == ""
     assert there.read_text() == "mine\n"
@@ -293,7 +341,7 @@ def test_capture_from_a_host_whose_roots_are_wrong_passes_the_modules_sentence_o
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(yaml.safe_dump({"gpu_nodes": {"hosts": {"node01": host | roots}}}))
     done = busbar("profile", "capture", "node01", "-i", inventory)
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "hardware_root: '/no/such/root' is not a directory" in done.stderr
 
 
@@ -329,7 +377,7 @@ def test_a_degraded_host_gives_a_draft_with_its_doubts_on_top(lab: Path) -> None
         done = busbar("profile", "capture", "node02", "-i", lab / "inventory")
     finally:
         store.repair(lab, "node02")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.count("look at this before you commit it: ") == done.stdout.count("# CHECK: ")
     head = done.stdout.partition("description:")[0]
     assert "runs at 32.0 GT/s x8, its slot allows 32.0 GT/s x16" in head
@@ -337,14 +385,13 @@ def test_a_degraded_host_gives_a_draft_with_its_doubts_on_top(lab: Path) -> None
     assert len(profiles.parse(yaml.safe_load(done.stdout), "mine").rails) == 7
 
 
-@pytest.mark.parametrize("command", cli._COMMANDS)
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_an_error_of_the_program_is_no_finding(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_arguments: object, **_more: object) -> None:
         raise RuntimeError("nobody expects this")
 
     monkeypatch.setattr(cli, "_parser", broken)
-    # 1 means findings, and 2 of these two.
-    assert cli.main([command]) == (1 if command in ("drift", "report") else 2)
+    assert cli.main([command]) == 1
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])

@@ -117,7 +117,7 @@ def test_measuring_has_units_of_its_own_where_it_is_asked_for_and_loses_them_whe
     texts = drift_timer.render(want, config=False)
     service, timer = drift_timer.MEASURE.paths
     assert line(texts[service], "ExecStart") == "/opt/busbar measure -i inventory --limit rack1"
-    assert line(texts[service], "SuccessExitStatus") == "1"
+    assert line(texts[service], "SuccessExitStatus") == "2 3"
     assert line(texts[timer], "OnCalendar") == "*-*-* 03..05:00"
     assert {path: texts[path] for path in drift_timer.DRIFT.paths} == rendered()
     off = {"UnitFileState": "", "ActiveState": "inactive"}

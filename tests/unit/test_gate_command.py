@@ -62,13 +62,13 @@ def answered(monkeypatch: pytest.MonkeyPatch, **of: Any) -> dict[str, Any]:
     ("node02", "code", "said"),
     [
         ({"state": state()}, 0, "node02: pass, in service; health, "),
-        ({"state": OUT}, 1, "critical drift    platform.gpu_count of the node: 7 GPUs, wanted 8 GPUs; reseat it"),
-        ({"state": state(verdict="fail", action="held_by_breaker", said="5 of 9")}, 1, "held_by_breaker: 5 of 9"),
-        ({"state": state(kept_out={"reason": "busbar gate: 7", "at": 1.0})}, 1, "out: busbar gate: 7"),
-        ({"state": state(verdict="unknown")}, 2, "node02: unknown, in service"),
-        ({"state": None}, 2, "the gate has not run on it yet"),
-        ({"msg": "no\x1b[31m route"}, 2, "node02: no\\x1b[31m route"),
-        ({}, 2, "node02: no answer"),
+        ({"state": OUT}, 2, "critical drift    platform.gpu_count of the node: 7 GPUs, wanted 8 GPUs; reseat it"),
+        ({"state": state(verdict="fail", action="held_by_breaker", said="5 of 9")}, 2, "held_by_breaker: 5 of 9"),
+        ({"state": state(kept_out={"reason": "busbar gate: 7", "at": 1.0})}, 2, "out: busbar gate: 7"),
+        ({"state": state(verdict="unknown")}, 3, "node02: unknown, in service"),
+        ({"state": None}, 3, "the gate has not run on it yet"),
+        ({"msg": "no\x1b[31m route"}, 3, "node02: no\\x1b[31m route"),
+        ({}, 3, "node02: no answer"),
     ],
 )
 def test_what_nodes_answer_is_said_and_decides_the_exit_code(
@@ -89,7 +89,7 @@ def test_what_nodes_answer_is_said_and_decides_the_exit_code(
 
 def test_one_host_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], inventory: Path) -> None:
     asked = answered(monkeypatch, node02={"state": OUT})
-    assert cli.main(["gate", "node02", "-i", str(inventory), "--json"]) == 1
+    assert cli.main(["gate", "node02", "-i", str(inventory), "--json"]) == 2
     assert json.loads(capsys.readouterr().out) == {"node02": OUT}
     assert (asked["limit"], asked["extravars"]) == ("node02", {"busbar_gate_run": False})
 
@@ -98,7 +98,7 @@ def test_a_host_that_is_not_there_is_nobody_to_ask(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], inventory: Path
 ) -> None:
     answered(monkeypatch)
-    assert cli.main(["gate", "node99", "-i", str(inventory)]) == 2
+    assert cli.main(["gate", "node99", "-i", str(inventory)]) == 1
     assert "busbar gate: " in capsys.readouterr().err
 
 

@@ -62,7 +62,7 @@ def both(given: dict[str, Any], state: str = "S") -> dict[str, Any]:
 
 def test_one_job_seen_from_two_hosts_is_one_and_names_come_from_the_inventory() -> None:
     report = hang.build(both(job(late={"3": 2})), ["/site/inventory"])
-    assert (report["verdict"], report["exit_code"]) == ("HUNG", 1)
+    assert (report["verdict"], report["exit_code"]) == ("HUNG", 2)
     [one] = report["jobs"]
     assert one["hosts"] == one["asked_on"] == ["node01", "node02"]
     assert one["processes"] == 4
@@ -86,14 +86,14 @@ def test_a_text_of_an_old_release_is_a_table_too() -> None:
     assert said.splitlines()[-1].endswith("1 of 1 hosts answered, simulated; nothing was changed)")
 
 
-def test_what_moves_is_0_what_nobody_can_tell_is_2_and_so_is_a_host_that_does_not_answer() -> None:
+def test_what_moves_is_0_and_what_is_not_known_is_3_as_is_a_host_without_an_answer() -> None:
     moves = both(job())
     assert hang.build(moves)["exit_code"] == 0
     still = {"node01": told(1, view(job(), first=2.0), processes=(process(4000),))}
-    assert hang.build(still)["exit_code"] == 2
+    assert hang.build(still)["exit_code"] == 3
     for lost in ({"unreachable": True, "msg": "no route"}, {"msg": "Timed out"}, None, {}):
         report = hang.build({**moves, "node03": lost})
-        assert report["exit_code"] == 2
+        assert report["exit_code"] == 3
         assert "no answer from node03: " in hang.text(report)
 
 
@@ -101,7 +101,7 @@ def test_a_host_without_a_job_is_named_and_no_matter_where_another_has_one() -> 
     report = hang.build({**both(job()), "node03": told(3)})
     assert report["exit_code"] == 0
     assert "no process with libnccl on node03" in hang.text(report)
-    assert hang.build({"node03": told(3)})["exit_code"] == 2
+    assert hang.build({"node03": told(3)})["exit_code"] == 3
 
 
 def test_its_own_host_says_that_a_silent_process_is_stopped_or_gone() -> None:
@@ -172,7 +172,7 @@ def test_an_answer_that_cannot_be_costs_its_own_host_the_verdict(path: str, valu
     assert said in report["hosts"]["node02"]
     assert report["hosts"]["node01"] == ""
     assert report["jobs"]
-    assert report["exit_code"] == 2
+    assert report["exit_code"] == 3
 
 
 def test_a_short_answer_cannot_claim_ranks_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_a_job_file_has_its_faults_and_no_other(
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    assert lint.run([str(path)], [], None) == int(bool(expected))
+    assert lint.run([str(path)], [], None) == (2 if expected else 0)
     out = capsys.readouterr().out
     assert set(re.findall(rf"(?m)^{re.escape(str(path))}:(\d+).*\[(\w+)\]$", out)) == expected
 
@@ -156,7 +156,7 @@ def test_each_kind_is_known_and_each_variable_is_judged(
     path = tmp_path / name
     path.write_text(text)
     for arguments in ({}, {"kind": kind}):
-        assert lint.run([str(path)], [], "2.27.7", **arguments) == 1
+        assert lint.run([str(path)], [], "2.27.7", **arguments) == 2
         rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith(str(path))]
         found = set()
         for row in rows:
@@ -170,7 +170,7 @@ def test_sharp_is_why_tree_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "job.sh"
     path.write_text("export NCCL_ALGO=TREE NCCL_COLLNET_ENABLE=1\n")
     for version in (None, "2.21.5", "2.27.7"):
-        assert lint.run([str(path)], [], version) == 1
+        assert lint.run([str(path)], [], version) == 2
         assert "SHARP" in capsys.readouterr().out
 
 
@@ -190,15 +190,19 @@ def test_a_good_file_ends_with_0_and_advice_is_of_this_command(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [("x.yaml", "a: [\n", "no YAML"), ("x.py", "def\n", "line 1: no Python"), ("x.yaml", "{{ helm }}: {{ x\n", "line")],
+    ("name", "text", "code", "says"),
+    [
+        ("x.yaml", "a: [\n", 1, "no YAML"),
+        ("x.py", "def\n", 1, "line 1: no Python"),
+        ("x.yaml", "{{ helm }}: {{ x\n", 3, "line"),
+    ],
 )
 def test_what_is_not_of_its_kind_cannot_be_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, code: int, says: str
 ) -> None:
     path = tmp_path / name
     path.write_text(text)
-    assert lint.run([str(path)], [], "2.27.7") == 2
+    assert lint.run([str(path)], [], "2.27.7") == code
     assert says in capsys.readouterr().err
 
 

@@ -160,7 +160,7 @@ def run(cluster: Cluster, verdict: str, *more: str, name: str = "gpu-00") -> int
 
 def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(cluster: Cluster) -> None:
     cluster.nodes["gpu-00"] = node("gpu-00", OTHER)
-    assert run(cluster, "fail") == 1
+    assert run(cluster, "fail") == 2
     found = cluster.conditions("gpu-00")[CONDITION]
     assert (found["status"], found["reason"], found["message"]) == ("False", "GateFailed", "why")
     # What others have put there is as it was.
@@ -170,7 +170,7 @@ def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(clu
     assert cluster.conditions("gpu-00")[CONDITION]["status"] == "True"
     assert cluster.taints("gpu-00") == [OTHER]
     # Where ours was the only one, there is no list left.
-    assert run(cluster, "fail", name="gpu-01") == 1
+    assert run(cluster, "fail", name="gpu-01") == 2
     assert run(cluster, "warn", name="gpu-01") == 0
     assert "taints" not in cluster.nodes["gpu-01"]["spec"]
 
@@ -196,7 +196,7 @@ def test_an_unknown_verdict_is_a_condition_and_leaves_the_taint(
     cluster: Cluster, before: list[Any], more: list[str], after: list[Any]
 ) -> None:
     cluster.nodes["gpu-00"] = node("gpu-00", *before)
-    assert run(cluster, "unknown", *more) == 2
+    assert run(cluster, "unknown", *more) == 3
     assert cluster.conditions("gpu-00")[CONDITION]["status"] == "Unknown"
     assert cluster.taints("gpu-00") == after
 
@@ -212,7 +212,7 @@ def test_another_effect_of_the_same_key_is_somebody_elses(cluster: Cluster) -> N
 
 def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     before = deepcopy(cluster.nodes)
-    assert run(cluster, "fail", "--check") == 1
+    assert run(cluster, "fail", "--check") == 2
     assert cluster.nodes == before
     assert "would be put there" in capsys.readouterr().out
 
@@ -223,7 +223,7 @@ def test_the_breaker_holds_a_further_taint_back(
 ) -> None:
     for number in range(1, there + 1):
         cluster.nodes[f"gpu-{number:02}"] = node(f"gpu-{number:02}", OURS)
-    assert run(cluster, "fail", "--max-share", share) == 1
+    assert run(cluster, "fail", "--max-share", share) == 2
     assert bool(cluster.taints("gpu-00")) == tainted
     assert cluster.conditions("gpu-00")[CONDITION]["status"] == "False"
     assert ("carry the taint already" in capsys.readouterr().out) != tainted
@@ -266,7 +266,7 @@ def test_who_changes_the_node_meanwhile_is_not_overwritten(cluster: Cluster) -> 
         times.append(there)
 
     cluster.interfere = cordon
-    assert run(cluster, "fail") == 1
+    assert run(cluster, "fail") == 2
     assert cluster.taints("gpu-00") == [OTHER, OURS]
     assert len(times) == 6
 
@@ -277,7 +277,7 @@ def test_who_changes_it_for_ever_is_told(
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     count = iter(range(1000))
     cluster.interfere = lambda there: touch(there) if next(count) % 2 else None
-    assert run(cluster, "fail") == 2
+    assert run(cluster, "fail") == 1
     assert "changed by somebody else 6 times" in capsys.readouterr().err
     assert cluster.taints("gpu-00") == []
 
@@ -289,7 +289,7 @@ def test_a_refusal_names_the_way_out(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], status: int, said: str
 ) -> None:
     cluster.status = status
-    assert run(cluster, "fail") == 2
+    assert run(cluster, "fail") == 1
     assert said in capsys.readouterr().err
 
 
@@ -306,7 +306,7 @@ def test_wrong_input_gets_a_sentence(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
 ) -> None:
     server = [] if "--server" in argv else ["--server", cluster.url]
-    assert cli.main(["kubernetes", "--verdict", "fail", *server, *argv]) == 2
+    assert cli.main(["kubernetes", "--verdict", "fail", *server, *argv]) == 1
     assert said in capsys.readouterr().err
 
 
@@ -339,9 +339,9 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
     argv = ["kubernetes", "--node", "gpu-00", "--verdict", "fail", "--token-file", str(tmp_path / "token")]
     argv += ["--server", secure.url.replace("http:", "https:"), "--ca-file"]
     try:
-        assert cli.main([*argv, str(tmp_path / "other.crt")]) == 2
+        assert cli.main([*argv, str(tmp_path / "other.crt")]) == 1
         assert secure.asked == []
-        assert cli.main([*argv, str(tmp_path / "ca.crt")]) == 1
+        assert cli.main([*argv, str(tmp_path / "ca.crt")]) == 2
     finally:
         secure.shutdown()
         secure.server_close()

@@ -484,7 +484,7 @@ def test_an_earlier_file_with_another_value_is_a_conflict() -> None:
 def test_the_command_prints_findings_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "nccl.conf"
     path.write_text("# ok\nNCCL_IB_TIMEOUT='20'\n")
-    assert command.run([str(path)], [], "2.27.7") == 1
+    assert command.run([str(path)], [], "2.27.7") == 2
     out = capsys.readouterr().out
     assert out.startswith(f"{path}:2: critical: NCCL_IB_TIMEOUT='20' [quotes]\n")
     assert out.endswith("1 finding in 1 file: 1 critical\n")
@@ -500,7 +500,7 @@ def test_the_command_is_content_with_a_canonical_file(tmp_path: Path, capsys: py
 
 def test_the_command_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"NCCL_TIMEOUT=1\r\n")))
-    assert command.run(["-"], [], "2.27.7") == 1
+    assert command.run(["-"], [], "2.27.7") == 2
     out = capsys.readouterr().out
     assert "<stdin>:1: major: NCCL_TIMEOUT=1 [never_existed]" in out
     assert "[carriage_return]" in out
@@ -516,7 +516,7 @@ def test_the_command_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsy
         (b"#" * (4 * 1024 * 1024 + 1), "is larger than 4 MiB"),
     ],
 )
-def test_what_cannot_be_read_is_one_line_and_exit_code_2(
+def test_what_cannot_be_read_is_one_line_and_findings_decide(
     content: bytes | str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.conf"
@@ -532,10 +532,13 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(
     assert message in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out.endswith("1 finding in 1 file: 1 major\n")
+    good.write_text(CANONICAL)
+    assert command.run([str(path), str(good)], [], "2.27.7") == 3
+    assert command.run([str(path)], [], "2.27.7") == 1
 
 
-def test_a_bad_version_or_library_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.run([], [], "latest") == 2
+def test_a_bad_version_or_library_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run([], [], "latest") == 1
     assert "'latest' is not a NCCL version" in capsys.readouterr().err
-    assert command.run([], [str(tmp_path / "libnccl.so.2")], None) == 2
+    assert command.run([], [str(tmp_path / "libnccl.so.2")], None) == 1
     assert "libnccl.so.2: cannot be read: No such file" in capsys.readouterr().err

@@ -555,14 +555,15 @@ def test_the_command_reads_packed_files_and_says_what_it_cannot(
     (tmp_path / "log.zst").write_bytes(b"\x28\xb5\x2f\xfdrest")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(ranks(*HEALTHY).encode())[:-20])
     for name, why in (("log.zst", "zstd -dc FILE"), ("cut.gz", "cannot be read"), ("absent", "No such file")):
-        assert cli.main(["diagnose", str(tmp_path / name)]) == 2
+        assert cli.main(["diagnose", str(tmp_path / name)]) == 1
         assert why in capsys.readouterr().err
+        assert cli.main(["diagnose", str(tmp_path / name), str(tmp_path / "log.gz")]) == 3
 
 
 @pytest.mark.parametrize("content", ["", "\n", "Bonjour tout le monde\n", "\0\0\0\1\2\n"])
 def test_what_is_no_log_is_never_good(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_text(content)
-    assert cli.main(["diagnose", str(tmp_path / "log")]) == 2
+    assert cli.main(["diagnose", str(tmp_path / "log")]) == 3
 
 
 def test_a_watchdog_tells_who_waits_and_who_is_behind() -> None:
@@ -630,9 +631,9 @@ def test_even_steps_and_busy_gpus_leave_the_network_alone() -> None:
 def test_a_training_log_without_steps_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_text(ranks(*HEALTHY))
     (tmp_path / "train").write_text("nothing here\n")
-    assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "train")]) == 1
+    assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "train")]) == 3
     assert "0 steps after the first 5" in capsys.readouterr().out
-    assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "absent")]) == 2
+    assert cli.main(["diagnose", str(tmp_path / "log"), "--training", str(tmp_path / "absent")]) == 3
 
 
 def test_an_excerpt_says_what_the_log_says(tmp_path: Path) -> None:

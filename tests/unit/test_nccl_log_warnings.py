@@ -194,7 +194,7 @@ def test_a_log_of_rccl_or_of_an_old_release_is_not_judged(
     assert (finding.check, finding.state, finding.severity) == ("nccl_log.readable", "unknown", "major")
     path = tmp_path / "log"
     path.write_text(text)
-    assert main(["diagnose", str(path)]) == 2
+    assert main(["diagnose", str(path)]) == 3
     assert "verdict: not judged" in capsys.readouterr().out
     assert not judge.not_judged(*both("n1:7:8 [0] NCCL INFO NCCL version 2.18.1+cuda12.1\n"))
 

@@ -122,7 +122,7 @@ def test_one_bad_node_is_named_and_nobody_else_is(site: sites.Site, more: dict[s
     nodes = Nodes(names(8), **more)
     run = preflight(nodes, site)
     found = run.run()
-    assert (found.code, list(found.exclude), dict(found.unknown)) == (1, ["node03"], {})
+    assert (found.code, list(found.exclude), dict(found.unknown)) == (2, ["node03"], {})
     assert why in found.exclude["node03"]
     # The rest of them was measured together, without it.
     assert nodes.asked[-1] == tuple(name for name in nodes.names if name != "node03")
@@ -150,7 +150,7 @@ def test_a_gate_without_a_verdict_is_told_and_counts_for_nothing(site: sites.Sit
 
 def test_two_nodes_do_not_tell_which_of_them_is_slow(site: sites.Site, capsys: pytest.CaptureFixture[str]) -> None:
     found = outcome(Nodes(names(2), slow={"node02": 0.5}), site)
-    assert found.code == 1
+    assert found.code == 2
     told(found, names(2))
     said = capsys.readouterr()
     assert said.out == "UNKNOWN=node01,node02\nPREFLIGHT=bad\n"
@@ -159,7 +159,7 @@ def test_two_nodes_do_not_tell_which_of_them_is_slow(site: sites.Site, capsys: p
 
 def test_a_slow_fabric_is_no_nodes_fault(site: sites.Site, capsys: pytest.CaptureFixture[str]) -> None:
     found = outcome(Nodes(names(8), good=100.0), site)
-    assert (found.code, dict(found.exclude)) == (1, {})
+    assert (found.code, dict(found.exclude)) == (2, {})
     told(found, names(8))
     assert "localise.bar" in capsys.readouterr().err
 
@@ -167,26 +167,26 @@ def test_a_slow_fabric_is_no_nodes_fault(site: sites.Site, capsys: pytest.Captur
 @pytest.mark.parametrize("limit", [4, 12, 16])
 def test_what_the_limit_cuts_off_is_unknown(site: sites.Site, limit: float) -> None:
     found = outcome(Nodes(names(8)), site, limit)
-    assert found.code == 2
+    assert found.code == 3
     assert "preflight.complete" in {one.finding.check for one in found.verdicts if not one.finding.ok}
 
 
 def test_nobody_that_gives_a_figure_is_our_mistake_and_no_nodes(site: sites.Site) -> None:
     found = outcome(Nodes(names(4), hung=dict.fromkeys(names(4), 1)), site)
-    assert (found.code, dict(found.exclude), len(found.unknown)) == (2, {}, 4)
+    assert (found.code, dict(found.exclude), len(found.unknown)) == (3, {}, 4)
 
 
 def test_relative_compares_pairs_with_their_median_and_judges_nothing_that_all_share() -> None:
     relative = sites.relative(8, None, "/opt/nccl-tests")
     nodes = Nodes(names(8), slow={"node05": 0.7}, good=20.0)
     found = outcome(nodes, relative)
-    assert (found.code, list(found.exclude)) == (1, ["node05"])
+    assert (found.code, list(found.exclude)) == (2, ["node05"])
     assert "0.9 of the median" in found.exclude["node05"]
     assert outcome(Nodes(names(8), good=20.0), sites.relative(8, None, "/opt/nccl-tests")).code == 0
     # All at once is tried twice, and then it is unknown.
-    assert outcome(Nodes(names(8), hung={"node01": 3}), sites.relative(8, None, "/opt/nccl-tests")).code == 2
+    assert outcome(Nodes(names(8), hung={"node01": 3}), sites.relative(8, None, "/opt/nccl-tests")).code == 3
     # Of two pairs nobody can tell which is slow.
-    assert outcome(Nodes(names(4)), sites.relative(8, None, "/opt/nccl-tests")).code == 2
+    assert outcome(Nodes(names(4)), sites.relative(8, None, "/opt/nccl-tests")).code == 3
 
 
 # -- what the nodes have to reach ------------------------------------------------------------------------------------

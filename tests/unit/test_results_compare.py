@@ -154,7 +154,7 @@ def test_what_was_not_measured_alike_is_not_compared() -> None:
     assert whys(results(replace(JOB, rows=())), results(replace(JOB, rows=()))) == [
         "no figures, neither before nor after"
     ]
-    assert results_compare.exit_code(results_compare.compare(results(), results())) == 2
+    assert results_compare.exit_code(results_compare.compare(results(), results())) == 3
 
 
 def test_the_order_of_hosts_and_of_programs_does_not_matter() -> None:
@@ -193,7 +193,7 @@ def test_the_table_names_what_changed_first() -> None:
     after = results(job(300.0), job(341.0, collective="all_gather"), slow, once)
     found = results_compare.compare(before, after)
     assert results_compare.render(before, after, found, 80) == TABLE
-    assert results_compare.exit_code(found) == 1
+    assert results_compare.exit_code(found) == 2
     for width in (40, 60, 200):
         lines = results_compare.render(before, after, found, width).splitlines()
         assert max(map(len, lines)) <= width
@@ -269,17 +269,17 @@ def test_node_results_are_compared_by_the_command(tmp_path: Path, capsys: pytest
     before = write(tmp_path / "a" / "n1.json", NODE)
     after = write(tmp_path / "b" / "run" / "n1.json", {**NODE, "runs": [run(0.8)]})
     (tmp_path / "b" / "latest").symlink_to("run")
-    assert main(["compare", str(before), str(tmp_path / "b")]) == 2
+    assert main(["compare", str(before), str(tmp_path / "b")]) == 3
     assert "n1     all_reduce  8G    360.0   288.0  -20.0 %  -      not judged" in capsys.readouterr().out
     assert main(["compare", str(before), str(after), "--noise", "25", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["counts"] == {"worse": 0, "better": 0, "within_noise": 1, "not_judged": 0, "not_comparable": 0}
     assert data["runs"][0]["hosts"] == ["n1"]
-    assert main(["compare", str(tmp_path / "a"), str(write(tmp_path / "c.json", {**NODE, "host": "n2"}))]) == 2
+    assert main(["compare", str(tmp_path / "a"), str(write(tmp_path / "c.json", {**NODE, "host": "n2"}))]) == 3
     assert "other hosts before: n1" in capsys.readouterr().out
     repeated = [{**run(factor)["rows"][0], "spread": 0.01, "repeats": 5} for factor in (1.0, 0.9)]
     files = [write(tmp_path / f"{n}.json", {**NODE, "runs": [run(1, rows=[row])]}) for n, row in enumerate(repeated)]
-    assert main(["compare", *map(str, files)]) == 1
+    assert main(["compare", *map(str, files)]) == 2
     capsys.readouterr()
     assert main(["compare", str(files[1]), str(files[0]), "--plot", str(tmp_path / "plots")]) == 0
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["before-after.png", "before-after.svg"]
@@ -345,14 +345,14 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
         ("nothing", "No such file"),
     ):
         for words in ([good, str(tmp_path / name)], [str(tmp_path / name), good]):
-            assert main(["compare", *words]) == 2
+            assert main(["compare", *words]) == 1
             told = capsys.readouterr()
             assert said in told.err
             assert name in told.err
             assert told.out == ""
     with pytest.raises(SystemExit) as ended:
         main(["compare", good, good, "--noise", "-1"])
-    assert ended.value.code == 2
+    assert ended.value.code == 1
 
 
 def test_versions_of_one_run_that_differ_are_both_told() -> None:

@@ -306,7 +306,7 @@ def test_a_simulated_run_says_nothing_of_a_measured_one() -> None:
     assert states(record(measured(290.0, "SHARP")), without) == [("proof", "ok"), ("gain", "unknown")]
 
 
-@pytest.mark.parametrize(("algbw", "code", "said"), [(290.0, 0, "gain ok: 290 GB/s"), (191.0, 1, "gain drift: 191")])
+@pytest.mark.parametrize(("algbw", "code", "said"), [(290.0, 0, "gain ok: 290 GB/s"), (191.0, 2, "gain drift: 191")])
 def test_busbar_compare_tells_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], algbw: float, code: int, said: str
 ) -> None:
