@@ -170,21 +170,9 @@ def _profile(command: _Parser) -> None:
     action.set_defaults(run=lambda a: profile.capture(a.host, a.inventory, a.output))
 
 
-def _of(module: str) -> Fill:
-    """Return the function ``add`` of a module."""
-    return lambda command: importlib.import_module(f".{module}", __package__).add(command)
-
-
-def _drift(command: _Parser) -> None:
-    from .drift import command as drift
-
-    drift.add_drift(command)
-
-
-def _report(command: _Parser) -> None:
-    from .drift import command as drift
-
-    drift.add_report(command)
+def _of(module: str, name: str = "add") -> Fill:
+    """Return the function of a module that adds the arguments."""
+    return lambda command: getattr(importlib.import_module(f".{module}", __package__), name)(command)
 
 
 # Command -> its purpose, an example, and what adds its arguments.
@@ -194,12 +182,16 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
     "drift": (
         "Report which nodes differ from the intent, and since when",
         "drift -i inventory --html drift.html",
-        _drift,
+        _of("drift.command", "add_drift"),
     ),
-    "report": ("Render a past drift run, or merge several runs", "report --html drift.html", _report),
+    "report": (
+        "Render a past drift run, or merge several runs",
+        "report --html drift.html",
+        _of("drift.command", "add_report"),
+    ),
     "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _of("hang")),
     "remediate": (
-        "Repair nodes with findings, prove them, return them to service",
+        "Repair nodes with findings, verify, and return them to service",
         "remediate findings.json -i inventory --check",
         _of("remediate"),
     ),

@@ -106,7 +106,7 @@ class Job:
         return (self.service, self.timer)
 
 
-DRIFT = Job("busbar-drift", "what differs from the intent tonight")
+DRIFT = Job("busbar-drift", "nodes are checked against the intent")
 MEASURE = Job("busbar-measure", "idle nodes are measured, the oldest results first")
 JOBS = (DRIFT, MEASURE)
 SERVICE, TIMER = DRIFT.paths
