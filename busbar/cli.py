@@ -86,13 +86,12 @@ class _Formatter(argparse.HelpFormatter):
         # Commands stand deeper than options.
         self._action_max_length = 14
 
-    def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, *prefix: Any) -> None:
+    def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], *more: Any) -> None:
         actions = [*actions]
         required = [action for action in actions if action.required or not action.option_strings]
         if len(required) < len(actions):
             self._prog += " [options]"
-            groups = ()
-        super().add_usage(usage, required, groups, *prefix)
+        super().add_usage(usage, required, *more)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if len(action.option_strings) < 2 or action.nargs == 0:

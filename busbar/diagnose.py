@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, UNKNOWN, of_states, worst
 
 from .command_line import complain
 
@@ -45,8 +45,8 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
     training: a training log with step times and, where it has it, GPU utilisation.   everything: print all of it.
     """
     reader = nccl_job.Reader()
-    code = GOOD
-    read = failed = 0
+    codes: list[int] = []
+    read = 0
     for path in paths:
         name = "<stdin>" if path == "-" else path
         try:
@@ -56,22 +56,18 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
                     read += 1
                 reader.feed(block)
         except ReadError as error:
-            complain("diagnose", str(error))
-            failed += 1
-            code = UNKNOWN
+            codes.append(complain("diagnose", str(error), UNKNOWN))
     reader.end()
-    if failed == len(paths):
-        return ERROR
     if not read:
-        return complain("diagnose", "there is nothing in %s" % ", ".join(paths), UNKNOWN)
+        nothing = len(codes) < len(paths)
+        return complain("diagnose", "there is nothing in %s" % ", ".join(paths), UNKNOWN) if nothing else ERROR
     log = reader.log
     findings = nccl_judge.judge(log)
     if training is not None:
         try:
             findings = worst_first([*findings, *nccl_training.judge(_steps(training), findings)])
         except ReadError as error:
-            complain("diagnose", str(error))
-            code = UNKNOWN
+            codes.append(complain("diagnose", str(error), UNKNOWN))
     jobs = split(log)
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))
@@ -79,8 +75,8 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
         print(render(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty(), everything))
     blank = not (log.info or log.warnings or log.failures or log.quotes.all or log.programs.waiting)
     if blank or nccl_judge.not_judged(log, jobs):
-        code = UNKNOWN
-    return worst([code, of_states(finding.state for finding in findings)])
+        codes.append(UNKNOWN)
+    return worst([*codes, of_states(finding.state for finding in findings)])
 
 
 def _blocks(path: str, name: str) -> Iterator[bytes]:

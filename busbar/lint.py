@@ -65,22 +65,18 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
                 findings += _job(job, text, name, scanned, wanted)
                 if job.unread:
                     lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
-                    code = UNKNOWN
-                    complain("lint", f"{name}: line {lines} is not YAML and was passed over")
+                    code = complain("lint", f"{name}: line {lines} is not YAML and was passed over", UNKNOWN)
         except ReadError as error:
-            code = UNKNOWN
-            complain("lint", str(error))
+            code = complain("lint", str(error), UNKNOWN)
             continue
         except ParseError as error:
-            code = UNKNOWN
-            complain("lint", f"{name}: {error}")
+            code = complain("lint", f"{name}: {error}", UNKNOWN)
             continue
         read += 1
         try:
             findings += _conflicts(text, path) if of_file == "conf" else []
         except ReadError as error:
-            code = UNKNOWN
-            complain("lint", str(error))
+            code = complain("lint", str(error), UNKNOWN)
     colour = sys.stdout.isatty()
     for finding in findings:
         print(_format(finding, colour))

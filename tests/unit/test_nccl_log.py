@@ -543,7 +543,7 @@ def test_nothing_from_a_log_commands_the_terminal(tmp_path: Path, capsys: pytest
 
 
 def test_the_command_reads_packed_files_and_says_what_it_cannot(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log.gz").write_bytes(gzip.compress(ranks(*HEALTHY).encode()))
     (tmp_path / "wide").write_bytes(ranks(*HEALTHY).encode("utf-16"))
@@ -558,6 +558,10 @@ def test_the_command_reads_packed_files_and_says_what_it_cannot(
         assert cli.main(["diagnose", str(tmp_path / name)]) == 1
         assert why in capsys.readouterr().err
         assert cli.main(["diagnose", str(tmp_path / name), str(tmp_path / "log.gz")]) == 3
+    # What was read before the end was lost is judged.
+    monkeypatch.setattr("busbar.diagnose.BLOCK", 64)
+    assert cli.main(["diagnose", str(tmp_path / "cut.gz")]) == 3
+    assert "HCAs have connections" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", ["", "\n", "Bonjour tout le monde\n", "\0\0\0\1\2\n"])
