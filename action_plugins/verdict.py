@@ -72,7 +72,7 @@ class ActionModule(ControlAction):
         judged = verdict.judge(results, roles, _limited_by_tags(variables), off=found.off)
         judged = verdict.accept(judged, found.accepted, accepted.today()).scrubbed(hidden)
         check_mode = bool(self._task.check_mode)
-        display.display("\n" + verdict.render(judged, check_mode, terminal.WIDTH, _inventory(variables)) + "\n")
+        self._print(replace(judged, simulated=simulated), variables, str(variables.get("ansible_limit") or ""))
         if given["path"]:
             try:
                 data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
@@ -104,10 +104,13 @@ class ActionModule(ControlAction):
         # That a role which is off has judged nothing is in order.
         if all(finding.check == verdict.HOST.id for finding in judged.hosts[0].findings):
             return {"changed": False, "ok": True}
-        display.display(
-            "\n" + verdict.render(judged, bool(self._task.check_mode), terminal.WIDTH, _inventory(variables)) + "\n"
-        )
+        self._print(judged, variables, None)
         return {"changed": False, "ok": False, "failed": True, "msg": verdict.not_ok(judged)}
+
+    def _print(self, judged: verdict.Verdict, variables: work.Answer, limit: str | None) -> None:
+        check_mode, verbose = bool(self._task.check_mode), display.verbosity > 0
+        text = verdict.render(judged, check_mode, terminal.WIDTH, _inventory(variables), limit, verbose)
+        display.display(f"\n{text}\n")
 
 
 @dataclass

@@ -378,8 +378,9 @@ class CallbackModule(Default):
             )
         except AnsibleError as error:
             return [progress.Line(f"What was done cannot be judged: {progress.shown(str(error))}", "failed")]
-        table = verdict.render(judged, bool(context.CLIARGS.get("check")), terminal.WIDTH)
-        return [progress.Line(line) for line in ("", *table.splitlines(), "")]
+        check_mode, verbose = bool(context.CLIARGS.get("check")), self._display.verbosity > 0
+        text = verdict.render(judged, check_mode, terminal.WIDTH, verbose=verbose)
+        return [progress.Line(line) for line in ("", *text.splitlines(), "")]
 
 
 def _colours() -> dict[str, str | None]:

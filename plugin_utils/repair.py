@@ -22,16 +22,19 @@ _PLAYBOOK = re.compile(r"ansible-playbook playbooks/(\w+)\.yml -i INVENTORY((?: 
 
 
 def command(
-    fix: str, hosts: Sequence[str], inventory: Sequence[str], again: Sequence[str] = (), group: str = ""
+    fix: str, hosts: Sequence[str] | str, inventory: Sequence[str], again: Sequence[str] = (), group: str = ""
 ) -> str:
     """Return the command line that ``fix`` means; empty where it names none that can be completed.
 
+    hosts: their names, or the limit of a run that judged the same hosts, "" for none.
     again: the command that shows the night, and group: its fingerprint there, where many hosts go through a file.
     """
     found = advice.parse(fix)
     other = _PLAYBOOK.search(fix) if found is None else None
     if other:
         return shlex.join(_argv(f"playbooks/{other[1]}", inventory) + shlex.split(other[2]))
+    if found and isinstance(hosts, str):
+        return shlex.join([*_argv("site", inventory), *found.argv, *(["--limit", hosts] if hosts else [])])
     if not found or not hosts or not all(_PLAIN.fullmatch(host) for host in hosts):
         return ""
     argv = _argv("site", inventory) + found.argv

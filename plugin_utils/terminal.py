@@ -41,29 +41,6 @@ def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
     return found
 
 
-def columns(lines: Sequence[Sequence[str]], limits: Sequence[int], width: int) -> list[str]:
-    """Return the cells wrapped in columns; nothing where they do not fit.
-
-    limits: most characters of each column but the last two, which share what is left of the width.
-    """
-    longest = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    widths = [min(limit, size) for limit, size in zip(limits, longest, strict=False)]
-    rest = width - sum(widths) - 2 * (len(longest) - 1)
-    if rest < min(48, sum(longest[-2:])):
-        return []
-    last = longest[-2] if sum(longest[-2:]) <= rest else rest * 2 // 5
-    widths += [last, rest - last]
-    found = []
-    for line in lines:
-        wrapped = [
-            textwrap.wrap(text, size, break_on_hyphens=False) or ["-"] for text, size in zip(line, widths, strict=True)
-        ]
-        for i in range(max(map(len, wrapped))):
-            parts = [(part[i] if i < len(part) else "").ljust(size) for part, size in zip(wrapped, widths, strict=True)]
-            found.append("  ".join(parts).rstrip())
-    return found
-
-
 def table(heads: Sequence[str], lines: Sequence[Line], width: int, asides: Sequence[Sequence[str]] = ()) -> list[str]:
     """Cells in columns with notes below their line; no line is longer than ``width``.
 

@@ -8,8 +8,6 @@ Fails closed: a host or a role without a result is a finding, not a gap.
 from __future__ import annotations
 
 import datetime
-import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,24 +16,24 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import node_l
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
-    SEVERITIES,
     Finding,
     from_dict,
     printable,
     worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, expected, nodeset, repair, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    expected,
+    finding_groups,
+    nodeset,
+    repair,
+    screen,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
 
-# More rows, or lines of one kind, than this are not read at night; the rest is counted, and is in the findings file.
-ROWS = 60
-LINES = 200
-ELSEWHERE = "busbar_findings_path=FILE keeps them all"
-# Characters of host names: in a cell of the table, in a sentence, and in the list below a remedy.
-CELL, SENTENCE, LIST = 22, 180, 2000
-# A check that reads something else on more hosts than this is one row of many values, and not as many rows.
-VARIETY = 5
+# What has everything that a screen leaves out.
+ELSEWHERE = "-v, or -e busbar_findings_path=FILE"
 # Where these are gone, roles have nothing to judge.
 _MISSING = (platform.GPU_COUNT.id, platform.RAIL_DEVICE.id)
 AGAIN = "run it again for this host with -vvv"
@@ -81,6 +79,7 @@ class Verdict:
     off: Mapping[str, str]  # role without a result that is not missing -> the site value that turns it off
     left_out: tuple[str, ...]  # roles that --tags or --skip-tags kept from running
     ended: bool = False  # the run was ended before it had come to all of them
+    simulated: bool = False  # on simulated hosts
 
     @property
     def ok(self) -> bool:
@@ -238,76 +237,6 @@ def _one_line(text: object) -> str:
     return line if len(line) <= 300 else line[:300] + " ..."
 
 
-# -- text ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Row:
-    finding: Finding
-    hosts: tuple[str, ...]
-    follows: int
-
-    @property
-    def have(self) -> str:
-        said = self.finding.have or "-"
-        verb = "follows" if self.follows == 1 else "follow"
-        return said + (f" [{self.follows} more {verb} from this]" if self.follows else "")
-
-
-def render(verdict: Verdict, check_mode: bool, width: int = 120, inventory: Sequence[str] = ()) -> str:
-    """The table that the last play prints: one row per cause, worst first, then what to do about each.
-
-    Also what a run that was ended before that has to say. inventory: its paths; without, no command is completed.
-    """
-    bad = [host for host in verdict.hosts if not host.ok]
-    lines = []
-    rows = _rows(verdict)
-    if rows:
-        lines += (_table(rows[:ROWS], width) or _blocks(rows[:ROWS], width)) + [""]
-        if len(rows) > ROWS:
-            lines += ["... and %d more rows; %s" % (len(rows) - ROWS, ELSEWHERE), ""]
-        lines += _remedies(rows[:ROWS], width, inventory)
-    repaired = _repaired(verdict, "a run would repair" if check_mode else "repaired", width)
-    lines += [*repaired, ""] if repaired else []
-    accepted = sum(len(host.accepted) for host in verdict.hosts)
-    lines += _accepted(verdict, width)
-    passed = sum(host.passed for host in verdict.hosts)
-    head = "INCOMPLETE, the run was ended before" if verdict.ended else "ok" if verdict.ok else "NOT OK"
-    said = "VERDICT %s: %d of %d hosts ok, %d checks passed%s (%s)" % (
-        head,
-        len(verdict.hosts) - len(bad),
-        len(verdict.hosts),
-        passed,
-        (f", {tally((row.finding.severity for row in rows), sum(row.follows for row in rows))}" if rows else "")
-        + (f", {accepted} accepted" if accepted else ""),
-        "check mode: nothing was changed" if check_mode else "apply",
-    )
-    lines += _wrapped(said, width) + _wrapped("checked: %s" % (", ".join(verdict.checked) or "nothing"), width)
-    lines += _not_checked(verdict, width)
-    notes: dict[str, list[str]] = {}
-    for host in verdict.hosts:
-        for note in host.notes:
-            notes.setdefault(nodeset.nameless(note, host.host) or "", []).append(host.host)
-    told = [f"note ({nodeset.brief(hosts, SENTENCE)}): {note}" for note, hosts in sorted(notes.items())]
-    lines += _counted(told, "notes", width, any(len(nodeset.fold(hosts)) > SENTENCE for hosts in notes.values()))
-    if verdict.left_out:
-        lines += _wrapped("NOT checked, left out by tags: {}".format(", ".join(verdict.left_out)), width)
-    return "\n".join(printable(line) for line in lines)
-
-
-def _not_checked(verdict: Verdict, width: int) -> list[str]:
-    """What the inventory turns off, and what was to run and did not."""
-    roles: dict[str, list[str]] = {}
-    for role, value in verdict.off.items():
-        roles.setdefault(value, []).append(role)
-    lines = _wrapped("off: " + "; ".join(f"{', '.join(of)} ({value})" for value, of in roles.items()), width)
-    hosts: dict[tuple[str, ...], list[str]] = {}
-    for role in ("node_lock", *verdict.expected):
-        hosts.setdefault(tuple(host.host for host in verdict.hosts if role in host.lost), []).append(role)
-    lost = [f"{', '.join(of)} on {nodeset.brief(names, SENTENCE)}" for names, of in hosts.items() if names]
-    return lines * bool(roles) + (_wrapped("could not run: " + "; ".join(lost), width) if lost else [])
-
-
 def accept(verdict: Verdict, entries: Mapping[str, Sequence[Acceptance]], today: datetime.date) -> Verdict:
     """Return the verdict without what the inventory accepts. entries: host -> those of its inventory."""
     hosts = []
@@ -325,165 +254,84 @@ def accept(verdict: Verdict, entries: Mapping[str, Sequence[Acceptance]], today:
     return replace(verdict, hosts=tuple(hosts))
 
 
-def _accepted(verdict: Verdict, width: int) -> list[str]:
-    """Return a line for each accepted finding, with its hosts, and who answers for it."""
-    hosts: dict[tuple[str, str, Acceptance], list[str]] = {}
-    for host in verdict.hosts:
-        for finding, entry in host.accepted:
-            hosts.setdefault((finding.check, finding.subject, entry), []).append(host.host)
-    lines = [
-        f"accepted on {nodeset.brief(names, SENTENCE)}: {check} {subject}; {entry.reason} ({entry.owner}, until"
-        f" {entry.until})"
-        for (check, subject, entry), names in hosts.items()
-    ]
-    return _counted(lines, "accepted findings", width, any(len(nodeset.fold(of)) > SENTENCE for of in hosts.values()))
-
-
 def not_ok(verdict: Verdict) -> str:
     """What the task fails with."""
     bad = [host.host for host in verdict.hosts if not host.ok]
-    return "not ok on %s; the table above says what and why" % (printable(nodeset.brief(bad, SENTENCE)) or "any host")
+    return "not ok on %s; the verdict above says what and why" % (printable(nodeset.brief(bad, 180)) or "any host")
 
 
-def _rows(verdict: Verdict) -> list[_Row]:
-    """Roots, the same finding on several hosts joined; consequences are counted at their root."""
-    # What is told of several hosts in the same words names them alike to all.
-    shared = Counter((finding.id, finding.have) for host in verdict.hosts for finding in host.findings)
-    everywhere = {finding.id for host in verdict.hosts for finding in host.findings if finding.because is None}
-    of_others: Counter[str] = Counter()
-    hosts: dict[tuple[Any, ...], list[str]] = {}
-    first: dict[tuple[Any, ...], Finding] = {}
-    follows: dict[tuple[Any, ...], int] = {}
-    for host in verdict.hosts:
-        ids = {finding.id for finding in host.findings}
-        key_of: dict[str, tuple[Any, ...]] = {}
-        consequences = []
-        for finding in host.findings:
-            if finding.because in ids and finding.because != finding.id:
-                consequences.append(finding)
-                continue
-            if finding.because not in ids and finding.because in everywhere:
-                # Of a job of several nodes the cause may be on another one of them.
-                of_others[finding.because or ""] += 1
-                continue
-            alone = shared[finding.id, finding.have] == 1
-            have = nodeset.nameless(finding.have, host.host) if alone else finding.have
-            kind = (finding.check, finding.subject, finding.state, finding.aspect, finding.severity, finding.want)
-            # What differs in what is to be done is never one row.
-            key = (*kind, nodeset.nameless(finding.fix, host.host), have)
-            hosts.setdefault(key, []).append(host.host)
-            first.setdefault(key, replace(finding, have=have))
-            key_of[finding.id] = key
-        for finding in consequences:
-            root = _root(finding, host.findings)
-            if root in key_of:
-                follows[key_of[root]] = follows.get(key_of[root], 0) + 1
-    for key, finding in first.items():
-        follows[key] = follows.get(key, 0) + of_others.pop(finding.id, 0)
-    alike: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-    for key in first:
-        alike.setdefault(key[:-1], []).append(key)
-    rows = {}
-    for keys in alike.values():
-        for joined in [keys] if len(keys) > VARIETY else [[key] for key in keys]:
-            finding = first[joined[0]]
-            if len(joined) > 1:
-                finding = replace(finding, have=_most_often({key[-1]: len(hosts[key]) for key in joined}))
-            names = tuple(name for key in joined for name in hosts[key])
-            rows[id(finding)] = _Row(finding, names, sum(follows.get(key, 0) for key in joined))
-    return [rows[id(finding)] for finding in worst_first(row.finding for row in rows.values())]
+def render(
+    verdict: Verdict,
+    check_mode: bool,
+    width: int = 120,
+    inventory: Sequence[str] = (),
+    limit: str | None = None,
+    verbose: bool = False,
+) -> str:
+    """Return what the last play prints, and a run that was ended before it: one screen, or all with ``verbose``.
+
+    inventory: its paths; without, no command is completed. limit: of the run; None where it is of other hosts, too.
+    """
+    roots = finding_groups.rows_of({host.host: host.findings for host in verdict.hosts})
+    rows = screen.rows(finding_groups.fold(roots))
+
+    def command(fix: str, hosts: Sequence[str], _groups: str) -> str:
+        whole = limit is not None and len(hosts) == len(verdict.hosts)
+        return repair.command(fix, limit or "" if whole else hosts, inventory) if inventory else ""
+
+    proven = any(row.finding.state in finding_groups.DIFFERS for row in rows)
+    word = "OK" if verdict.ok else "NOT OK" if proven and not verdict.ended else "INCOMPLETE"
+    head = screen.summary(
+        word + ", the run was ended before" * verdict.ended,
+        sum(host.ok for host in verdict.hosts),
+        len(verdict.hosts),
+        sum(host.passed for host in verdict.hosts),
+        sum(len(host.accepted) for host in verdict.hosts),
+    )
+    mode = ("check mode" if check_mode else "apply") + ") (simulated" * verdict.simulated
+    rest = _rest(verdict, "a run would repair" if check_mode else "repaired", width, verbose)
+    return screen.render(head, mode, rows, rest, command, width, ELSEWHERE, verbose)
 
 
-def _most_often(counts: Mapping[str | None, int]) -> str:
-    """counts: what was read -> on how many hosts."""
-    common = ", ".join("%s (%d)" % (have or "nothing", count) for have, count in Counter(counts).most_common(3))
-    return "%d different values, most often %s" % (len(counts), common)
+def _rest(verdict: Verdict, repaired: str, width: int, verbose: bool) -> list[str]:
+    """Return the lines on everything but findings. repaired: how a repair is called."""
+    hosts = verdict.hosts
+    repairs = _by((item, host.host) for host in hosts for item in dict.fromkeys(host.repaired))
+    accepted = _by(
+        (f"{finding.check} {finding.subject}; {entry.reason} ({entry.owner}, until {entry.until})", host.host)
+        for host in hosts
+        for finding, entry in host.accepted
+    )
+    lost = _by((role, host.host) for role in ("node_lock", *verdict.expected) for host in hosts if role in host.lost)
+    notes = _by((nodeset.nameless(note, host.host) or "", host.host) for host in hosts for note in host.notes)
+    everywhere = nodeset.fold(host.host for host in hosts) if len(hosts) > 1 else ""
+
+    def listed(head: str, items: Iterable[str]) -> list[str]:
+        return screen.listed(head, [*items], width, verbose)
+
+    if verbose:
+        together = _by((nodeset.fold(names), item) for item, names in sorted(repairs.items()))
+        lines = screen.each(
+            [f"{repaired} on {on}: {', '.join(items)}" for on, items in together.items()], width, verbose
+        )
+    else:
+        on = nodeset.brief((name for names in repairs.values() for name in names), screen.CELL)
+        lines = listed(f"{repaired} on {on}: ", dict.fromkeys(item.partition("[")[0] for item in sorted(repairs)))
+    lines += screen.each([f"accepted on {nodeset.fold(on)}: {text}" for text, on in accepted.items()], width, verbose)
+    lines += listed("checked: ", verdict.checked or ["nothing"])
+    off = _by((value, role) for role, value in verdict.off.items())
+    lines += listed("off: ", (f"{', '.join(roles)} ({value})" for value, roles in off.items()))
+    together = _by((nodeset.fold(names), role) for role, names in lost.items())
+    lines += listed("could not run: ", (f"{', '.join(roles)} on {on}" for on, roles in together.items()))
+    on_most = sorted((-len(names), text, nodeset.fold(names)) for text, names in notes.items())
+    texts = [f"note ({'all hosts' if on == everywhere else on}): {text}" for _count, text, on in on_most]
+    lines += screen.each(texts, width, verbose)
+    return lines + listed("NOT checked, left out by tags: ", verdict.left_out)
 
 
-def _root(finding: Finding, findings: Sequence[Finding]) -> str:
-    """Id of the finding at the end of the because chain."""
-    by_id = {item.id: item for item in findings}
-    seen = set()
-    while finding.because in by_id and finding.id not in seen:
-        seen.add(finding.id)
-        finding = by_id[finding.because or ""]
-    return finding.id
-
-
-def _table(rows: Sequence[_Row], width: int) -> list[str]:
-    """Return nothing where the terminal is too narrow for it."""
-    cells = [("SEVERITY", "STATE", "HOST", "CHECK", "SUBJECT", "WANT", "HAVE")]
-    for row in rows:
-        found = row.finding
-        hosts = nodeset.brief(row.hosts, CELL)
-        cells.append((found.severity, found.state, hosts, found.check, found.subject, found.want or "-", row.have))
-    return terminal.columns(cells, (8, 11, CELL, 28, 30), width)
-
-
-def _blocks(rows: Sequence[_Row], width: int) -> list[str]:
-    """What the table says, one cell below the other."""
-    lines = ["SEVERITY  STATE  HOST  CHECK  SUBJECT"]
-    for row in rows:
-        found = row.finding
-        hosts = nodeset.brief(row.hosts, CELL)
-        lines += _wrapped("  ".join((found.severity, found.state, hosts, found.check, found.subject)), width)
-        lines += _wrapped("want %s" % (found.want or "-"), width, 4) + _wrapped(f"have {row.have}", width, 4)
-    return lines
-
-
-def _remedies(rows: Sequence[_Row], width: int, inventory: Sequence[str]) -> list[str]:
-    """Each remedy once, in the order of the table, with why it matters and the hosts that the table had no room for."""
-    of_remedy: dict[tuple[str, str], list[_Row]] = {}
-    for row in rows:
-        of_remedy.setdefault((row.finding.check, row.finding.fix), []).append(row)
-    lines: list[str] = []
-    for (check, fix), found in of_remedy.items():
-        lines += _wrapped(f"{check}: {found[0].finding.why}", width) + _wrapped("do: " + fix, width, 4)
-        hosts = sorted({name for row in found for name in row.hosts})
-        command = repair.command(fix, hosts, inventory) if inventory else ""
-        # Not wrapped: it is to be copied.
-        lines += [f"    $ {command}"] * bool(command)
-        if any(len(nodeset.fold(row.hosts)) > CELL for row in found):
-            names = nodeset.brief(hosts, LIST)
-            names += "; " + ELSEWHERE if " and " in names else ""
-            # A name is not torn apart where a comma is near.
-            lines += [line.replace(", ", ",") for line in _wrapped("on: " + names.replace(",", ", "), width, 4)]
-    return [*lines, ""]
-
-
-def _repaired(verdict: Verdict, head: str, width: int) -> list[str]:
-    """A line for each check and the hosts on which this run mended the same of it."""
-    hosts: dict[str, list[str]] = {}
-    for host in verdict.hosts:
-        for item in set(host.repaired):
-            hosts.setdefault(item, []).append(host.host)
-    subjects: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for item in sorted(hosts):
-        check, _at, subject = item.partition("@")
-        subjects.setdefault((check, tuple(hosts[item])), []).append(subject)
-    lines = [
-        "{} on {}: {}".format(head, nodeset.brief(names, SENTENCE), check + "@" * any(found) + ", ".join(found))
-        for (check, names), found in subjects.items()
-    ]
-    return _counted(lines, "repairs", width, any(len(nodeset.fold(names)) > SENTENCE for _check, names in subjects))
-
-
-def _counted(lines: Sequence[str], what: str, width: int, names_cut: bool) -> list[str]:
-    """As many as are read, and where the others are. names_cut: there are more hosts than a line had room for."""
-    more = ["... and %d more %s; %s" % (len(lines) - LINES, what, ELSEWHERE)] if len(lines) > LINES else []
-    if names_cut and not more:
-        more = [f"... and more hosts, as counted above; {ELSEWHERE}"]
-    return [part for line in [*lines[:LINES], *more] for part in _wrapped(line, width)]
-
-
-def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-    """Its lines; those after the first are set off."""
-    first, further = " " * indent, " " * (indent + 4)
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
-
-
-def tally(severities: Iterable[str], follow: int) -> str:
-    """Return the number of findings of each severity. severities: of the roots. follow: how many others they cause."""
-    counts = Counter(severities)
-    parts = [f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity]]
-    return ", ".join([*parts, f"and {follow} that follow{'s' * (follow == 1)}"] if follow else parts)
+def _by(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return text -> names."""
+    found: dict[str, list[str]] = {}
+    for text, name in pairs:
+        found.setdefault(text, []).append(name)
+    return found

@@ -25,15 +25,15 @@ def lines(report: Mapping[str, object], width: int) -> list[str]:
     return found
 
 
-def sentences(report: Mapping[str, Any]) -> list[str]:
-    """The same in a few sentences, for a chat."""
+def sections(report: Mapping[str, Any]) -> list[list[str]]:
+    """Return the same in a few sentences for each section."""
     found = []
-    for name, said in (("fabric", _swept), ("localised", _searched), ("actions", _repaired)):
+    for name, sentences in (("fabric", _swept), ("localised", _searched), ("actions", _repaired)):
         section = report[name]
-        # Who has never searched, or repaired from here, is not told so in a chat each night.
+        # A site that has never searched, or repaired from here, is not reminded each night.
         if section and section["state"] != "absent":
-            found += said(section)
-    return [*found, *(_at_gate(report["gate"]) if report["gate"] else [])]
+            found.append(sentences(section))
+    return [*found, _at_gate(report["gate"])] if report["gate"] else found
 
 
 def _swept(section: Mapping[str, Any]) -> list[str]:

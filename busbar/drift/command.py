@@ -117,7 +117,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="list the runs of the history")
     text = "write one page for the vendor for each faulty device"
     command.add_argument("--rma", type=Path, metavar="DIRECTORY", help=text)
-    text = "print the nodes of a group, for --limit @FILE"
+    text = "print the nodes of a group, or of A,B, for --limit @FILE"
     command.add_argument("--nodes", metavar="GROUP", help=text)
     _outputs(command)
     text = "inventory: its secrets are removed from the report"
@@ -133,6 +133,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
 
 
 def _outputs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-v", "--verbose", action="store_true", help="print everything, not one screen")
     command.add_argument("--history", type=Path, metavar="FILE", help=f"SQLite file ({HISTORY})")
     text = "compare with the last run up to YYYY-MM-DD"
     command.add_argument("--since", type=_moment, metavar="DAY", help=text)
@@ -299,7 +300,7 @@ def _night(
     said = text.brief(data, again)
     try:
         more = {"findings": lambda: part.render(nights.run(number), manifest, hosts)}
-        _emit(arguments, data, nights, manifest, more)
+        _emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
         # The night stands in the history, and is told as it was.
         code = complain(command, str(error))
@@ -373,7 +374,7 @@ def keep(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequ
         nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
     except sqlite3.Error:
         # What was found is told, though no later command can show it.
-        print(text.rendered({**dict.fromkeys(_BESIDE), **data}), end="", flush=True)
+        print(text.rendered({**dict.fromkeys(_BESIDE), **data}, again), end="", flush=True)
         raise
     return data
 
@@ -441,7 +442,7 @@ def show(arguments: argparse.Namespace) -> int:
                 return 0
             data = built(nights.run(arguments.number), arguments.since, nights)
             if arguments.nodes is None:
-                _emit(arguments, data, nights, manifest)
+                _emit(arguments, data, nights, manifest, _report_of(nights, data["run"]["id"]))
                 return 0
             _print_nodes(data, arguments.nodes)
             return 0
@@ -451,9 +452,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _print_nodes(data: Mapping[str, Any], group: str) -> None:
     """Raises HistoryError."""
-    names = [
-        host for host, said in data["hosts"].items() if any(finding["group"] == group for finding in said["findings"])
-    ]
+    groups, hosts = {*group.split(",")}, data["hosts"].items()
+    names = [host for host, found in hosts if groups & {finding["group"] for finding in found["findings"]}]
     if not names:
         raise HistoryError(f"run {data['run']['id']} has no group {group!r}")
     print("\n".join(names))
@@ -524,11 +524,12 @@ def _emit(
     data: Mapping[str, Any],
     nights: History,
     manifest: Manifest | None,
+    again: Sequence[str],
     more: Mapping[str, Callable[[], str]] | None = None,
 ) -> None:
-    """Every output asked for; the table on standard output where nothing else goes there.
+    """Write every output; the verdict goes to standard output where nothing else goes there.
 
-    manifest: of the inventory, None where nobody has named it.   more: outputs of a run.
+    manifest: of the inventory, None where none is named. again: shows the night. more: outputs of a run.
     """
     day = datetime.date.fromisoformat(data["run"]["started"][:10])
     known = manifest or Manifest((), (), False)
@@ -545,7 +546,7 @@ def _emit(
         "json": lambda: json.dumps(_with_evidence(data), indent=1, sort_keys=True) + "\n",
         "junit": lambda: junit.render(data),
         "prometheus": lambda: prometheus.render(data, nights.complete(data["run"]["id"])),
-        "markdown": lambda: text.markdown(data),
+        "markdown": lambda: text.markdown(data, again),
         "html": lambda: html.render(data),
         **(more or {}),
     }
@@ -557,7 +558,7 @@ def _emit(
     if getattr(arguments, "rma", None):
         _pages(arguments, data, nights, found)
     elif "-" not in targets.values():
-        print(text.rendered(data), end="")
+        print(text.rendered(data, again, verbose=arguments.verbose), end="")
 
 
 def _with_evidence(data: Mapping[str, Any]) -> dict[str, object]:

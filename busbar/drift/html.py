@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
 
 from . import actions, fabric_picture, heat_map
-from .report import DIFFERS, OPEN
+from .report import OPEN
 from .run import CLASSES
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -155,7 +155,7 @@ def _grid(report: Mapping[str, Any]) -> dict[str, Any]:
                 continue
             check = finding["check"] if finding["check"] in shown else "others"
             rank = SEVERITIES.index(finding["severity"])
-            cell = (int(finding["state"] not in DIFFERS), rank, finding["severity"], finding["state"])
+            cell = (int(finding["state"] not in finding_groups.DIFFERS), rank, finding["severity"], finding["state"])
             worst[check] = min(worst.get(check, cell), cell)
         alike.setdefault((said["class"], tuple(sorted(worst.items()))), []).append(name)
     names = [*shown, *["others"] * (len(columns) > COLUMNS)]

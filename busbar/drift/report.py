@@ -13,23 +13,19 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
-from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, nodeset, repair, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, nodeset, repair
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 
 from . import at_gate, health, waivers
 from .compare import NIGHTS, Changes, Mark
-from .groups import Group, Row, fold, roots
 from .run import CLASSES, HostResult, Run
 
 FORMAT = 1
 OPEN = CLASSES[:4]
-# States that say that a host differs. "unknown" does not: it says that nobody could tell.
-DIFFERS = ("drift", "withheld", "unsupported", "not_owned")
 # Runs in the history strip and in the trends.
 STRIP = 30
 SUBJECTS = 8
-# An outlier is one host, or one in a hundred, of at least so many.
-FLEET = 8
 # Robust z-score (median and MAD) from which a bus bandwidth stands out, and how far below the median it has to be.
 SCORE = 3.5
 SHARE = 0.98
@@ -63,7 +59,7 @@ def build(night: Night) -> dict[str, Any]:
     today = datetime.date.fromisoformat(night.run.started[:10])
     waived = _waived(night.hosts, found_waivers, today)
     rows = [row for name, host in night.hosts.items() for row in _rows(host, waived.get(name, {}))]
-    groups = fold(rows)
+    groups = finding_groups.fold(rows)
     classes = {name: classify(host, waived.get(name, {})) for name, host in night.hosts.items()}
     standing = [_group(group, night) for group in groups if group.waiver is None]
     counts = _counts(night, classes, [group for group in groups if group.waiver is None])
@@ -171,7 +167,7 @@ def headline(counts: Mapping[str, Any], simulated: bool) -> str:
     text = ", ".join(parts) + "; " + (f"{differ:,} differ{'s' * (differ == 1)}" if differ else "no drift found")
     if found:
         severities = Counter(counts["severity"]).elements()
-        text += f"; {found} finding{'s' * (found != 1)}: {verdict.tally(severities, counts['follow'])}"
+        text += f"; {found} finding{'s' * (found != 1)}: {finding_groups.tally(severities, counts['follow'])}"
     return text + (f"; {hosts['waived']:,} accepted" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
 
 
@@ -207,7 +203,7 @@ def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Ro
     # A consequence that is not accepted with its cause stands for itself.
     for covered in (True, False):
         mine = [finding for name, finding in by_id.items() if (name in waived) == covered]
-        for name, follows in roots(mine).items():
+        for name, follows in finding_groups.roots(mine).items():
             yield Row(host.host, by_id[name], follows, waived.get(name))
 
 
@@ -255,18 +251,9 @@ def _group(group: Group, night: Night) -> dict[str, Any]:
         "disruption": finding.disruption,
         "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
         "repairs": bool((found := advice.parse(finding.fix)) and found.mends),
-        "alike": _alike(group),
+        "alike": group.alike,
         "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.until.isoformat()},
     }
-
-
-def _alike(group: Group) -> str:
-    """A hint where many nodes have one fault in one place: a switch, a plane, an image, and not the nodes."""
-    hosts, subjects = group.hosts, group.subjects
-    one_run = group.finding.fix.startswith("run ")
-    if len(hosts) < FLEET or len(subjects) > 1 or group.varied or one_run or group.finding.check.startswith("run."):
-        return ""
-    return f"{len(hosts):,} hosts say the same of {subjects[0]}: look at what they share before repairing each"
 
 
 def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str], str]) -> dict[str, Any]:
@@ -377,7 +364,7 @@ def _run(night: Night) -> dict[str, Any]:
 
 
 def _outliers(night: Night, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Findings of one host, or of one in a hundred, where all others that have the check are well."""
+    """Findings of one host of a fleet, or of one in a hundred, where all others that have the check are well."""
     asked: Counter[str] = Counter()
     checks: dict[frozenset[str], set[str]] = {}
     for host in night.hosts.values():
@@ -388,7 +375,7 @@ def _outliers(night: Night, groups: Sequence[Group]) -> list[dict[str, Any]]:
     found = []
     for group in groups:
         check = group.finding.check
-        if check.startswith("run.") or asked[check] < FLEET or bad[check] > max(1, asked[check] // 100):
+        if check.startswith("run.") or asked[check] < finding_groups.FLEET or bad[check] > max(1, asked[check] // 100):
             continue
         text = f"{check} is {group.finding.state} here and ok on the other {asked[check] - bad[check]:,}"
         found.append({"nodes": nodeset.fold(group.hosts), "what": text, "have": group.have, "want": group.finding.want})
@@ -408,7 +395,7 @@ def _busbw(night: Night) -> dict[str, Any]:
         spread = statistics.median(abs(value - middle) for value in values.values())
         for host, value in sorted(values.items()):
             low = value < middle * SHARE and 0.6745 * (middle - value) >= SCORE * spread
-            if len(values) >= FLEET and low:
+            if len(values) >= finding_groups.FLEET and low:
                 slow.setdefault(host, []).append((value / middle, f"{name} {value:.1f} GB/s of {middle:.1f}"))
         trend = [summary["busbw"].get(name) for _, summary, _ in night.trail if summary.get("busbw")]
         runs[name] = {

@@ -1,69 +1,77 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The report for a terminal and, as Markdown, for a chat: the headline, what is wrong and what to run."""
+"""Render the report for a terminal and for a chat: the verdict, the findings, and what to run."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, repair, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
 
 from . import beside_text
 
-# More groups than this are not read at night; all are in the HTML and JSON reports.
-GROUPS = 30
-NODES = 300
-# And more than this in no message.
+# Characters of node names, and columns of a chat.
+NODES, COLUMNS = 300, 100
+# More groups than this are in no message.
 BRIEF = 15
-MORE = "busbar report --html FILE or --json FILE has them"
+MORE = "-v, --json FILE, or busbar report --html FILE"
+_WORDS = {"in sync": "OK", "drift": "NOT OK", "incomplete": "INCOMPLETE"}
+# Of a group, what is the same in its findings.
+_FIELDS = ("check", "aspect", "state", "severity", "source", "why", "fix", "disruption")
 
 
-def rendered(report: Mapping[str, Any], width: int = terminal.WIDTH) -> str:
-    """For a terminal. width: of what is a table; commands and what is to be copied are not cut."""
-    lines = [report["headline"]]
-    lines += [f"{name.replace('_', ' ')}: {_cut(nodes)}" for name, nodes in report["open"].items()]
-    lines += _notes(report)
-    for group in report["groups"][:GROUPS]:
-        lines += ["", f"{group['severity']}  {group['state']}  {group['check']}  {_where(group)}"]
-        lines += [f"    on {_cut(group['nodes'])} ({_history(group)})"]
-        lines += [f"    want {group['want'] or '-'}, have {group['have'] or '-'}"]
-        lines += [f"    {group['alike']}"] if group["alike"] else []
-        lines += [f"    do: {group['fix']}"]
-        lines += [f"    {'' if group['repairs'] else 'then '}$ {group['command']}"] if group["command"] else []
-    lines += [*beside_text.lines(report, width), "", *_rest(report)]
-    return "\n".join(lines) + "\n"
+def rendered(
+    report: Mapping[str, Any], again: Sequence[str] = (), width: int = terminal.WIDTH, verbose: bool = False
+) -> str:
+    """Return one screen for a terminal, or all with ``verbose``. again: the command that shows the night."""
+    rows = screen.rows(_groups(report))
+    counts, hosts = report["counts"], report["counts"]["hosts"]
+    accepted = sum(group["count"] for group in report["waived"])
+    ok, total = hosts["in_sync"] + hosts["waived"], counts["total"]
+    head = screen.summary(_WORDS[report["verdict"]], ok, total, counts["passed"], accepted)
+    notes = [
+        f"note ({'all hosts' if note['count'] == total > 1 else note['nodes']}): {note['text']}"
+        for note in report["notes"]
+    ]
+    not_judged = [f"{name.replace('_', ' ')}: {nodes}" for name, nodes in report["open"].items()]
+    sections = [not_judged, notes, [*_changes(report)], [*_accepted(report)]]
+    sections += [] if verbose else beside_text.sections(report)
+    rest = [line for section in sections for line in screen.each(section, width, verbose)]
+    rest += beside_text.lines(report, width) if verbose else []
+
+    remarks = {group["fingerprint"]: _history({**group, "follows": 0}) for group in report["groups"]}
+    mode = "check mode" + ") (simulated" * report["simulated"]
+
+    def command(fix: str, names: Sequence[str], groups: str) -> str:
+        return repair.command(fix, names, report["run"]["inventory"], again, groups)
+
+    return screen.render(head, mode, rows, rest, command, width, MORE, verbose, remarks) + "\n"
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def _groups(report: Mapping[str, Any]) -> list[Group]:
+    """Return the groups of the report with all of their findings."""
+    # Groups that differ in severity only share a fingerprint.
+    groups = {(group["fingerprint"], group["severity"]): group for group in report["groups"]}
+    found: dict[tuple[str, str], list[Row]] = {key: [] for key in groups}
+    for host, of_host in report["hosts"].items():
+        for given in of_host["findings"]:
+            key = (given["group"], given["severity"])
+            if key in groups:
+                words = {name: given[name] for name in ("subject", "want", "have")}
+                finding = Finding(**{name: groups[key][name] for name in _FIELDS}, **words)
+                found[key].append(Row(host, finding, 0 if found[key] else groups[key]["follows"]))
+    return [Group(key[0], of[0].finding, None, tuple(of), not groups[key]["alike"]) for key, of in found.items()]
+
+
+def markdown(report: Mapping[str, Any], again: Sequence[str]) -> str:
+    """Return the screen for a chat. Indented, so that nothing in it is markup and nothing can end the block."""
     run = report["run"]
-    lines = [f"**{report['verdict'].upper()}**: {_escape(report['headline'])}", ""]
-    lines += [f"- {name.replace('_', ' ')}: {_escape(_cut(nodes))}" for name, nodes in report["open"].items()]
-    lines += [f"- {_escape(line)}" for line in _notes(report)]
-    if report["groups"]:
-        lines += ["", "| severity | check | nodes | want | have | since |", "|---|---|---|---|---|---|"]
-    for group in report["groups"][:GROUPS]:
-        cells = (
-            group["severity"],
-            f"{group['check']} {_where(group)}",
-            f"{_cut(group['nodes'])} ({group['count']})",
-            group["want"] or "-",
-            group["have"] or "-",
-            _history(group),
-        )
-        lines.append("| " + " | ".join(_escape(cell) for cell in cells) + " |")
-    remedies: dict[str, tuple[str, bool]] = {}
-    for group in report["groups"][:GROUPS]:
-        remedies.setdefault(group["fix"], (group["command"], group["repairs"]))
-    for fix, (command, repairs) in remedies.items():
-        lines += ["", f"To repair: {_escape(fix)}"]
-        # Indented, so that nothing in it can end the block.
-        lines += [*["", "After that:"] * (not repairs), "", f"    {command}"] if command else []
-    told = [*beside_text.sentences(report), *_rest(report)]
-    lines += ["", *(f"- {_escape(line)}" for line in told), "", f"Run {run['id']}, {run['started']}"]
-    return "\n".join(lines) + "\n"
+    lines = [f"**{report['verdict'].upper()}**: run {run['id']}, {run['started']}", ""]
+    return "\n".join([*lines, *(f"    {line}" for line in rendered(report, again, COLUMNS).splitlines())]) + "\n"
 
 
 def brief(report: Mapping[str, Any], again: Sequence[str]) -> str:
@@ -72,35 +80,22 @@ def brief(report: Mapping[str, Any], again: Sequence[str]) -> str:
     lines = [report["headline"]]
     lines += [f"{name.replace('_', ' ')}: {_cut(nodes)}" for name, nodes in report["open"].items()]
     for group in groups[:BRIEF]:
-        said = f"{group['severity']} {group['state']} {group['check']} on {_cut(group['nodes'])}"
-        lines.append(f"{said} ({_history(group)})")
+        kind = f"{group['severity']} {group['state']} {group['check']}"
+        lines.append(f"{kind} on {_cut(group['nodes'])} ({_history(group)})")
     lines += [f"and {len(groups) - BRIEF} more groups"] if len(groups) > BRIEF else []
     lines.append(shlex.join(again))
     return "\n".join(lines) + "\n"
 
 
-def _notes(report: Mapping[str, Any]) -> list[str]:
-    """What was seen is to be read with these in mind, so they stand before it."""
-    notes = report["notes"]
-    lines = [f"note ({_cut(note['nodes'])}): {note['text']}" for note in notes[:GROUPS]]
-    more = f"and {len(notes) - GROUPS} more notes: {MORE}"
-    return [*lines, more] if len(notes) > GROUPS else lines
-
-
-def _rest(report: Mapping[str, Any]) -> Iterator[str]:
-    if len(report["groups"]) > GROUPS:
-        yield f"and {len(report['groups']) - GROUPS} more groups: {MORE}"
-    for kind, said in (
+def _changes(report: Mapping[str, Any]) -> Iterator[str]:
+    for kind, text in (
         ("fixed", "fixed"),
         ("flapping", "flapping, so find the cause before the next repair"),
-        ("gone", "not asked any more"),
-        ("unverified", "was there, and was not judged this time"),
+        ("gone", "not checked any more"),
+        ("unverified", "found before, and not judged this time"),
     ):
-        for row in report[kind][:GROUPS]:
-            yield f"{said}: {row['check']} on {_cut(row['nodes'])}"
-    for waiver in report["waivers"]:
-        said = f"accepted, {waiver['state']}: {waiver['check']} on {_cut(waiver['hosts'])}, {waiver['owner']}"
-        yield f"{said}, until {waiver['expires']}: {waiver['reason']}"
+        for row in report[kind]:
+            yield f"{text}: {row['check']} on {_cut(row['nodes'])}"
     run = report["run"]
     if run["since"]:
         yield f"compared with run {run['since']['id']} of {run['since']['started']}"
@@ -108,9 +103,10 @@ def _rest(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"compared with run {run['previous']['id']}" if run["previous"] else "no earlier run to compare with"
 
 
-def _where(group: Mapping[str, Any]) -> str:
-    more = f" and {group['more_subjects']} more" if group["more_subjects"] else ""
-    return ", ".join(group["subjects"]) + more
+def _accepted(report: Mapping[str, Any]) -> Iterator[str]:
+    for waiver in report["waivers"]:
+        text = f"accepted, {waiver['state']}: {waiver['check']} on {_cut(waiver['hosts'])}, {waiver['owner']}"
+        yield f"{text}, until {waiver['expires']}: {waiver['reason']}"
 
 
 def _history(group: Mapping[str, Any]) -> str:
@@ -126,8 +122,3 @@ def _history(group: Mapping[str, Any]) -> str:
 def _cut(nodes: str) -> str:
     found = nodeset.cut(nodes, NODES)
     return found if found == nodes else f"{found} (busbar report --json FILE names all)"
-
-
-def _escape(text: str) -> str:
-    """Text that means nothing to Markdown or to HTML within it."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|~@-])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;")

@@ -143,7 +143,7 @@ def converged(_lab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     code, out, _found = site.play()
     assert code == 0, out
-    assert "VERDICT ok: 2 of 2 hosts ok" in out
+    assert "VERDICT OK: 2 of 2 hosts ok" in out
     hosts = json.loads((site.folder / "findings.json").read_text())["hosts"]
     repaired = {name.partition("[")[0] for host in hosts.values() for name in host["repaired"]}
     # One of every kind of role: a file, a build, packages, a unit, a port.

@@ -19,7 +19,7 @@ play() {
     say "ansible-playbook site.yml -i inventory $*"
     ansible-playbook site.yml -i "$work/inventory" "$@" >"$work/out" 2>&1
     code=$?
-    sed -n '/^SEVERITY/,/^checked\|^note/p; /^VERDICT/p; /^note/p; /^repaired/p; /^a run would/p; /^node01 /p' "$work/out" | awk '!seen[$0]++'
+    sed -n '/^VERDICT/,/^$/p; /^node01 /p' "$work/out" | awk '!seen[$0]++'
     printf '(exit code %s)\n' "$code"
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
 from tests.conftest import ANSIBLES_OUTPUT
@@ -24,9 +25,14 @@ class Run(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The verdict's text, from the table's head to its last line."""
-        start = min(i for i in (self.out.find("SEVERITY"), self.out.find("VERDICT")) if i >= 0)
-        return self.out[start:]
+        """Return the verdict's text and what follows it."""
+        return self.out[self.out.index("VERDICT") :]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Return the words of each finding's first line: severity, state, check, on, hosts, subject."""
+        lines = [line.split() for line in self.verdict.splitlines()]
+        return [words for words in lines if words[:1] and words[0] in SEVERITIES]
 
 
 def recap(out: str, host: str) -> dict[str, int]:
@@ -58,6 +64,8 @@ class Demo(NamedTuple):
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     made = tmp_path_factory.mktemp("demo") / "lab"
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    # Everything that a run would repair, and not one screen.
+    environment["ANSIBLE_VERBOSITY"] = "1"
     argv = ["sh", "tests/demo.sh", str(made)]
     done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

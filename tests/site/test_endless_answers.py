@@ -108,7 +108,7 @@ def test_no_answer_costs_the_control_node_its_memory_or_another_host_its_verdict
 def test_an_ordinary_task_reads_no_more_and_waits_no_longer_either(inventory: Path, play: Play, tmp_path: Path) -> None:
     """After the question to all hosts, which goes without an answer of these two."""
     limit = json.dumps({"busbar_task_timeout": LIMIT, "drift_host_timeout": LIMIT})
-    arguments = ("-i", inventory, "--check", "--tags", "platform", "--limit", "node01,endless,slow", "-e", limit)
+    arguments = ("-i", inventory, "--check", "--tags", "platform", "--limit", "node01,endless,slow", "-e", limit, "-v")
     with highest(str(inventory)) as most:
         run = play(*arguments)
     assert most[0] < MOST

@@ -131,8 +131,8 @@ def test_who_interrupts_a_role_hears_the_verdict_on_what_was_done(tmp_path: Path
     watched = Watched(tmp_path, "-i", str(lab / "inventory"), str(tmp_path / "book.yml"))
     watched.until("1 changed")
     said = " ".join(watched.interrupted())
-    assert "unknown node02 run.host_limits host_limits" in said
-    assert "have no result: the run was ended before the role was done" in said
+    assert "unknown run.host_limits on node02 host_limits" in said
+    assert "actual no result: the run was ended before the role was done" in said
     assert "repaired on node01: host_limits.login" in said
     assert "VERDICT INCOMPLETE, the run was ended before: 1 of 2 hosts ok" in said
 
@@ -150,5 +150,5 @@ def test_who_interrupts_the_question_hears_the_verdict_on_who_has_answered(tmp_p
     time.sleep(2)
     said = " ".join(watched.interrupted())
     assert "VERDICT INCOMPLETE, the run was ended before: 0 of 2 hosts ok" in said
-    assert "unknown node02 run.host host" in said
+    assert "unknown run.host on node02 host" in said
     assert "host_limits.login" in said

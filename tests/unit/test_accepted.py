@@ -117,7 +117,7 @@ def test_the_verdict_shows_and_counts_what_is_accepted_and_does_not_fail() -> No
     found = judged(entry())
     assert found.ok
     text = " ".join(verdict.render(found, check_mode=False).split())
-    assert "VERDICT ok: 1 of 1 hosts ok, 0 checks passed, 1 accepted" in text
+    assert "VERDICT OK: 1 of 1 hosts ok, 0 checks passed, 1 accepted" in text
     assert "accepted on n1: platform.nvlinks 0000:c3:00.0 GPU5; RMA 4711 (anna, until 2026-12-15)" in text
     host = found.to_dict()["hosts"]["n1"]
     assert (host["ok"], host["findings"], [one["check"] for one in host["accepted"]]) == (True, [], [LINKS.check])

@@ -12,7 +12,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import OVER_NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_judge, cluster_plan, cluster_record, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    cluster_judge,
+    cluster_plan,
+    cluster_record,
+    finding_groups,
+    screen,
+    verdict,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Member, Settings
 
 G = 1 << 30
@@ -136,9 +143,11 @@ def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_o
         for host in found.findings
     }
     hosts["node03"]["gpudirect"] = Plan((cause,)).result()
-    rows = verdict._rows(verdict.judge(hosts, ["gpudirect", "nccl_cluster"], partial=False))
+    whole = verdict.judge(hosts, ["gpudirect", "nccl_cluster"], partial=False)
+    rows = finding_groups.rows_of({host.host: host.findings for host in whole.hosts})
     of_all = [row for row in rows if row.finding.check == "nccl_perf.busbw" and "begin with" in str(row.finding.have)]
-    assert [row.hosts for row in of_all] == [("node00", "node01", "node02")]
+    assert [row.host for row in of_all] == ["node00", "node01", "node02"]
+    assert len(screen.rows(finding_groups.fold(of_all))) == 1
 
 
 @pytest.mark.parametrize(("state", "explains"), [("drift", True), ("unknown", False)])

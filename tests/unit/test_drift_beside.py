@@ -159,9 +159,9 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
     page = html.render({**report, **absent})
     assert "playbooks/localise.yml, which measures who is slow, has not run here" in page
     assert "nothing was repaired from here" in page
-    shown = text.rendered({**report, **absent}, 10_000)
+    shown = text.rendered({**report, **absent}, (), 10_000, True)
     assert sum("does not exist" in line for line in shown.splitlines()) == 2
-    assert "does not exist" not in text.markdown({**report, **absent})
+    assert "does not exist" not in text.markdown({**report, **absent}, ())
     made = localise_record.write(tmp_path, records.searched(8, 1))
     (made / "localise.json").write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}')
     action_log.file(tmp_path).write_text('{"at": "\x1b' + MARKUP + '"}\n')
@@ -251,7 +251,7 @@ def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, r
     section = whole.partition('id="localised"')[2].partition('id="fleet"')[0]
     for markup in ("<script", "<img", "<b>&", "</svg></script>"):
         assert markup not in section
-    shown = text.rendered({**report, "localised": found, "actions": done}, 80)
+    shown = text.rendered({**report, "localised": found, "actions": done}, (), 80, True)
     assert len(shown) < 60_000
 
 
@@ -292,7 +292,11 @@ def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, An
         }
         for name, section in more.items():
             assert (secret in json.dumps(section)) == told, name
-        pages = (html.render({**report, **more}), text.rendered({**report, **more}), text.markdown({**report, **more}))
+        pages = (
+            html.render({**report, **more}),
+            text.rendered({**report, **more}),
+            text.markdown({**report, **more}, ()),
+        )
         assert any(secret in page for page in pages) == told
 
 
@@ -427,7 +431,7 @@ def test_nodes_at_the_gate_are_few_lines(report: dict[str, Any]) -> None:
     assert "901 of 1,001 nodes" in section
     assert "<script" not in section
     assert "gate: kept out since 2026-11-21 00:13:20Z: m[000-099] (100)" in text.rendered(
-        {**report, "gate": found}, 200
+        {**report, "gate": found}, (), 200, True
     )
     assert at_gate.build({"login1": hosts["login1"]}) is None
 

@@ -271,7 +271,7 @@ def test_an_answer_in_which_no_check_passed_is_not_complete() -> None:
 
 def test_what_a_person_has_to_do_is_in_every_text() -> None:
     data = report(ill("n1", replace(BAD, fix="reseat the NIC, then run site.yml --tags platform for this host")))
-    for page in (text.markdown(data), text.rendered(data), html.render(data)):
+    for page in (text.markdown(data, AGAIN), text.rendered(data), html.render(data)):
         assert "reseat the NIC" in page
         assert f"ansible-playbook {SITE} -i /i --tags platform --limit n1" in page
 
@@ -312,12 +312,11 @@ def test_junit_skips_what_is_waived() -> None:
     assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
 
 
-def test_markdown_holds_no_markup_of_hosts() -> None:
-    page = text.markdown(hostile())
-    assert "<script" not in page
-    assert "[a](" not in page.replace("\\[a\\]\\(", "")
-    row = next(line for line in page.splitlines() if line.startswith("| major"))
-    assert len(re.findall(r"(?<!\\)\|", row)) == 7
+def test_markdown_holds_what_hosts_report_in_an_indented_block_only() -> None:
+    head, empty, *lines = text.markdown(hostile(), AGAIN).splitlines()
+    assert (head, empty) == (f"**DRIFT**: run {RUN.id}, {RUN.started}", "")
+    assert any("<script" in line for line in lines)
+    assert all(line.startswith("    ") for line in lines)
 
 
 def test_prometheus_has_no_series_of_a_host_and_parses() -> None:
@@ -334,7 +333,7 @@ def test_prometheus_has_no_series_of_a_host_and_parses() -> None:
 
 def test_every_output_of_simulated_nodes_says_so() -> None:
     data = report(ill("n1"), run=replace(RUN, simulated=True))
-    pages = [html.render(data), text.markdown(data), text.rendered(data), junit.render(data), json.dumps(data)]
+    pages = [html.render(data), text.markdown(data, AGAIN), text.rendered(data), junit.render(data), json.dumps(data)]
     for page in [*pages, prometheus.render(data, None)]:
         assert "simulated" in page
     assert "simulated" not in text.rendered(report(ill("n1")))

@@ -1,0 +1,216 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Show findings on one screen: the worst in full, others in a line each, and where all of them are; or all of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
+
+# Lines of a terminal, less the empty lines that Ansible prints before and after a verdict.
+HEIGHT = 22
+# Characters of names in a row; lines of a text in it.
+CELL, LINES = 30, 2
+CUT = " ..."
+# The permission that a fix names: the live and the persisted part of a fault may differ in it only.
+_PERMISSION = re.compile(r"(?:,reboot)? -e busbar_max_disruption=\w+")
+# Fix, hosts, fingerprints of groups -> command line; empty where the fix names none that can be completed.
+Command = Callable[[str, Sequence[str], str], str]
+
+
+def rows(groups: Iterable[Group]) -> list[Group]:
+    """Return one group of the groups of a check that the same action removes, worst first."""
+    alike: dict[tuple[str, ...], list[Group]] = {}
+    for group in groups:
+        finding = group.finding
+        key = (finding.severity, finding.state, finding.check, _PERMISSION.sub("", _advice(group)))
+        alike.setdefault(key, []).append(group)
+    found = [
+        replace(
+            of[0],
+            fingerprint=",".join(group.fingerprint for group in of),
+            rows=tuple(row for group in of for row in group.rows),
+            varied=of[0].varied or len(of) > 1,
+        )
+        for of in alike.values()
+    ]
+    return sorted(found, key=lambda row: (*finding_groups.rank(row), -len(row.hosts) - row.follows))
+
+
+def _noun(subjects: Iterable[str]) -> str:
+    """Return ``rail`` of ``rail 3`` and ``rail 4``; "" where subjects are of another form or kind."""
+    nouns = {subject.split()[0] if re.fullmatch(r"\w+ \d+", subject) else "" for subject in subjects}
+    return nouns.pop() if len(nouns) == 1 else ""
+
+
+def _advice(group: Group) -> str:
+    """Return the fix in words that hold for each host and subject."""
+    fix, noun = finding_groups.advice(group.finding, group.hosts[0]), _noun(group.subjects)
+    return re.sub(rf"\b{noun} \d+\b", f"the {noun}", fix) if noun else fix
+
+
+def summary(word: str, ok: int, hosts: int, passed: int, accepted: int) -> str:
+    """Return how the first line begins. word: OK, NOT OK or INCOMPLETE. ok: number of hosts without a finding."""
+    more = f", {accepted:,} accepted" if accepted else ""
+    return f"VERDICT {word}: {ok:,} of {hosts:,} hosts ok, {passed:,} checks passed{more}"
+
+
+def render(
+    head: str,
+    mode: str,
+    rows: Sequence[Group],
+    rest: Sequence[str],
+    command: Command,
+    width: int,
+    more: str,
+    verbose: bool,
+    remarks: Mapping[str, str] | None = None,
+) -> str:
+    """Return the verdict, the rows and the rest.
+
+    mode: how the first line ends. more: options and files that have what does not fit, named in the last line.
+    remarks: fingerprint of a group -> since when it is there, and the like.
+    """
+    full = functools.partial(_full, width=width, command=command, verbose=verbose, remarks=remarks or {})
+    counts = finding_groups.tally((row.finding.severity for row in rows), sum(row.follows for row in rows))
+    lines = wrapped(f"{head}{', ' * bool(rows)}{counts} ({mode})", width)
+    if verbose:
+        lines += [line for row in rows for line in ("", *full(row))] + ["", *rest]
+    else:
+        shown, hidden = _fitting(rows, full, HEIGHT - _height([*lines, *rest], width) - 1, width)
+        hosts = len({host for row in hidden for host in row.hosts})
+        count = f"{len(hidden)} more finding{'s' * (len(hidden) > 1)} on {hosts:,} host{'s' * (hosts > 1)}: "
+        lines += [*shown, *rest]
+        if rows or any(line.endswith((CUT, " more")) for line in rest):
+            lines += wrapped((count if hidden else "details: ") + more, width)
+    return "\n".join(printable(line) for line in lines)
+
+
+def _fitting(
+    rows: Sequence[Group], full: Callable[[Group], list[str]], room: int, width: int
+) -> tuple[list[str], list[Group]]:
+    """Return the lines of the rows that fit, the worst of each severity among them, and the rows that do not."""
+    first = {row.finding.severity: number for number, row in reversed([*enumerate(rows)])}
+    lines: list[str] = []
+    begin = 0
+    for number, row in enumerate(rows):
+        more = full(row)
+        if _height([*lines, *more], width) + sum(other > number for other in first.values()) > room:
+            break
+        lines, begin = lines + more, number + 1
+    order = sorted(range(begin, len(rows)), key=lambda number: (number not in first.values(), number))
+    room = max(room - _height(lines, width), 0)
+    brief = [f"{_name(rows[number])}: {_values(rows[number].rows)}" for number in sorted(order[:room])]
+    lines += [line for text in brief for line in wrapped(text, width, 0, 1)]
+    return lines, [rows[number] for number in order[room:]]
+
+
+def _height(lines: Iterable[str], width: int) -> int:
+    """Return how many lines of a terminal they take: a command, to be copied, may be longer than one."""
+    return sum(-(-len(line) // width) or 1 for line in lines)
+
+
+def _name(row: Group) -> str:
+    aspects = sorted({of.finding.aspect for of in row.rows})
+    check = row.finding.check + f"[{','.join(aspects)}]" * (len(aspects) > 1)
+    where = (f"on {nodeset.brief(row.hosts, CELL)}", _subject(row.subjects))
+    return "  ".join((row.finding.severity, row.finding.state, check, *where))
+
+
+def _full(row: Group, width: int, command: Command, verbose: bool, remarks: Mapping[str, str]) -> list[str]:
+    most = None if verbose else LINES
+    facts = [f"{row.follows} more follow{'s' * (row.follows == 1)}"] if row.follows else []
+    facts += dict.fromkeys(remarks[name] for name in row.fingerprint.split(",") if name in remarks)
+    lines = wrapped(_name(row), width, 0, most)
+    texts = ["; ".join([*facts, _values(row.rows)]), row.alike]
+    if verbose:
+        # A name is not broken where a comma is near.
+        hosts = "on: " + nodeset.fold(row.hosts).replace(",", ", ")
+        lines += [line.replace(", ", ",") for line in wrapped(hosts, width, 4)] if len(hosts) > CELL else []
+        if len(row.rows) > 1:
+            texts[:1] = ["; ".join(facts)] + [
+                f"{of.finding.aspect}: {_values(of.rows)}; {', '.join(of.subjects)} on {nodeset.fold(of.hosts)}"
+                for of in finding_groups.fold(row.rows)
+            ]
+        texts += dict.fromkeys(f"why: {of.finding.why}" for of in row.rows)
+    lines += [line for text in texts if text for line in wrapped(text, width, 4, most)]
+    for fix in _fixes(row)[: None if verbose else 1]:
+        copied, found = command(fix, row.hosts, row.fingerprint), advice.parse(fix)
+        mends = bool(copied and found and found.mends)
+        lines += wrapped(f"do: {fix}", width, 4, most) if verbose or not mends else []
+        lines += [f"    {'' if mends else 'then '}$ {copied}"] if copied else []
+    return lines
+
+
+def _fixes(row: Group) -> list[str]:
+    """Return the fixes; the one with the largest permission first."""
+    if len(row.rows) == 1:
+        return [row.finding.fix]
+    runs = {fix: advice.parse(fix) for fix in map(_advice, finding_groups.fold(row.rows))}
+    return sorted(runs, key=lambda fix: -DISRUPTIONS.index(run.disruption if (run := runs[fix]) else "none"))
+
+
+def _values(of: Sequence[Row]) -> str:
+    return f"expected {_value(of, 'want')}; actual {_value(of, 'have')}"
+
+
+def _value(of: Sequence[Row], name: str) -> str:
+    """Return the most frequent value, of each aspect where these differ."""
+    texts = {}
+    for aspect in sorted({row.finding.aspect for row in of}):
+        values = [(getattr(row.finding, name) or "none", row.host) for row in of if row.finding.aspect == aspect]
+        # A sentence of several hosts names them alike in each; where each names itself, its name is left out.
+        exact = Counter(text for text, _host in values)
+        nameless = Counter(nodeset.nameless(text, host) for text, host in values)
+        (text, _count), *others = min(exact, nameless, key=len).most_common()
+        texts[aspect] = f"{text}{f' and {len(others)} other value' + 's' * (len(others) > 1) if others else ''}"
+    same = len({*texts.values()}) == 1
+    return texts[aspect] if same else ", ".join(f"{aspect} {text}" for aspect, text in texts.items())
+
+
+def _subject(subjects: Sequence[str]) -> str:
+    """Return ``8 rails: 0-7``, ``8 devices: mlx5_[0-7]``, or the first and how many more."""
+    if len(subjects) == 1:
+        return subjects[0]
+    noun, words = _noun(subjects), [subject.split() for subject in subjects]
+    if noun or all(len(parts) > 1 and ":" in parts[0] for parts in words):
+        names = nodeset.brief((parts[1] for parts in words), CELL)
+        return f"{len(subjects)} {noun or 'device'}s: {re.sub('[][]', '', names) if noun else names}"
+    return f"{subjects[0]} and {len(subjects) - 1} more"
+
+
+def listed(head: str, items: Sequence[str], width: int, verbose: bool, join: str = ", ") -> list[str]:
+    """Return no line of no items, one line of as many as fit, or, with ``verbose``, all of them."""
+    if verbose or not items:
+        return wrapped(head + join.join(items), width) if items else []
+    count = min(len(items), width)
+    while count > 1 and len(head + join.join(items[:count])) + len(f" and {len(items)} more") > width:
+        count -= 1
+    more = f" and {len(items) - count} more" if count < len(items) else ""
+    return [wrapped(head + join.join(items[:count]), width - len(more), 0, 1)[0] + more]
+
+
+def each(items: Sequence[str], width: int, verbose: bool) -> list[str]:
+    """Return a paragraph for each item with ``verbose``, else one line: the first, and how many more."""
+    paragraphs = [line for item in items for line in wrapped(item, width)]
+    return paragraphs if verbose else listed("", items, width, verbose, "; ")
+
+
+def wrapped(text: str, width: int, indent: int = 0, most: int | None = None) -> list[str]:
+    """Return its lines, those after the first set off; where there are more than ``most``, the last one is cut."""
+    first, further = " " * indent, " " * (indent + 4)
+    text = printable(text.replace("\n", " "))
+    lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
+    if most is None or len(lines) <= most:
+        return lines
+    last = " ".join([lines[most - 1], *map(str.strip, lines[most:])])
+    return [*lines[: most - 1], last[: width - len(CUT)].rstrip() + CUT]

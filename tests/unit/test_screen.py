@@ -1,0 +1,243 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Test that the default output of ``site.yml`` and of ``busbar drift`` is one screen, whatever was found."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, screen, verdict
+
+from busbar.drift import text
+from busbar.drift.run import HostResult
+
+from .test_drift_report import AGAIN, RUN, report
+
+PLAIN = "run site.yml --tags mtu for this host"
+FIX = "run site.yml --tags mtu -e busbar_max_disruption=link for this host"
+RAIL = Finding("platform.rail_device", "rail 3", "drift", "critical", "a NIC", "none", "/sys", "why", "reseat rail 3")
+MTU = Finding(
+    "netdev_mtu.live", "0000:1b:00.0 mlx5_0 ens1", "drift", "major", "MTU 9000", "MTU 1500", "/sys", "why", FIX
+)
+FILE = Finding(
+    *("nccl_conf.file", "/etc/nccl.conf", "drift", "minor", "as rendered", "absent", "/etc", "why"),
+    fix="run site.yml --tags nccl_conf for this host",
+    aspect="persisted",
+)
+PASSED = "a.b[live]@c"
+ENTRY = {"check": "nccl_conf.*", "reason": "RMA 4711", "owner": "anna", "until": "2999-12-15"}
+
+# What keeps a finding out of the row of another one.
+OTHER: list[dict[str, Any]] = [{"fix": "run site.yml --tags mofed"}, {"state": "unknown"}, {"severity": "minor"}]
+Hosts = dict[str, list[Finding]]
+
+
+def hosts(number: int, *findings: Finding) -> Hosts:
+    return {f"node{i:04}": [*findings] for i in range(1, number + 1)}
+
+
+def different(number: int, *of: Finding) -> list[Finding]:
+    """Findings that no action removes together, of long texts, in turn of the given ones."""
+    return [
+        replace(
+            of[i % len(of)], check=f"{of[i % len(of)].check}_{i // len(of):03}", have="x " * 200, fix=f"part {i} " * 60
+        )
+        for i in range(number)
+    ]
+
+
+FRESH = [
+    *(replace(MTU, subject=f"0000:{i}b:00.0 mlx5_{i} ens{i}") for i in range(8)),
+    *(
+        replace(MTU, aspect="persisted", subject=f"0000:{i}b:00.0 mlx5_{i} ens{i}", have=f"no MTU in {i}")
+        for i in range(8)
+    ),
+    *different(20, MTU, FILE),
+]
+CASES: dict[str, Hosts] = {
+    "1,000 hosts x 1 fault": hosts(1000, MTU),
+    "1,000 hosts that each report another value": {
+        host: [replace(RAIL, have=f"{i} lost")] for i, host in enumerate(hosts(1000))
+    },
+    "1 host x 500 faults": hosts(1, *different(498, RAIL), MTU, FILE),
+    "40 hosts x 5 faults": hosts(40, *different(3, RAIL, MTU, FILE), MTU, FILE),
+    "names that do not fold": {f"{i * 7919 % 10007:05}-{i:05}.example.org": [RAIL, MTU] for i in range(2000)},
+    "4 fresh nodes": hosts(4, *FRESH),
+    "a cause and 16 consequences": hosts(2, RAIL, *(replace(MTU, subject=f"s{i}", because=RAIL.id) for i in range(16))),
+    "empty": {},
+    "all ok": hosts(300),
+}
+
+
+def of_site(found: Hosts, width: int, ended: bool = False, verbose: bool = False) -> str:
+    results: dict[str, Any] = {
+        host: {
+            "x": {
+                "findings": [finding.to_dict() for finding in findings],
+                "passed": [PASSED],
+                "repaired": [f"mtu.live[live]@{i}" for i in range(30)],
+                "notes": ["of every host " * 20, f"of rack {host}-x"],
+            }
+        }
+        for host, findings in found.items()
+    }
+    off = {host: {f"role{i}": f"busbar_role{i}" for i in range(9)} for host in found}
+    roles = ["x", *(f"role{i}" for i in range(9))]
+    judged = verdict.judge(results, roles, partial=False, ended=ended, off=off)
+    judged = verdict.accept(judged, {host: accepted.parse([ENTRY]) for host in found}, datetime.date(2026, 11, 21))
+    return verdict.render(judged, True, width, ["/srv/inventory"], "", verbose)
+
+
+def of_drift(found: Hosts, width: int, verbose: bool = False, **more: Any) -> str:
+    of = [
+        HostResult(
+            host, "complete", tuple(findings), frozenset({PASSED}), "i", notes=("a note " * 20, f"of rack {host}-x")
+        )
+        for host, findings in found.items()
+    ]
+    data = report(*of, run=replace(RUN, simulated=True), **more)
+    sections = {name: {"state": "unreadable", "why": "x " * 300} for name in ("fabric", "localised", "actions")}
+    return text.rendered({**data, **sections}, AGAIN, width, verbose)
+
+
+def height(shown: str, width: int) -> int:
+    return sum(max(1, -(-len(line) // width)) for line in shown.splitlines())
+
+
+def rows_of(shown: str) -> list[str]:
+    return [line for line in shown.splitlines() if re.match(f"({'|'.join(SEVERITIES)})  ", line)]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", CASES)
+def test_the_default_output_is_one_screen_and_leaves_nothing_out_silently(name: str, width: int) -> None:
+    found = CASES[name]
+    for shown, standing in (
+        (of_site(found, width), {h: [f for f in of if f.check[:9] != "nccl_conf"] for h, of in found.items()}),
+        (of_site(found, width, ended=True), {}),
+        (of_drift(found, width), found),
+    ):
+        assert height(shown, width) <= 24
+        words = " ".join(shown.split())
+        counts = {
+            kind: int(number) for number, kind in re.findall(rf"(\d+) ({'|'.join(SEVERITIES)})\b", words.split("(")[0])
+        }
+        rows = rows_of(shown)
+        hidden = re.search(r"^(\d+) more findings? on ([\d,]+) hosts?: (.*)", shown, re.MULTILINE)
+        assert sum(counts.values()) == len(rows) + (int(hidden[1]) if hidden else 0)
+        # The worst finding of each severity is named.
+        assert {row.split()[0] for row in rows} == set(counts)
+        if hidden:
+            assert "-v" in hidden[3]
+            assert "FILE" in hidden[3]
+        of_all = [finding for of in standing.values() for finding in of if finding.because is None]
+        assert set(counts) >= {finding.severity for finding in of_all}
+        if any(finding.because for of in standing.values() for finding in of):
+            assert f"and {16 * len(found)} that follow" in words
+
+
+@pytest.mark.parametrize(
+    ("found", "verdicts"),
+    [
+        (hosts(3), ("OK: 3 of 3", "OK: 3 of 3")),
+        ({**hosts(3), "n9": [MTU]}, ("NOT OK: 3 of 4", "NOT OK: 3 of 4")),
+        ({**hosts(3), "n9": [replace(MTU, state="unknown")]}, ("INCOMPLETE: 3 of 4", "INCOMPLETE: 3 of 4")),
+    ],
+)
+def test_both_commands_begin_with_the_same_verdict(found: Hosts, verdicts: Sequence[str]) -> None:
+    for shown, word in zip((of_site(found, 200), of_drift(found, 200)), verdicts, strict=True):
+        assert shown.startswith(f"VERDICT {word} hosts ok, {len(found)} checks passed")
+        assert "(check mode)" in shown.splitlines()[0]
+    assert "(simulated)" in of_drift(found, 200).splitlines()[0]
+    assert of_site(found, 200, ended=True).startswith("VERDICT INCOMPLETE") or not rows_of(of_site(found, 200))
+
+
+def test_an_accepted_deviation_is_counted_and_in_one_line() -> None:
+    shown = of_site(hosts(40, FILE), 120)
+    assert "VERDICT OK: 40 of 40 hosts ok, 40 checks passed, 40 accepted" in shown
+    assert [line for line in shown.splitlines() if line.startswith("accepted on node[0001-0040]: nccl_conf.file")]
+
+
+def folded(*findings: Finding, of: str = "n1") -> list[finding_groups.Group]:
+    return screen.rows(finding_groups.fold(finding_groups.rows_of({of: findings})))
+
+
+@pytest.mark.parametrize(
+    ("findings", "names"),
+    [
+        # Each of eight rails has its own number in the advice.
+        (
+            [replace(RAIL, subject=f"rail {i}", fix=f"reseat the cable of rail {i}") for i in range(8)],
+            ["critical  drift  platform.rail_device  on n1  8 rails: 0-7"],
+        ),
+        # The live and the persisted part differ in the value, and in the permission that the fix needs.
+        (
+            [MTU, replace(MTU, aspect="persisted", have="no MTU", fix=PLAIN)],
+            ["major  drift  netdev_mtu.live[live,persisted]  on n1  0000:1b:00.0 mlx5_0 ens1"],
+        ),
+        (
+            [replace(MTU, subject=f"0000:{i}b:00.0 mlx5_{i} ens{i}") for i in range(4)],
+            ["major  drift  netdev_mtu.live  on n1  4 devices: mlx5_[0-3]"],
+        ),
+        # What differs in severity, state or action is never one row.
+        (
+            [replace(MTU, subject="a"), *(replace(MTU, subject=f"{more}", **more) for more in OTHER)],
+            [
+                *(f"major  drift  netdev_mtu.live  on n1  {subject}" for subject in ("a", OTHER[0])),
+                f"major  unknown  netdev_mtu.live  on n1  {OTHER[1]}",
+                f"minor  drift  netdev_mtu.live  on n1  {OTHER[2]}",
+            ],
+        ),
+    ],
+)
+def test_what_one_action_removes_is_one_row(findings: list[Finding], names: list[str]) -> None:
+    assert rows_of(of_site({"n1": findings}, 200)) == names
+    assert rows_of(of_drift({"n1": findings}, 200)) == names
+
+
+def test_a_row_has_its_values_history_and_a_command_that_is_complete() -> None:
+    persisted = replace(MTU, aspect="persisted", have="no MTU", fix=PLAIN)
+    shown = of_site(hosts(40, MTU, persisted), 200)
+    assert "expected MTU 9000; actual live MTU 1500, persisted no MTU" in shown
+    # All hosts of a run without --limit need none. The largest permission removes both parts.
+    command = re.search(r"\$ (ansible-playbook .*)", shown)
+    assert command is not None
+    assert command[1].endswith("-i /srv/inventory --tags mtu -e busbar_max_disruption=link")
+    # Where not all of them are bad, they go through a file, of all groups of the row.
+    shown = of_drift({**hosts(40, MTU, persisted), "well": []}, 200)
+    assert "new, never ok" in shown
+    command = re.search(r"\$ (busbar report .*)", shown)
+    assert command is not None
+    groups = [group["fingerprint"] for group in report(HostResult("n1", "complete", (MTU, persisted)))["groups"]]
+    names = set(re.findall(r"--nodes (\S+)", command[1])[0].split(","))
+    assert names == set(groups)
+    assert command[1].endswith(f"--limit @nodes-{re.findall(r'--nodes (.*?) >', command[1])[0]}")
+
+
+def test_verbose_prints_every_value_subject_note_and_fix() -> None:
+    found = hosts(4, *FRESH)
+    for shown in (of_site(found, 120, verbose=True), of_drift(found, 120, verbose=True)):
+        words = " ".join(shown.split())
+        for finding in FRESH:
+            if finding.check.startswith("netdev"):
+                assert finding.check in words
+                assert " ".join(finding.fix.split()) in words
+                assert finding.subject in words
+        assert screen.CUT not in shown
+        assert "more findings" not in shown
+        assert all(f"of rack node{i:04}-x" in words for i in range(1, 4))
+
+
+def test_texts_of_hosts_are_printable_and_do_not_make_the_screen_longer() -> None:
+    hostile = replace(MTU, have="\x1b[2J\n" * 400, subject="a\x07" * 90, fix="\x9b" * 400)
+    for shown in (of_site({"n1": [hostile]}, 80), of_drift({"n1": [hostile]}, 80)):
+        assert all(line.isprintable() for line in shown.splitlines())
+        assert height(shown, 80) <= 24
+        json.dumps(shown).encode("ascii")
