@@ -155,7 +155,8 @@ def advice(finding: Finding, host: str) -> str:
     fix = nodeset.nameless(finding.fix, host) or ""
     if finding.identity == finding.subject:
         return fix
-    for word in filter(_DEVICE.fullmatch, finding.subject.split(" ")):
+    # Each pattern is compiled anew: only where the word is there.
+    for word in (word for word in finding.subject.split(" ") if word in fix and _DEVICE.fullmatch(word)):
         instead = "ADDRESS" if ":" in word else "NAME"
         fix = re.sub(rf"(?<![\w.:-]){re.escape(word)}(?![\w:-])", instead, fix)
     return fix
