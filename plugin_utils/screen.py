@@ -16,13 +16,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
 
-# Lines of a terminal, less the empty lines that Ansible prints before and after a verdict.
+# Lines of a terminal, less the empty ones that Ansible prints around a verdict.
 HEIGHT = 22
 # Characters of names in a row; lines of a text in it.
 CELL, LINES = 30, 2
 CUT = " ..."
-# The permission that a fix names: the live and the persisted part of a fault may differ in it only.
+# The permission that a fix names: live and persisted findings may differ in it only. What a command repeats of a fix.
 _PERMISSION = re.compile(r"(?:,reboot)? -e busbar_max_disruption=\w+")
+_THEN_RUN = re.compile(r"[;,] then run (?:all of )?site\.yml[^;,]*$")
 # Fix, hosts, fingerprints of groups -> command line; empty where the fix names none that can be completed.
 Command = Callable[[str, Sequence[str], str], str]
 
@@ -34,15 +35,10 @@ def rows(groups: Iterable[Group]) -> list[Group]:
         finding = group.finding
         key = (finding.severity, finding.state, finding.check, _PERMISSION.sub("", _advice(group)))
         alike.setdefault(key, []).append(group)
-    found = [
-        replace(
-            of[0],
-            fingerprint=",".join(group.fingerprint for group in of),
-            rows=tuple(row for group in of for row in group.rows),
-            varied=of[0].varied or len(of) > 1,
-        )
-        for of in alike.values()
-    ]
+    found = []
+    for of in alike.values():
+        names, of_row = ",".join(group.fingerprint for group in of), tuple(row for group in of for row in group.rows)
+        found.append(replace(of[0], fingerprint=names, rows=of_row, varied=of[0].varied or len(of) > 1))
     return sorted(found, key=lambda row: (*finding_groups.rank(row), -len(row.hosts) - row.follows))
 
 
@@ -75,10 +71,9 @@ def render(
     verbose: bool,
     remarks: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the verdict, the rows and the rest.
+    """Return the verdict, the rows and the rest. mode: how the first line ends.
 
-    mode: how the first line ends. more: options and files that have what does not fit, named in the last line.
-    remarks: fingerprint of a group -> since when it is there, and the like.
+    more: options and files that have what does not fit. remarks: fingerprint of a group -> since when it is there.
     """
     full = functools.partial(_full, width=width, command=command, verbose=verbose, remarks=remarks or {})
     counts = finding_groups.tally((row.finding.severity for row in rows), sum(row.follows for row in rows))
@@ -136,17 +131,19 @@ def _full(row: Group, width: int, command: Command, verbose: bool, remarks: Mapp
         # A name is not broken where a comma is near.
         hosts = "on: " + nodeset.fold(row.hosts).replace(",", ", ")
         lines += [line.replace(", ", ",") for line in wrapped(hosts, width, 4)] if len(hosts) > CELL else []
-        if len(row.rows) > 1:
+        parts = finding_groups.fold(row.rows)
+        if len(parts) > 1 or len(row.subjects) > 1:
             texts[:1] = ["; ".join(facts)] + [
-                f"{of.finding.aspect}: {_values(of.rows)}; {', '.join(of.subjects)} on {nodeset.fold(of.hosts)}"
-                for of in finding_groups.fold(row.rows)
+                f"{part.finding.aspect}: {_values(part.rows)}; {', '.join(part.subjects)} on {nodeset.fold(part.hosts)}"
+                for part in parts
             ]
         texts += dict.fromkeys(f"why: {of.finding.why}" for of in row.rows)
     lines += [line for text in texts if text for line in wrapped(text, width, 4, most)]
     for fix in _fixes(row)[: None if verbose else 1]:
         copied, found = command(fix, row.hosts, row.fingerprint), advice.parse(fix)
         mends = bool(copied and found and found.mends)
-        lines += wrapped(f"do: {fix}", width, 4, most) if verbose or not mends else []
+        text = _THEN_RUN.sub("", fix) if copied and not verbose else fix
+        lines += wrapped(f"do: {text}", width, 4, most) if verbose or not mends else []
         lines += [f"    {'' if mends else 'then '}$ {copied}"] if copied else []
     return lines
 

@@ -303,8 +303,7 @@ def _rest(verdict: Verdict, repaired: str, width: int, verbose: bool) -> list[st
         for finding, entry in host.accepted
     )
     lost = _by((role, host.host) for role in ("node_lock", *verdict.expected) for host in hosts if role in host.lost)
-    notes = _by((nodeset.nameless(note, host.host) or "", host.host) for host in hosts for note in host.notes)
-    everywhere = nodeset.fold(host.host for host in hosts) if len(hosts) > 1 else ""
+    notes = _by((nodeset.nameless(note, host.host) or "", host.host) for host in hosts for note in {*host.notes})
 
     def listed(head: str, items: Iterable[str]) -> list[str]:
         return screen.listed(head, [*items], width, verbose)
@@ -324,7 +323,7 @@ def _rest(verdict: Verdict, repaired: str, width: int, verbose: bool) -> list[st
     together = _by((nodeset.fold(names), role) for role, names in lost.items())
     lines += listed("could not run: ", (f"{', '.join(roles)} on {on}" for on, roles in together.items()))
     on_most = sorted((-len(names), text, nodeset.fold(names)) for text, names in notes.items())
-    texts = [f"note ({'all hosts' if on == everywhere else on}): {text}" for _count, text, on in on_most]
+    texts = [f"note ({'all hosts' if -count == len(hosts) > 1 else on}): {text}" for count, text, on in on_most]
     lines += screen.each(texts, width, verbose)
     return lines + listed("NOT checked, left out by tags: ", verdict.left_out)
 

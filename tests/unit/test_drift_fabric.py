@@ -164,7 +164,7 @@ def test_a_terminal_and_a_chat_are_told_of_bad_links(tmp_path: Path, report: dic
         "fabric, swept 2026-11-21T00:13:20Z, less than a day old: 1 plane, 40 switches, 599 HCAs; 4 bad links" in said
     )
     assert "n0042 rail 0 - p0-leaf13 port 2: 1x NDR" in said
-    assert any("4 bad links" in line for line in beside_text.sentences({**report, "fabric": found}))
+    assert "4 bad links" in str(beside_text.sections({**report, "fabric": found}))
     old = told(tmp_path, replace(fabrics.swept(), finished=FINISHED - 40 * 86400))
-    assert re.search(r"40 days old, too old", " ".join(beside_text.sentences({**report, "fabric": old})))
+    assert re.search(r"40 days old, too old", str(beside_text.sections({**report, "fabric": old})))
     assert not any("fabric" in line for line in beside_text.lines({**report, "fabric": None}, 120))
