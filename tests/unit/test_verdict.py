@@ -222,7 +222,7 @@ def test_every_host_is_named_with_verbose() -> None:
         judged = judge({name: {"x": bad(ROOT)} for name in names}, ["x"], partial=False)
         assert re.search(r" and \d+ more  rail 3", render(judged, check_mode=True))
         text = render(judged, check_mode=True, verbose=True)
-        listed = text[text.index("on: ") + 4 : text.index("live: ")]
+        listed = text[text.index("on: ") + 4 : text.index("expected ")]
         assert sorted(expand("".join(listed.split()))) == sorted(names)
         assert words(not_ok(judged)).endswith("more; the verdict above says what and why")
 
