@@ -24,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED, MEANINGS
 
 from . import __version__
+from .command_line import MORE
 from .lab.machine import LabError, LabLockedError
 
 
@@ -93,8 +94,14 @@ class _Formatter(argparse.HelpFormatter):
             self._prog += " [options]"
         super().add_usage(usage, required, *more)
 
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        # The usage has the word COMMAND already.
+        return text.partition("\n")[2] if isinstance(action, argparse._SubParsersAction) else text
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        if len(action.option_strings) < 2 or action.nargs == 0:
+        plain = len(action.option_strings) < 2 and action.nargs != "+"
+        if plain or action.nargs == 0 or not action.option_strings:
             return super()._format_action_invocation(action)
         return f"{', '.join(action.option_strings)} {action.metavar or action.dest.upper()}"
 
@@ -104,7 +111,10 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *, fill: Fill | None = None, description: str = "", example: str = "", **more: Any) -> None:
         """fill: adds the arguments before they are parsed."""
-        super().__init__(formatter_class=_Formatter, **more)
+        super().__init__(formatter_class=_Formatter, add_help=False, **more)
+        self.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help=argparse.SUPPRESS)
+        self.all_options = False
         self._fill = fill
         self._purpose, self._example = description, example
 
@@ -115,19 +125,36 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(*args, **more)
 
     def format_help(self) -> str:
+        groups, count = self._action_groups, 0
+        if not self.all_options:
+            self._action_groups = [group for group in groups if group.title != MORE]
+            count = sum(len(group._group_actions) for group in groups if group.title == MORE)
+        text = super().format_help()
+        self._action_groups = groups
+        rest = f"{count} {MORE}: {self.prog} --help-all\n" if count else ""
         example = f"example:    {self._example}\n" if self._example else ""
-        return f"{self._purpose}\n\n{super().format_help()}\n{example}{_CODES}\n"
+        return f"{self._purpose}\n{text}\n{rest}{example}{_CODES}\n"
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(ERROR, f"{self.prog}: error: {message}\n")
 
 
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_more: Any) -> NoReturn:
+        if isinstance(parser, _Parser):
+            parser.all_options = True
+        parser.print_help()
+        parser.exit()
+
+
 def _parser() -> _Parser:
     text = "Provision, verify and repair the network path of GPU clusters (docs/commands.md)."
-    parser = _Parser(prog="busbar", description=text, example="ansible-playbook site.yml -i inventory --check")
-    parser.add_argument("--version", action="version", version=f"busbar {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    usage, example = "busbar [--version] COMMAND [options]", "ansible-playbook site.yml -i inventory --check"
+    parser = _Parser(prog="busbar", usage=usage, description=text, example=example)
+    version = f"busbar {__version__}"
+    parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(title="commands", prog="busbar", required=True, metavar="COMMAND")
     for name, (purpose, example, fill) in COMMANDS.items():
         commands.add_parser(name, help=purpose, description=f"{purpose}.", example=f"busbar {example}", fill=fill)
     return parser
@@ -142,7 +169,8 @@ def _lint(command: _Parser) -> None:
     command.add_argument("--nccl-version", metavar="X.Y.Z", help="version to check against, without a library")
     text = f"type of FILE: {', '.join(job_variables.KINDS)} (default: detected)"
     command.add_argument("--as", dest="kind", choices=job_variables.KINDS, metavar="TYPE", help=text)
-    command.set_defaults(run=lambda a: lint.run(a.files, a.library, a.nccl_version, a.kind))
+    command.add_argument("-v", "--verbose", action="store_true", help="print each finding, not one screen")
+    command.set_defaults(run=lambda a: lint.run(a.files, a.library, a.nccl_version, a.kind, a.verbose))
 
 
 def _diagnose(command: _Parser) -> None:

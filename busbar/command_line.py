@@ -15,6 +15,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERR
 
 # Module -> the package that it comes with.
 PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
+# Title of the arguments that --help counts and --help-all prints.
+MORE = "more options"
 ANSIBLE = ("ansible", "ansible_runner")
 
 

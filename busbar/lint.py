@@ -8,6 +8,7 @@ One unreadable file of several is UNKNOWN; ERROR where none can be read.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import names as nccl_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import conf_files
+from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
 
 from . import job_containers, job_variables
@@ -35,9 +37,16 @@ NOT_EXPORTED = Check(
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 
 
-def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kind: str | None = None) -> int:
+def run(
+    paths: Sequence[str],
+    libraries: Sequence[str],
+    version: str | None,
+    kind: str | None = None,
+    verbose: bool = False,
+) -> int:
     """Lint files ("-": standard input) against libraries, or against a version where there is no library.
 
     kind: one of job_variables.KINDS for all of them; None: told by each file's name and content.
@@ -78,12 +87,14 @@ def run(paths: Sequence[str], libraries: Sequence[str], version: str | None, kin
         except ReadError as error:
             code = complain("lint", str(error), UNKNOWN)
     colour = sys.stdout.isatty()
-    for finding in findings:
-        print(_format(finding, colour))
     if read:
-        print(_summary(findings, read))
+        tail = [_summary(findings, read)]
         if not scanned and wanted is None:
-            print("Only what holds for every release of NCCL was checked: name yours with --library or --nccl-version.")
+            tail.append("Checked only what holds for every release of NCCL; for yours add --library or --nccl-version.")
+        blocks = _blocks(findings, verbose)
+        lines = [line for block in blocks for line in block] + tail
+        lines = lines if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")
+        print("\n".join(_coloured(line) for line in lines) if colour else "\n".join(lines))
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
 
 
@@ -152,17 +163,34 @@ def _read(path: str, name: str) -> str:
     return text
 
 
-def _format(finding: Finding, colour: bool) -> str:
-    severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
-    if colour:
-        severity = f"{_COLOURS[finding.severity]}{severity}{_RESET}"
-    rule = finding.check.rsplit(".", 1)[1]
-    # A conflict has no line of its own: its subject says which variable of which place.
-    where = finding.subject if rule == "conflict" else finding.source
-    return (
-        f"{printable(where)}: {severity}: {printable(finding.have or '')} [{rule}]\n"
-        f"    {printable(finding.why)}\n"
-        f"    {printable(finding.fix)}"
+def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
+    """Return the lines of the findings, worst first; those that differ in variable and place are one block.
+
+    verbose: each is a block.
+    """
+    blocks: dict[tuple[object, ...], list[str]] = {}
+    places: dict[tuple[object, ...], list[str]] = {}
+    for number, finding in enumerate(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))):
+        severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
+        rule = finding.check.rsplit(".", 1)[1]
+        # A conflict has no line of its own: its subject says which variable of which place.
+        where = finding.subject if rule == "conflict" else finding.source
+        kind = (
+            (number,)
+            if verbose
+            else (severity, rule, *(_VARIABLE.sub("", text) for text in (finding.why, finding.fix)))
+        )
+        head = f"{where}: {severity}: {finding.have or ''} [{rule}]"
+        blocks.setdefault(kind, [printable(text) for text in (head, f"    {finding.why}", f"    {finding.fix}")])
+        places.setdefault(kind, []).append(where)
+    for kind, block in blocks.items():
+        block[1:1] = screen.listed("    also ", places[kind][1:], terminal.COLUMNS, False)
+    return [*blocks.values()]
+
+
+def _coloured(line: str) -> str:
+    return re.sub(
+        r"(?<=: )(critical|major|minor)(?=[:,])", lambda found: f"{_COLOURS[found[1]]}{found[1]}{_RESET}", line, count=1
     )
 
 

@@ -90,6 +90,32 @@ def render(
     return "\n".join(printable(line) for line in lines)
 
 
+def page(
+    head: Sequence[str],
+    blocks: Sequence[Sequence[str]],
+    tail: Sequence[str],
+    width: int,
+    more: str,
+    noun: str = "finding",
+) -> list[str]:
+    """Return ``head``, the first blocks, the first lines of further ones, a count of the others, and ``tail``.
+
+    more: options and files that have what does not fit.
+    """
+    room = HEIGHT - _height([*head, *tail], width) - 1
+    lines: list[str] = []
+    whole = 0
+    while whole < len(blocks) and _height([*lines, *blocks[whole]], width) <= room:
+        lines += blocks[whole]
+        whole += 1
+    brief = blocks[whole : whole + max(room - _height(lines, width), 0)]
+    lines += [wrapped(block[0], width, 0, 1)[0] for block in brief]
+    left = len(blocks) - whole - len(brief)
+    cut = brief or any(line.endswith((CUT, " more")) for line in [*head, *lines, *tail])
+    count = f"{left:,} more {noun}{'s' * (left > 1)}: {more}" if left else f"details: {more}"
+    return [*head, *lines, *[count] * bool(left or cut), *tail]
+
+
 def _fitting(
     rows: Sequence[Group], full: Callable[[Group], list[str]], room: int, width: int
 ) -> tuple[list[str], list[Group]]:

@@ -27,7 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
 
 from .. import __version__, private
-from ..command_line import PACKAGES, complain, not_installed
+from ..command_line import MORE, PACKAGES, complain, not_installed
 from . import (
     actions,
     ageing,
@@ -82,34 +82,35 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     text = "inventory, as for ansible-playbook"
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
-    _add_verdict(command)
+    more = command.add_argument_group(MORE, "FILE: - is standard output, {date} the day of the run.")
+    _add_verdict(command, more)
     text = "hosts queried in parallel (default: ansible.cfg)"
-    command.add_argument("--forks", type=_positive, metavar="N", help=text)
+    more.add_argument("--forks", type=_positive, metavar="N", help=text)
     text = "ssh, or one Slurm step (default: busbar_engine)"
-    command.add_argument("--engine", choices=("ssh", "slurm"), help=text)
+    more.add_argument("--engine", choices=("ssh", "slurm"), help=text)
     text = "with slurm: include nodes with jobs, if Slurm permits"
-    command.add_argument("--engine-overlap", action="store_true", help=text)
+    more.add_argument("--engine-overlap", action="store_true", help=text)
     text = "timeout of one host in seconds (%(default)s)"
-    command.add_argument("--host-timeout", type=_positive, default=300, metavar="S", help=text)
+    more.add_argument("--host-timeout", type=_positive, default=300, metavar="S", help=text)
     text = "timeout of the run in seconds (%(default)s)"
-    command.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
+    more.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
     command.add_argument("--findings", metavar="FILE", help="write findings for remediate and report --merge")
-    _outputs(command)
+    _outputs(command, more)
     command.set_defaults(run=drift)
 
 
-def _add_verdict(command: argparse._ActionsContainer) -> None:
-    """Add what decides the exit code and the notification."""
+def _add_verdict(command: argparse._ActionsContainer, more: argparse._ActionsContainer) -> None:
+    """Add what decides the exit code and the notification. more: takes what few need."""
     text = f"lowest severity that counts ({SEVERITIES[-1]})"
     command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
     text = "delete older runs, and older files named by {date}"
-    command.add_argument("--keep-days", type=_days, metavar="N", help=text)
+    more.add_argument("--keep-days", type=_days, metavar="N", help=text)
     text = "run it, without a shell, when the result changes"
-    command.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
+    more.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
     text = "file with the https address to notify"
-    command.add_argument("--webhook", type=Path, metavar="FILE", help=text)
+    more.add_argument("--webhook", type=Path, metavar="FILE", help=text)
     text = "notify of every run that is not in sync"
-    command.add_argument("--notify-always", action="store_true", help=text)
+    more.add_argument("--notify-always", action="store_true", help=text)
 
 
 def add_report(command: argparse.ArgumentParser) -> None:
@@ -117,32 +118,33 @@ def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="list the runs of the history")
     text = "write one page for the vendor for each faulty device"
     command.add_argument("--rma", type=Path, metavar="DIRECTORY", help=text)
-    text = "print the nodes of a group, or of A,B, for --limit @FILE"
+    text = "print the nodes of groups A,B, for --limit @FILE"
     command.add_argument("--nodes", metavar="GROUP", help=text)
-    _outputs(command)
+    text = "FILE: - is standard output, {date} the day of the run. --limit to --notify-always: only with --merge."
+    more = command.add_argument_group(MORE, text)
+    _outputs(command, more)
     text = "inventory: its secrets are removed from the report"
     command.add_argument("-i", "--inventory", action="append", type=Path, metavar="PATH", help=text)
-    merged = command.add_argument_group("several runs as one", "--history FILE, if given, stores the result.")
-    text = "findings files of runs over disjoint hosts"
-    merged.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help=text)
-    merged.add_argument("--limit", metavar="HOSTS", help="expect only these hosts of the inventory")
+    text = "merge findings files of runs over disjoint hosts"
+    command.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help=text)
+    more.add_argument("--limit", metavar="HOSTS", help="expect only these hosts of the inventory")
     text = f"time limit over all runs in seconds ({WITHIN})"
-    merged.add_argument("--within", type=_positive, metavar="S", help=text)
-    _add_verdict(merged)
+    more.add_argument("--within", type=_positive, metavar="S", help=text)
+    _add_verdict(more, more)
     command.set_defaults(run=show)
 
 
-def _outputs(command: argparse.ArgumentParser) -> None:
+def _outputs(command: argparse.ArgumentParser, more: argparse._ActionsContainer) -> None:
     command.add_argument("-v", "--verbose", action="store_true", help="print everything, not one screen")
     command.add_argument("--history", type=Path, metavar="FILE", help=f"SQLite file ({HISTORY})")
     text = "compare with the last run up to YYYY-MM-DD"
     command.add_argument("--since", type=_moment, metavar="DAY", help=text)
-    command.add_argument("--mode", type=_mode, default=0o600, metavar="BITS", help="permissions of the reports (600)")
+    more.add_argument("--mode", type=_mode, default=0o600, metavar="BITS", help="permissions of the reports (600)")
     text = f"benchmark results (default: {RESULTS})"
-    command.add_argument("--results", type=Path, metavar="DIRECTORY", help=text)
-    reports = command.add_argument_group("reports", "FILE: - is standard output, {date} the day of the run.")
+    more.add_argument("--results", type=Path, metavar="DIRECTORY", help=text)
     for name, content in _FORMATS.items():
-        reports.add_argument(f"--{name}", metavar="FILE", help=f"write {content}")
+        text = f"write {content}{' (-: standard output)' if name == 'json' else ''}"
+        command.add_argument(f"--{name}", metavar="FILE", help=text)
 
 
 def _positive(text: str) -> int:

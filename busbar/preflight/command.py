@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Out
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 from .. import private
-from ..command_line import complain, number
+from ..command_line import MORE, complain, number
 from ..drift import signals
 from ..drift.inventory import InventoryError
 from . import site as sites
@@ -45,23 +45,24 @@ def add(command: argparse.ArgumentParser) -> None:
     bars.add_argument("--platform", metavar="NAME", help="shipped profile, such as hgx-h100")
     text = "median of the job's own nodes and pairs"
     bars.add_argument("--relative", action="store_true", help=text)
+    more = command.add_argument_group(MORE)
     text = "infiniband or roce, with --platform"
     command.add_argument("--fabric", choices=("infiniband", "roce"), default="", metavar="NAME", help=text)
     text = "GPUs of a node, with --relative (default: Slurm's)"
-    command.add_argument("--gpus", type=int, metavar="N", help=text)
+    more.add_argument("--gpus", type=int, metavar="N", help=text)
     seconds = number(LEAST, 86400, "number of seconds")
     command.add_argument("--limit", type=seconds, default=LIMIT, metavar="S", help="total seconds (%(default)g)")
     text = f"nccl-tests (default: nccl_tests_path, {TESTS})"
-    command.add_argument("--nccl-tests", type=_absolute, metavar="DIR", help=text)
+    more.add_argument("--nccl-tests", type=_absolute, metavar="DIR", help=text)
     text = "message size (default: nccl_benchmark_max_bytes, 8G)"
-    command.add_argument("--size", metavar="BYTES", help=text)
+    more.add_argument("--size", metavar="BYTES", help=text)
     text = "site's own node check: 0 good, 1 bad, 2 no verdict"
     command.add_argument("--gate", metavar="PROGRAM", type=_absolute, help=text)
     text = "write the nodes to exclude there, one a line"
     command.add_argument("--exclude-file", type=Path, metavar="FILE", help=text)
     text = "store the record in DIR/localise, for busbar drift"
     command.add_argument("--record", type=Path, metavar="DIR", help=text)
-    command.add_argument("--python", default="python3", metavar="NAME", help="on the nodes, 3.6 or later (%(default)s)")
+    more.add_argument("--python", default="python3", metavar="NAME", help="on the nodes, 3.6 or later (%(default)s)")
     text = "options of srun, such as -- --gpu-bind=none"
     command.add_argument("options", nargs="*", metavar="-- SRUN OPTION", help=text)
     command.set_defaults(run=run)
