@@ -19,7 +19,8 @@ class ActionModule(FleetAction):
         # Also those that are lost meanwhile.
         hosts = variables["ansible_play_hosts_all"]
         log, jobs, findings = diagnose.join({host: hostvars.raw_get(host).get(REGISTERED) for host in hosts})
-        display.display("\n" + diagnose.render(log, jobs, findings, terminal.WIDTH))
+        show = diagnose.render if display.verbosity else diagnose.screenful
+        display.display("\n" + show(log, jobs, findings, terminal.WIDTH))
         bad = sum(not finding.ok for finding in findings)
         failure = {"failed": True, "msg": f"{bad} findings; the text above says what to do"} if bad else {}
         return {"changed": False, "report": report(log, jobs, findings), **failure}

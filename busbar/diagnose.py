@@ -8,6 +8,7 @@ Logs of RCCL or of an NCCL before 2.18 are not judged.
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import json
 import lzma
@@ -25,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import trai
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render
+from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, UNKNOWN, of_states, worst
 
 from .command_line import complain
@@ -72,7 +73,8 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))
     else:
-        print(render(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty(), everything))
+        show = functools.partial(render, everything=True) if everything else screenful
+        print(show(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty()))
     blank = not (log.info or log.warnings or log.failures or log.quotes.all or log.programs.waiting)
     if blank or nccl_judge.not_judged(log, jobs):
         codes.append(UNKNOWN)

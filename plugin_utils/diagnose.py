@@ -36,7 +36,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judg
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.job import Log, Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import Job, names, numbers, of_ranks, split
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.sureness import PROVEN, how_sure
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, screen
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
@@ -97,40 +97,15 @@ def render(
     unsupported = nccl_judge.not_judged(log, jobs)
     if unsupported:
         return "\n".join(_wrapped(f"verdict: not judged: this is a log of {unsupported}", width))
-    lines = []
-    for job in jobs:
-        lines += _wrapped(_about(job, log), width)
     bad = [finding for finding in findings if not finding.ok]
-    verdict = _verdict(log, jobs, bad)
-    lines += _wrapped(f"verdict: {verdict}", width)
-    sure = how_sure(bad) if bad and "no failure is in these lines" not in verdict and not _no_text(log) else ""
-    lines += _wrapped(f"    how sure: {sure}", width) if sure else []
+    lines = _head(log, jobs, bad, width, None)
     most = len(bad) if everything else SHOWN
     for finding in bad[:most]:
-        severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
-        if colour:
-            severity = f"{_COLOURS[finding.severity]}{severity}{_RESET}"
-        lines.append("")
-        follows = " (likely follows from the first)" if finding.because else ""
-        # Of one job its name says nothing.
-        of = (
-            f"{finding.subject.split(' ')[0]} {finding.subject.split(' ')[1]}: "
-            if len(jobs) > 1 and " " in finding.subject
-            else ""
-        )
-        lines += _wrapped(f"{severity}: {of}{finding.have} [{finding.check}]{follows}", width)
-        lines += _wrapped(f"    why: {finding.why}", width)
-        lines += _wrapped(f"    do: {finding.fix}", width)
-        if finding.source != finding.subject:
-            lines += _wrapped(f"    from: {finding.source}", width)
+        lines += ["", *_finding(finding, jobs, width, None, colour)]
     if len(bad) > most:
         lines += ["", "... and %d more findings; --all prints, and --json has, all of them" % (len(bad) - most)]
-    # Of 512 hosts the same is said once.
-    good = Counter((finding.have, finding.check) for finding in findings if finding.ok)
-    if good:
-        lines.append("")
-    for (have, check), times in good.items():
-        lines += _wrapped(f"ok: {have} [{check}]" + (f", {times} times" if times > 1 else ""), width)
+    good = [line for text in _good(findings) for line in _wrapped(text, width)]
+    lines += ["", *good] if good else []
     lines += _quotes(log, jobs, bad, width, everything)
     for number, job in enumerate(jobs):
         of = f" of {job.name}" if len(jobs) > 1 else ""
@@ -146,6 +121,64 @@ def render(
         lines += _unread(log, printed, width, everything)
     lines += ["", *(line for text in _begins(log) for line in _wrapped(text, width)), _summary(log, bad)]
     return "\n".join(printable(line) if not colour else line for line in lines)
+
+
+def screenful(
+    log: Log, jobs: Sequence[Job], findings: Sequence[Finding], width: int = 100, colour: bool = False
+) -> str:
+    """Return one screen: the verdict, the findings with the same advice once, and the log's own reports."""
+    if nccl_judge.not_judged(log, jobs):
+        return render(log, jobs, findings, width)
+    bad = [finding for finding in findings if not finding.ok]
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in bad:
+        alike.setdefault((finding.check, finding.state, finding.severity, finding.fix), []).append(finding)
+    blocks = []
+    for first, *others in alike.values():
+        block = _finding(first, jobs, width, screen.LINES, colour)
+        also = [" ".join(dict.fromkeys((finding.subject, finding.have or ""))) for finding in others]
+        blocks.append([*block, *screen.listed("    also ", also, width, False, "; ")])
+    title, *quotes = _quotes(log, jobs, bad, 1 << 20, True)[1:] or [""]
+    blocks += [screen.wrapped(f"{title} {quotes[0].strip()}", width, 0, screen.LINES)] if quotes else []
+    blocks += [screen.wrapped(quote, width, 2, screen.LINES) for quote in quotes[1:]]
+    blocks += [screen.wrapped(text, width, 0, screen.LINES) for text in _good(findings)]
+    size = render(log, jobs, findings, width, everything=True).count("\n") + 1
+    head, tail = _head(log, jobs, bad, width, screen.LINES), [_summary(log, bad)]
+    more = f"--all (all of the log, {size:,} lines), or --json"
+    return "\n".join(screen.page(head, blocks, tail, width, more, "finding or report", cut=True))
+
+
+def _good(findings: Sequence[Finding]) -> list[str]:
+    """Return what is right; what is the same on many hosts once."""
+    counts = Counter(f"ok: {finding.have} [{finding.check}]" for finding in findings if finding.ok)
+    return [f"{text}, {times} times" if times > 1 else text for text, times in counts.items()]
+
+
+def _head(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, most: int | None) -> list[str]:
+    """Return what the jobs are and the verdict. most: lines of a text, and jobs; None: no limit."""
+    lines = [line for job in jobs[:most] for line in screen.wrapped(_about(job, log), width, 0, most)]
+    if most is not None and len(jobs) > most:
+        lines += screen.listed("and ", [job.name for job in jobs[most:]], width, False)
+    verdict = _verdict(log, jobs, bad)
+    lines += screen.wrapped(f"verdict: {verdict}", width, 0, most)
+    sure = how_sure(bad) if bad and "no failure is in these lines" not in verdict and not _no_text(log) else ""
+    return lines + (screen.wrapped(f"how sure: {sure}", width, 4, most) if sure else [])
+
+
+def _finding(finding: Finding, jobs: Sequence[Job], width: int, most: int | None, colour: bool) -> list[str]:
+    """Return the lines of a finding. most: lines of a text; None: no limit."""
+    severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
+    follows = " (likely follows from the first)" if finding.because else ""
+    # Of one job its name says nothing.
+    parts = finding.subject.split(" ")
+    of = f"{parts[0]} {parts[1]}: " if len(jobs) > 1 and len(parts) > 1 else ""
+    head, *lines = screen.wrapped(f"{severity}: {of}{finding.have} [{finding.check}]{follows}", width, 0, most)
+    if colour:
+        head = head.replace(severity, f"{_COLOURS[finding.severity]}{severity}{_RESET}", 1)
+    source = f"from: {finding.source}" if finding.source != finding.subject else ""
+    for text in (f"why: {finding.why}", f"do: {finding.fix}", source):
+        lines += screen.wrapped(text, width, 4, most) if text else []
+    return [head, *lines]
 
 
 def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:

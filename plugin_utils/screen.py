@@ -97,10 +97,11 @@ def page(
     width: int,
     more: str,
     noun: str = "finding",
+    cut: bool = False,
 ) -> list[str]:
     """Return ``head``, the first blocks, the first lines of further ones, a count of the others, and ``tail``.
 
-    more: options and files that have what does not fit.
+    more: options and files that have what does not fit. cut: they have what is in no block, too.
     """
     room = HEIGHT - _height([*head, *tail], width) - 1
     lines: list[str] = []
@@ -111,9 +112,9 @@ def page(
     brief = blocks[whole : whole + max(room - _height(lines, width), 0)]
     lines += [wrapped(block[0], width, 0, 1)[0] for block in brief]
     left = len(blocks) - whole - len(brief)
-    cut = brief or any(line.endswith((CUT, " more")) for line in [*head, *lines, *tail])
+    cut = cut or bool(brief) or any(line.endswith((CUT, " more")) for line in [*head, *lines, *tail])
     count = f"{left:,} more {noun}{'s' * (left > 1)}: {more}" if left else f"details: {more}"
-    return [*head, *lines, *[count] * bool(left or cut), *tail]
+    return [*head, *lines, *[count] * (left > 0 or cut), *tail]
 
 
 def _fitting(
