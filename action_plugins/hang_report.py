@@ -27,7 +27,7 @@ class ActionModule(FleetAction):
         simulated = any(of_host.get("busbar_hardware_root", "/") != "/" for of_host in raw.values())
         sources = [str(source) for source in variables.get("ansible_inventory_sources") or []]
         report = hang.build(registered, sources, simulated)
-        display.display("\n" + hang.text(report))
+        display.display("\n" + hang.text(report, verbose=display.verbosity > 0))
         if given["path"]:
             try:
                 # For its owner only: it names users, processes and hosts.

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN, worst
 
 from . import ansible_process, private
@@ -20,6 +21,8 @@ from .drift import inventory, signals
 from .drift.inventory import InventoryError
 
 MODULE = "busbar.fabric.gate_info"
+# States of nodes that are printed.
+KINDS = 5
 ARGUMENTS = " ".join(
     [
         "run={{ busbar_gate_run }}",
@@ -52,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:
-        print("\n".join(line for host in sorted(found) for line in lines(host, found[host])))
+        print(text(found, terminal.WIDTH))
     return worst(map(code, found.values()))
 
 
@@ -103,20 +106,40 @@ def code(state: object) -> int:
     return FINDINGS if state["verdict"] == "fail" or state["kept_out"] is not None else GOOD
 
 
-def lines(host: str, state: object) -> list[str]:
-    """For people."""
+def text(found: Mapping[str, object], width: int) -> str:
+    """Return one screen: the verdict, the findings, and the hosts of each state. found: host -> its state."""
+    states = {host: state for host, state in found.items() if isinstance(state, Mapping)}
+    findings = {host: [from_dict(finding) for finding in state["findings"]] for host, state in states.items()}
+    alike: dict[str, list[str]] = {}
+    for host in sorted(found):
+        alike.setdefault(_kind(found[host]), []).append(host)
+    kinds = sorted(alike.items(), key=lambda item: (not isinstance(found[item[1][0]], Mapping), -len(item[1]), item[0]))
+    rest = []
+    for kind, hosts in kinds[:KINDS]:
+        line = f"{nodeset.brief(hosts, screen.CELL)}: {kind}"
+        of = [states[host] for host in hosts if host in states]
+        if of:
+            minutes = sorted({f"{(time.time() - state['at']) / 60:.0f}" for state in of}, key=int)
+            line += (
+                f"; {', '.join(sorted({state['stage'] for state in of}))}, {'-'.join(minutes[:1] + minutes[1:][-1:])}"
+            )
+            line += f" min ago, {max(state['seconds'] for state in of)} s"
+        rest += screen.wrapped(line, width, 0, screen.LINES)
+    others = [host for _kind, hosts in kinds[KINDS:] for host in hosts]
+    rest += [f"{len(others):,} hosts of {len(kinds) - KINDS:,} other states: --json"] if others else []
+    good = sum(code(state) == GOOD for state in found.values())
+    word = {GOOD: "OK", FINDINGS: "NOT OK"}.get(worst(map(code, found.values())), "INCOMPLETE")
+    rows = screen.rows(finding_groups.fold(finding_groups.rows_of(findings)))
+    head = f"GATE {word}: {good:,} of {len(found):,} hosts ok"
+    return screen.render(head, "nothing was changed", rows, rest, lambda *_: "", width, "--json", False)
+
+
+def _kind(state: object) -> str:
+    """Return the verdict and whether the node is in service, or why neither is known."""
     if not isinstance(state, Mapping):
-        return [printable(f"{host}: {state or 'the gate has not run on it yet: busbar gate --run'}")]
+        return printable(f"{state or 'the gate has not run on it yet: busbar gate --run'}")
     out = state["kept_out"]
-    minutes = (time.time() - state["at"]) / 60
     service = f"out: {out['reason']}" if out else "in service"
     if state["action"] in ("held_by_breaker", "left_alone"):
         service += f", {state['action']}: {state['said']}"
-    said = [f"{host}: {state['verdict']}, {service}; {state['stage']}, {minutes:.0f} min ago, {state['seconds']} s"]
-    for one in state["findings"]:
-        if one["because"] is None:
-            have = f"{one['have']}, wanted {one['want']}"
-            said.append(
-                f"    {one['severity']:8} {one['state']:8} {one['check']} of {one['subject']}: {have}; {one['fix']}"
-            )
-    return [printable(line) for line in said]
+    return f"{state['verdict']}, {service}"

@@ -38,6 +38,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--interval", type=seconds, default=10.0, metavar="S", help=text)
     command.add_argument("--forks", type=int, metavar="N", help="hosts queried in parallel (default: ansible.cfg)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.add_argument("-v", "--verbose", action="store_true", help="print everything, not one screen")
     command.set_defaults(run=run)
 
 
@@ -52,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("hang", str(error))
     from ansible_collections.busbar.fabric.plugins.plugin_utils import hang  # here: the other commands do without it
 
-    print(json.dumps(report, indent=1) if arguments.json else hang.text(report), end="\n" if arguments.json else "")
+    text = json.dumps(report, indent=1) + "\n" if arguments.json else hang.text(report, verbose=arguments.verbose)
+    print(text, end="")
     return int(report["exit_code"])
 
 

@@ -31,7 +31,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer impo
     Row,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import Silence, View, ranges
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, exit_code, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, exit_code, nodeset, screen, terminal
 
 MODULE = "nccl_ras_info"
 FORMAT = 1
@@ -333,38 +333,46 @@ def _recorded(seen: nccl_hang.Seen | None) -> list[str]:
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
-def text(report: Mapping[str, Any]) -> str:
-    lines: list[str] = []
-    for job in report["jobs"]:
-        lines += [*_job(job), ""]
-    for finding in report["findings"]:
-        if finding["state"] != "ok":
-            at = f"  {finding['host']}" if finding["host"] else ""
-            lines.append(f"{finding['severity']}  {finding['state']}  {finding['check']}{at}  {finding['subject']}")
-            lines.append(f"    {finding['have']}")
-            follows = finding["because"]
-            lines += (
-                [f"    follows from {follows}"]
-                if follows
-                else [f"    why: {finding['why']}", f"    do: {finding['fix']}"]
-            )
-            lines.append("")
-    if report["collect"]:
-        lines.append("BEFORE ANYTHING IS KILLED, keep what is gone then:")
-        for each in report["collect"]:
-            state = f", {each['state']}" if each["state"] else ""
-            lines.append(f"  {each['host']} process {each['pid']} GPU {each['gpu']}: {each['why']}{state}")
-            lines += [f"    $ {command}" for command in each["commands"]]
-            lines += [] if each["commands"] else ["    its host was not asked: name it, too"]
-            lines += [f"    {said}" for said in each["recorded"]]
-        lines.append("")
-    silent = {host: why for host, why in report["hosts"].items() if why}
-    for why in dict.fromkeys(silent.values()):
-        lines.append(f"no answer from {nodeset.fold(host for host, said in silent.items() if said == why)}: {why}")
-    if report["idle"]:
-        lines.append(f"no process with libnccl on {nodeset.fold(report['idle'])}")
-    lines.append(headline(report))
+def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool = False) -> str:
+    """Return the verdict, the findings, what to collect and the jobs on one screen; all of them with ``verbose``."""
+    most = None if verbose else screen.LINES
+    bad = sorted((of for of in report["findings"] if of["state"] != "ok"), key=lambda of: of["because"] is not None)
+    roots = sum(of["because"] is None for of in bad)
+    blocks = [_finding_lines(finding, width, most) for finding in bad]
+    blocks[roots:roots] = map(_collect_lines, report["collect"])
+    jobs = [_job(job) for job in report["jobs"]]
+    silent: dict[str, list[str]] = {}
+    for host, why in report["hosts"].items():
+        silent.setdefault(why, []).append(host)
+    rest = [f"no answer from {nodeset.fold(hosts)}: {why}" for why, hosts in silent.items() if why]
+    rest += [f"no process with libnccl on {nodeset.fold(report['idle'])}"] if report["idle"] else []
+    if verbose:
+        lines = [line for block in (*jobs, *blocks) for line in (*block, "")]
+        lines += [*screen.each(rest, width, True), headline(report)]
+    else:
+        jobs = [[screen.wrapped(line, width, 0, 1)[0] for line in job] for job in jobs]
+        head, tail = screen.wrapped(headline(report), width), screen.each(rest, width, False)
+        lines = screen.page(head, [*blocks, *jobs], tail, width, "-v, or --json", "finding or job")
     return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def _finding_lines(finding: Mapping[str, Any], width: int, most: int | None) -> list[str]:
+    at = f"  {finding['host']}" if finding["host"] else ""
+    head = f"{finding['severity']}  {finding['state']}  {finding['check']}{at}  {finding['subject']}"
+    follows = [f"follows from {finding['because']}"] if finding["because"] else []
+    texts = [finding["have"], *(follows or (f"why: {finding['why']}", f"do: {finding['fix']}"))]
+    return [
+        *screen.wrapped(head, width, 0, most),
+        *(line for text in texts for line in screen.wrapped(text, width, 4, most)),
+    ]
+
+
+def _collect_lines(each: Mapping[str, Any]) -> list[str]:
+    state = f", {each['state']}" if each["state"] else ""
+    process = f"{each['host']} process {each['pid']} GPU {each['gpu']}: {each['why']}{state}"
+    lines = [f"collect before anything is killed: {process}"]
+    lines += [f"    $ {command}" for command in each["commands"]] or ["    its host was not queried: name it, too"]
+    return lines + [f"    {recorded}" for recorded in each["recorded"]]
 
 
 def headline(report: Mapping[str, Any]) -> str:
@@ -373,8 +381,8 @@ def headline(report: Mapping[str, Any]) -> str:
     jobs = len(report["jobs"])
     said = {
         MOVES: "every job launches collectives, and no rank is behind",
-        HUNG: "who holds up the others stands above",
-        UNKNOWN: "nobody is seen to hold up the others, and it is not known whether all is well",
+        HUNG: "a rank holds up the others",
+        UNKNOWN: "no rank is seen to hold up the others, and whether all is well is unknown",
     }[report["verdict"]]
     counted = f"{jobs} job{'' if jobs == 1 else 's'}, {answered} of {asked} hosts answered"
     counted += ", simulated" if report["simulated"] else ""

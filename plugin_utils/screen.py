@@ -110,7 +110,13 @@ def page(
         lines += blocks[whole]
         whole += 1
     brief = blocks[whole : whole + max(room - _height(lines, width), 0)]
-    lines += [wrapped(block[0], width, 0, 1)[0] for block in brief]
+    firsts = [wrapped(block[0], width, 0, 1)[0] for block in brief]
+    further: list[str] = []
+    for line in brief[0][1:] if brief else ():
+        if _height([*lines, *firsts, *further, line], width) > room:
+            break
+        further.append(line)
+    lines += [*firsts[:1], *further, *firsts[1:]]
     left = len(blocks) - whole - len(brief)
     cut = cut or bool(brief) or any(line.endswith((CUT, " more")) for line in [*head, *lines, *tail])
     count = f"{left:,} more {noun}{'s' * (left > 1)}: {more}" if left else f"details: {more}"

@@ -7,26 +7,29 @@ from __future__ import annotations
 import textwrap
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.sizing import LOSS, Figure, Sized
 from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import Traffic, gigabytes
 
 
-def render(title: str, sized: Sized, width: int) -> str:
+def render(title: str, sized: Sized, width: int, verbose: bool = False) -> str:
     """Return traffic, figures with their formulas, notes and the verdict; no line is longer than ``width``."""
     width = max(width, 40)
-    lines = [*_wrapped(title, width), ""]
-    if sized.traffic:
-        heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "LEAVES A NODE", "TAKES", "HIDDEN IN"]
-        lines += [*terminal.table(heads, [_cells(one, sized) for one in sized.traffic], width), ""]
     rows = [(figure.name, value_text(figure), printable(figure.formula)) for figure in sized.figures]
-    lines += [*terminal.aligned(rows, width), ""] if rows else []
-    for note in sized.notes:
-        lines += _wrapped(f"note: {note}", width)
-    if sized.bottleneck:
-        lines += _wrapped(f"bottleneck: {sized.bottleneck}", width)
-    return "\n".join([*lines, *_wrapped(verdict(sized), width)])
+    heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "LEAVES A NODE", "TAKES", "HIDDEN IN"]
+    cells = [_cells(one, sized) for one in sized.traffic]
+    notes = [f"bottleneck: {sized.bottleneck}"] if sized.bottleneck else []
+    notes += [f"note: {note}" for note in sized.notes]
+    if verbose:
+        lines = [*_wrapped(title, width), "", *([*terminal.table(heads, cells, width), ""] if cells else [])]
+        lines += [*terminal.aligned(rows, width), ""] if rows else []
+        return "\n".join([*lines, *(line for text in (*notes, verdict(sized)) for line in _wrapped(text, width))])
+    lines = terminal.table(heads, [(of, ()) for of, _notes in cells], width) if cells else []
+    lines += [screen.wrapped(line, width, 0, 1)[0] for line in (terminal.aligned(rows, 1 << 20) if rows else [])]
+    blocks = [[line] for line in (*lines, *(screen.wrapped(note, width, 0, 1)[0] for note in notes))]
+    head = [*_wrapped(title, width), *_wrapped(verdict(sized), width)]
+    return "\n".join(screen.page(head, blocks, (), width, "-v has each formula", "line", cut=bool(cells)))
 
 
 def _wrapped(text: str, width: int) -> list[str]:
