@@ -92,9 +92,9 @@ def run(
         if not scanned and wanted is None:
             tail.append("Checked only what holds for every release of NCCL; for yours add --library or --nccl-version.")
         blocks = _blocks(findings, verbose)
-        lines = [line for block in blocks for line in block] + tail
-        lines = lines if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")
-        print("\n".join(_coloured(line) for line in lines) if colour else "\n".join(lines))
+        whole = [line for block in blocks for line in block] + tail
+        shown = whole if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")
+        print("\n".join(map(_coloured, shown) if colour else shown))
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
 
 
@@ -175,11 +175,8 @@ def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
         rule = finding.check.rsplit(".", 1)[1]
         # A conflict has no line of its own: its subject says which variable of which place.
         where = finding.subject if rule == "conflict" else finding.source
-        kind = (
-            (number,)
-            if verbose
-            else (severity, rule, *(_VARIABLE.sub("", text) for text in (finding.why, finding.fix)))
-        )
+        words = (severity, rule, *(_VARIABLE.sub("", text) for text in (finding.why, finding.fix)))
+        kind: tuple[object, ...] = (number,) if verbose else words
         head = f"{where}: {severity}: {finding.have or ''} [{rule}]"
         blocks.setdefault(kind, [printable(text) for text in (head, f"    {finding.why}", f"    {finding.fix}")])
         places.setdefault(kind, []).append(where)

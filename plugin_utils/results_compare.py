@@ -20,7 +20,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
@@ -34,7 +34,7 @@ LEAST = 0.03
 COARSE = 1 << 20
 # Repeats that measure noise; of fewer than FULL the range is often far too small by chance, and counts twice.
 REPEATS, FULL = 3, 4
-ROWS, REASONS = 40, 8
+ROWS, REASONS = 8, 4
 _CELL, _SENTENCE = 22, 120
 
 
@@ -185,12 +185,14 @@ def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> dic
 
 
 def render(before: Results, after: Results, found: Sequence[Difference], width: int = 120) -> str:
-    """What got worse or better, every run's largest size, and what could not be compared; no line is longer."""
+    """Return one screen: what got worse or better, the largest size of each run, and what could not be compared."""
     width = max(width, 40)
-    lines = _table(found, width)
-    for text in (*_reasons(found), *_noise(before, after, found), _verdict(before, after, found)):
-        lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(lines)
+    texts = [
+        textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
+        for text in (*_reasons(found), *_noise(before, after, found), _verdict(before, after, found))
+    ]
+    blocks = [*([line] for line in _table(found, width)), *texts[:-1]]
+    return "\n".join(screen.page((), blocks, texts[-1], width, "--json", "line"))
 
 
 def _table(found: Sequence[Difference], width: int) -> list[str]:

@@ -66,7 +66,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, **of: Any) -> dict[str, Any]:
         (
             {"state": OUT},
             2,
-            "critical  drift  platform.gpu_count  on node02  the node\n    expected 8 GPUs; actual 7 GPUs\n    do: reseat it",
+            "platform.gpu_count  on node02  the node\n    expected 8 GPUs; actual 7 GPUs\n    do: reseat it",
         ),
         ({"state": state(verdict="fail", action="held_by_breaker", said="5 of 9")}, 2, "held_by_breaker: 5 of 9"),
         ({"state": state(kept_out={"reason": "busbar gate: 7", "at": 1.0})}, 2, "out: busbar gate: 7"),

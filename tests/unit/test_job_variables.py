@@ -132,7 +132,7 @@ def test_a_job_file_has_its_faults_and_no_other(
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    assert lint.run([str(path)], [], None) == (2 if expected else 0)
+    assert lint.run([str(path)], [], None, verbose=True) == (2 if expected else 0)
     out = capsys.readouterr().out
     assert set(re.findall(rf"(?m)^{re.escape(str(path))}:(\d+).*\[(\w+)\]$", out)) == expected
 
@@ -140,7 +140,7 @@ def test_a_job_file_has_its_faults_and_no_other(
 def test_what_is_not_yaml_costs_its_lines_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("kind: Pod\nenv:\n  - {name: NCCL_NET, value: Socket}\nbad: x: y\n")
-    assert lint.run([str(path)], [], None) == 2
+    assert lint.run([str(path)], [], None, verbose=True) == 2
     told = capsys.readouterr()
     assert "[advice]" in told.out
     assert "x.yaml: line 4" in told.err
@@ -155,8 +155,8 @@ def test_each_kind_is_known_and_each_variable_is_judged(
     assert job_variables.kind_of("<stdin>", text) == (kind if kind != "python" else "conf")
     path = tmp_path / name
     path.write_text(text)
-    for arguments in ({}, {"kind": kind}):
-        assert lint.run([str(path)], [], "2.27.7", **arguments) == 2
+    for given in (None, kind):
+        assert lint.run([str(path)], [], "2.27.7", given, verbose=True) == 2
         rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith(str(path))]
         found = set()
         for row in rows:
