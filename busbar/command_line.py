@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR
 
 # Module -> the package that it comes with.
@@ -45,3 +46,10 @@ def complain(command: str, message: str, code: int = ERROR) -> int:
     """Print what a command could not do, and return the exit code."""
     print(f"busbar {command}: {printable(message)}", file=sys.stderr)
     return code
+
+
+def print_list(lines: Iterable[str], more: str, noun: str) -> None:
+    """Print one screen of lines to standard error. more: names the way to all of them; "" prints them."""
+    lines = [*map(printable, lines)]
+    shown = screen.page((), [[line] for line in lines], (), terminal.COLUMNS, more, noun) if more else lines
+    print("\n".join(shown), file=sys.stderr)

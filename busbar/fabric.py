@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD
+
+from .command_line import complain, print_list
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -24,6 +25,7 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "record of playbooks/fabric.yml (file or directory), or a directory of dumps"
     action.add_argument("record", type=Path, metavar="RECORD", help=text)
     action.add_argument("-o", "--output", type=Path, metavar="FILE", help="new file (default: standard output)")
+    action.add_argument("-v", "--verbose", action="store_true", help="print each doubt, not one screen")
     action.set_defaults(run=_plan)
 
 
@@ -32,34 +34,25 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     try:
         made = cabling_draft.read(arguments.record)
-        head = "".join(f"# {printable(line)}\n" for line in made.says)
-        return _write(head + cabling_plan.write(made.plan), arguments.output, made.doubts)
     except cabling_plan.UnfitError as error:
-        return _fail("plan", "nothing is drafted of a fabric that may lack a cable:", *error.reasons)
+        lines = ["nothing is drafted of a fabric that may lack a cable:", *error.reasons]
+        print_list((f"busbar fabric plan: {line}" for line in lines), "" if arguments.verbose else "-v", "reason")
+        return ERROR
     except ParseError as error:
-        return _fail("plan", str(error))
-
-
-def _write(text: str, output: Path | None, doubts: Sequence[str]) -> int:
-    if output is None:
+        return complain("fabric plan", str(error))
+    head = "".join(f"# {printable(line)}\n" for line in made.says)
+    text = head + cabling_plan.write(made.plan)
+    if arguments.output is None:
         print(text, end="")
     else:
         try:
-            with output.open("x", encoding="utf-8") as stream:
+            with arguments.output.open("x", encoding="utf-8") as stream:
                 stream.write(text)
         except FileExistsError:
-            return _fail("", f"{output} exists, and is never overwritten: remove it, or write elsewhere and compare")
-        print(f"written to {output}", file=sys.stderr)
-    _doubt(doubts)
-    return FINDINGS if doubts else GOOD
-
-
-def _doubt(doubts: Sequence[str]) -> None:
-    for doubt in doubts:
-        print(f"look at this before you use it: {printable(doubt)}", file=sys.stderr)
-
-
-def _fail(action: str, *messages: str) -> int:
-    for message in messages:
-        print(f"busbar fabric{' ' if action else ''}{action}: {printable(message)}", file=sys.stderr)
-    return ERROR
+            message = f"{arguments.output} exists, and is never overwritten: remove it, or write elsewhere and compare"
+            return complain("fabric plan", message)
+        print(f"written to {arguments.output}", file=sys.stderr)
+    if made.doubts:
+        lines = [f"look at this before you use it: {doubt}" for doubt in made.doubts]
+        print_list(lines, "" if arguments.verbose else "-v", "doubt")
+    return FINDINGS if made.doubts else GOOD

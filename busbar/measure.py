@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, repair
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import GOOD, LOCKED, of_states, worst
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    finding_groups,
+    localise_judge,
+    nodeset,
+    repair,
+    screen,
+    terminal,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, LOCKED, of_states
 
 from . import ansible_process, private
 from .command_line import ANSIBLE, complain, not_installed, number
@@ -26,6 +33,8 @@ from .drift.run import HostResult
 PLAYBOOK = "busbar.fabric.benchmark"
 # No task has it: what is left of a play with it takes the locks of the nodes, and gives them back.
 NO_TAG = "busbar_locks_only"
+# Lines of the plan.
+PLAN = 8
 SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with nccl_benchmark_when: always"
 
 
@@ -40,6 +49,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--check", action="store_true", help="print the plan and measure nothing")
     text = "node-minutes of the night (default: busbar_measure_budget)"
     command.add_argument("--budget", type=number(0, 1e9, "number of node-minutes"), metavar="N", help=text)
+    command.add_argument("-v", "--verbose", action="store_true", help="print everything, each round by itself, too")
     command.set_defaults(run=run)
 
 
@@ -82,6 +92,8 @@ class _Night:
         self._want = {host: _want(of_host) for host, of_host in values.items()}
         self._budget = float(_one(values, "busbar_measure_budget")) if arguments.budget is None else arguments.budget
         self._max_age = float(max(of_host["busbar_baseline_max_age_days"] for of_host in values.values()))
+        self._paths = [str(path.resolve()) for path in arguments.inventory]
+        self._height = PLAN
         path = str(_one(values, "nccl_benchmark_results_path"))
         if not path:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are kept there; set it")
@@ -116,16 +128,23 @@ class _Night:
             return self._rounds(ledger)
 
     def _rounds(self, ledger: Any) -> int:
-        code, first = GOOD, True
-        while True:
-            found, left, begun = self._plan(ledger)
-            if first or not found.units:
-                self._say(found, left, begun, check_mode=False)
-            if not found.units:
-                return code
-            first = False
-            hosts, batch = self._batch(found)
-            code = worst([code, self._told(self._round(ledger, hosts, batch), batch)])
+        results: dict[str, HostResult] = {}
+        searches: list[str] = []
+        found, left, begun = self._plan(ledger)
+        self._say(found, left, begun, check_mode=False)
+        try:
+            while found.units:
+                hosts, batch = self._batch(found)
+                of_round = self._round(ledger, hosts, batch)
+                results |= of_round
+                searches += self._search(of_round, batch)
+                if self._arguments.verbose:
+                    self._report(of_round, ())
+                found, left, begun = self._plan(ledger)
+        finally:
+            if results:
+                self._report(results, searches)
+        return _code(results)
 
     def _plan(self, ledger: Any) -> tuple[Any, float, float]:
         """The plan, the node-minutes that are left of the night, and the moment."""
@@ -155,11 +174,16 @@ class _Night:
 
     def _say(self, found: Any, left: float, now: float, check_mode: bool) -> None:
         name, _begun = self._measure.night(now)
-        print(f"night of {name}: {left:g} of {self._budget:g} node-minutes are left")
-        print("no scheduler is asked: only what runs on a node at that moment, and the node's lock, keep it from jobs")
-        for line in self._measure.said(found, now, self._max_age, check_mode):
-            print(printable(line))
-        sys.stdout.flush()
+        lines = [
+            f"night of {name}: {left:g} of {self._budget:g} node-minutes are left",
+            "no scheduler is asked: only what runs on a node at that moment, and the node's lock, keep it from jobs",
+            *self._measure.said(found, now, self._max_age, check_mode),
+        ]
+        if not self._arguments.verbose:
+            blocks = [screen.wrapped(line, terminal.WIDTH, 0, screen.LINES) for line in lines]
+            lines = screen.page((), blocks, (), terminal.WIDTH, "-v", "line", height=PLAN)
+        self._height = len(lines)
+        print("\n".join(map(printable, lines)), flush=True)
 
     def _brief(self, hosts: Sequence[str]) -> str:
         return printable(nodeset.brief(hosts, self._measure.ROOM))
@@ -195,7 +219,7 @@ class _Night:
             limit.write_text("".join(f"{host}\n" for host in hosts))
             done = ansible_process.run(
                 private_data_dir=str(folder),
-                inventory=[str(path.resolve()) for path in self._arguments.inventory],
+                inventory=self._paths,
                 playbook=PLAYBOOK,
                 limit=f"@{limit}",
                 cmdline=" ".join(words) or None,
@@ -218,27 +242,35 @@ class _Night:
                 )
             return runner.results(runner._read(file, len(hosts)), manifest, {})
 
-    def _told(self, results: Mapping[str, HostResult], batch: Any) -> int:
-        alike: dict[tuple[str, str, str, str], list[str]] = {}
-        for host, result in results.items():
-            for one in result.findings:
-                if one.because is None:
-                    alike.setdefault((one.severity, one.state, one.check, str(one.have or one.want)), []).append(host)
-        for (severity, state, check, have), hosts in sorted(alike.items()):
-            print(printable(f"{severity} {state} {check} on {nodeset.brief(hosts, 60)}: {have}"))
-        slow = [host for host, result in results.items() if any(map(_is_miss, result.findings))]
+    def _search(self, results: Mapping[str, HostResult], batch: Any) -> list[str]:
+        """Return the command that finds the cause of a slow figure between nodes, where none has searched."""
+        slow = {host for host, result in results.items() if any(map(_is_miss, result.findings))}
         together = [host for unit in batch if len(unit.hosts) > 1 for host in unit.hosts]
-        searched = any(one.check.startswith("localise.") for result in results.values() for one in result.findings)
-        if set(slow) & set(together) and not searched:
-            search = repair.command(
-                localise_judge.SEARCH, (), [str(path.resolve()) for path in self._arguments.inventory]
-            )
-            print(f"where it is: {search} --limit {shlex.quote(','.join(together))}")
-        good = [host for host in results if host not in {name for names in alike.values() for name in names}]
-        if good:
-            print(printable(f"measured, and good: {nodeset.brief(good, 100)}"))
+        searched = any(finding.check.startswith("localise.") for of in results.values() for finding in of.findings)
+        if not slow & {*together} or searched:
+            return []
+        search = repair.command(localise_judge.SEARCH, (), self._paths)
+        return [f"where it is: {search} --limit {shlex.quote(','.join(together))}"]
+
+    def _report(self, results: Mapping[str, HostResult], searches: Sequence[str]) -> None:
+        """Print the verdict on what was measured."""
+        rows = screen.rows(finding_groups.fold(finding_groups.rows_of({h: of.findings for h, of in results.items()})))
+        good = sum(not result.findings for result in results.values())
+        word = {GOOD: "OK", FINDINGS: "NOT OK"}.get(_code(results), "INCOMPLETE")
+        head = f"MEASURED {word}: {good:,} of {len(results):,} hosts ok"
+
+        def command(fix: str, hosts: Sequence[str], _groups: str) -> str:
+            return repair.command(fix, hosts, self._paths)
+
+        more, verbose = f"-v, or {self._results}", self._arguments.verbose
+        rest = screen.each(searches, terminal.WIDTH, verbose)
+        height = screen.HEIGHT - self._height
+        print(screen.render(head, "benchmark", rows, rest, command, terminal.WIDTH, more, verbose, height=height))
         sys.stdout.flush()
-        return of_states(state for _severity, state, _check, _have in alike)
+
+
+def _code(results: Mapping[str, HostResult]) -> int:
+    return of_states(one.state for of in results.values() for one in of.findings if one.because is None)
 
 
 def _is_miss(one: Finding) -> bool:

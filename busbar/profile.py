@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD
 
 from . import ansible_process, private
-from .command_line import complain
+from .command_line import complain, print_list
 from .drift.inventory import InventoryError, require_protected
 
 MODULE = "busbar.fabric.topology_info"
@@ -55,8 +54,9 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
         with output.open("x", encoding="utf-8") as stream:
             stream.write(text)
         print(f"draft written to {output}")
-    for doubt in doubts:
-        print(f"look at this before you commit it: {printable(doubt)}", file=sys.stderr)
+    if doubts:
+        lines = (f"look at this before you commit it: {doubt}" for doubt in doubts)
+        print_list(lines, "the lines CHECK of the draft", "doubt")
     return FINDINGS if doubts else GOOD
 
 

@@ -70,6 +70,7 @@ def render(
     more: str,
     verbose: bool,
     remarks: Mapping[str, str] | None = None,
+    height: int = HEIGHT,
 ) -> str:
     """Return the verdict, the rows and the rest. mode: how the first line ends.
 
@@ -81,7 +82,7 @@ def render(
     if verbose:
         lines += [line for row in rows for line in ("", *full(row))] + ["", *rest]
     else:
-        shown, hidden = _fitting(rows, full, HEIGHT - _height([*lines, *rest], width) - 1, width)
+        shown, hidden = _fitting(rows, full, height - _height([*lines, *rest], width) - 1, width)
         hosts = len({host for row in hidden for host in row.hosts})
         count = f"{len(hidden)} more finding{'s' * (len(hidden) > 1)} on {hosts:,} host{'s' * (hosts > 1)}: "
         lines += [*shown, *rest]
@@ -98,12 +99,13 @@ def page(
     more: str,
     noun: str = "finding",
     cut: bool = False,
+    height: int = HEIGHT,
 ) -> list[str]:
     """Return ``head``, the first blocks, the first lines of further ones, a count of the others, and ``tail``.
 
     more: options and files that have what does not fit. cut: they have what is in no block, too.
     """
-    room = HEIGHT - _height([*head, *tail], width) - 1
+    room = height - _height([*head, *tail], width) - 1
     lines: list[str] = []
     whole = 0
     while whole < len(blocks) and _height([*lines, *blocks[whole]], width) <= room:

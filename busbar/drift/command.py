@@ -23,7 +23,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
-from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
 
 from .. import __version__, private
@@ -439,8 +439,11 @@ def show(arguments: argparse.Namespace) -> int:
         manifest = inventory.read(arguments.inventory, None) if arguments.inventory else None
         with History.open(arguments.history or HISTORY) as nights:
             if arguments.list:
-                for run, summary in nights.runs():
-                    print(printable(_line(run, summary)))
+                lines = [[printable(_line(run, summary))] for run, summary in nights.runs()]
+                whole = [line for [line] in lines]
+                shown = screen.page((), lines, (), terminal.COLUMNS, "busbar report --list -v", "run")
+                for line in whole if arguments.verbose else shown:
+                    print(line)
                 return 0
             data = built(nights.run(arguments.number), arguments.since, nights)
             if arguments.nodes is None:

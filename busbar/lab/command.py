@@ -8,11 +8,14 @@ import argparse
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import containers, faults, image, ofed, store
 from .machine import LabError
+
+# Lines of a list, which with the count of the others fit a terminal.
+SCREEN = 22
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +43,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 2)")
     text = f"platform of all nodes (default: {' and '.join(standard)} in turn)"
     action.add_argument("--platform", choices=sorted(store.PLATFORMS), help=text)
-    action_of("status", _lab_status, "list nodes and their faults")
-    action_of("faults", _lab_faults, "list all faults that can be injected")
+    text = "print everything, not one screen"
+    action = action_of("status", _lab_status, "list nodes and their faults")
+    action.add_argument("-v", "--verbose", action="store_true", help=text)
+    action = action_of("faults", _lab_faults, "list all faults that can be injected")
+    action.add_argument("-v", "--verbose", action="store_true", help=text)
+    action.add_argument("words", nargs="*", metavar="WORD", help="only those whose line has one of the words")
     action = action_of("reboot", _lab_reboot, "reboot a node with its boot loader's command line")
     action.add_argument("node")
     for name, run, text in (("break", _lab_break, "inject a fault"), ("repair", _lab_repair, "remove a fault")):
@@ -110,9 +117,23 @@ def _lab_create(arguments: argparse.Namespace) -> int:
 def _lab_status(arguments: argparse.Namespace) -> int:
     directory = _directory(arguments)
     states = containers.Lab(directory).states() if containers.is_lab(directory) else None
-    for node, present in store.status(directory).items():
+    lines = []
+    # Those with faults first.
+    for node, present in sorted(store.status(directory).items(), key=lambda item: not item[1]):
         state = "" if states is None else f"{states.get(node, 'no container')}, "
-        print(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
+        lines.append(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
+    return _print(lines, arguments.verbose, "nodes: busbar lab status -v")
+
+
+def _print(lines: Sequence[str], verbose: bool, more: str) -> int:
+    """Print one screen of lines, or all with ``verbose``. more: what the others are, and how to see them."""
+    width, room = shutil.get_terminal_size((120, 40)).columns, SCREEN
+    for number, line in enumerate(lines):
+        room -= -(-len(line) // width)
+        if room < 0 and not verbose:
+            print(f"{len(lines) - number} more {more}")
+            break
+        print(line)
     return 0
 
 
@@ -123,12 +144,14 @@ def _lab_reboot(arguments: argparse.Namespace) -> int:
 
 
 def _lab_faults(arguments: argparse.Namespace) -> int:
+    lines = []
     for fault in faults.FAULTS.values():
-        shown = " (by a benchmark: needs containers)" if fault.measured else ""
-        print(f"{fault.name:18} {fault.description} -> {fault.check}{shown}")
+        needs = " (by a benchmark: needs containers)" if fault.measured else ""
+        lines.append(f"{fault.name:18} {fault.description} -> {fault.check}{needs}")
     for name, between in store.BETWEEN.items():
-        print(f"{name:18} {between.description} -> {between.localised} (between nodes)")
-    return 0
+        lines.append(f"{name:18} {between.description} -> {between.localised} (between nodes)")
+    found = [line for line in lines if not arguments.words or any(word in line for word in arguments.words)]
+    return _print(found or ["none"], arguments.verbose, "faults: busbar lab faults WORD, or -v")
 
 
 def _lab_break(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, nodeset, screen
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
@@ -36,6 +36,8 @@ WORDS = {GOOD: "ok", FINDINGS: "bad", UNKNOWN: "unknown", ERROR: "unknown"}
 _PROGRAMS = ("srun", "scontrol")
 _PLACES = "/usr/local/bin:/usr/bin:/bin"
 _ROOM, _REASONS = 40, 300
+# Lines of progress and of the table, which make one screen with those for scripts.
+_PROGRESS, _TABLE = 8, 10
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -65,6 +67,7 @@ def add(command: argparse.ArgumentParser) -> None:
     more.add_argument("--python", default="python3", metavar="NAME", help="on the nodes, 3.6 or later (%(default)s)")
     text = "options of srun, such as -- --gpu-bind=none"
     command.add_argument("options", nargs="*", metavar="-- SRUN OPTION", help=text)
+    more.add_argument("-v", "--verbose", action="store_true", help="print each test and node")
     command.set_defaults(run=run)
 
 
@@ -96,7 +99,14 @@ def _run(arguments: argparse.Namespace) -> int:
         leaves = site.leaves or job.leaves
         program = [arguments.gate] if arguments.gate else []
         say(f"busbar preflight: job {job.job}, {len(job.nodes)} nodes ({nodeset.brief(job.nodes, 60)}), {site.name}")
-        preflight = Preflight(job.nodes, leaves, site, runs, arguments.limit, program, say)
+        lines: list[str] = []
+
+        def progress(text: str) -> None:
+            lines.append(text)
+            if arguments.verbose or len(lines) <= _PROGRESS:
+                say(text)
+
+        preflight = Preflight(job.nodes, leaves, site, runs, arguments.limit, program, progress)
         ended: signals.Interrupted | None = None
         try:
             outcome = preflight.run()
@@ -106,7 +116,9 @@ def _run(arguments: argparse.Namespace) -> int:
             outcome = preflight.outcome()
         if preflight.simulated:
             say("simulated: no figure here is a measurement")
-        told(outcome, job.nodes)
+        if len(lines) > _PROGRESS and not arguments.verbose:
+            say(f"{len(lines) - _PROGRESS} more lines on the tests: -v")
+        told(outcome, job.nodes, arguments.verbose)
         if arguments.exclude_file is not None:
             _write(arguments.exclude_file, "".join(f"{node}\n" for node in outcome.exclude))
         if arguments.record is not None:
@@ -119,20 +131,24 @@ def say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def told(outcome: Outcome, nodes: Sequence[str]) -> None:
-    """The table for people, and the lines for scripts."""
+def told(outcome: Outcome, nodes: Sequence[str], verbose: bool = False) -> None:
+    """Print the table for people, and the lines for scripts."""
     rows = [(nodeset.brief([node], _ROOM), "EXCLUDE", why) for node, why in outcome.exclude.items()]
     rows += [(hosts, "unknown", why) for why, hosts in _alike(outcome.unknown)]
-    good = [node for node in nodes if node not in outcome.exclude and node not in outcome.unknown]
-    rows += [(nodeset.brief(good, _ROOM), "good", f"{len(good)} of {len(nodes)}")] if good else []
-    width = max(len(name) for name, _verdict, _why in rows)
-    for name, verdict, why in rows:
-        say(f"  {name:{width}}  {verdict:7}  {why[:_REASONS]}")
+    width = max((len(name) for name, _verdict, _why in rows), default=0)
+    blocks = [[f"  {name:{width}}  {verdict:7}  {why[:_REASONS]}"] for name, verdict, why in rows]
     for finding in outcome.shared():
-        say(f"  {finding.check} {finding.subject}: {finding.state}: {(finding.have or '')[:_REASONS]}")
-        say(f"    {finding.fix}")
+        head = f"  {finding.check} {finding.subject}: {finding.state}: {(finding.have or '')[:_REASONS]}"
+        blocks.append([head, f"    {finding.fix}"])
+    good = [node for node in nodes if node not in outcome.exclude and node not in outcome.unknown]
+    tail = [f"  {nodeset.brief(good, _ROOM)}  good  {len(good)} of {len(nodes)}"] if good else []
     if outcome.code == FINDINGS and not outcome.exclude:
-        say("  no node can be named: it is slow, or silent, whoever is measured with whom")
+        tail.append("  no node can be named: it is slow, or silent, whoever is measured with whom")
+    whole = [line for block in blocks for line in block] + tail
+    # In a job's log no line is wrapped.
+    shown = screen.page((), blocks, tail, 1 << 20, "-v, or --record DIR", "line", height=_TABLE)
+    for line in whole if verbose else shown:
+        say(line)
     for name, found in (("EXCLUDE", outcome.exclude), ("UNKNOWN", outcome.unknown)):
         if found:
             print(f"{name}={','.join(found)}")

@@ -155,8 +155,8 @@ def test_each_kind_is_known_and_each_variable_is_judged(
     assert job_variables.kind_of("<stdin>", text) == (kind if kind != "python" else "conf")
     path = tmp_path / name
     path.write_text(text)
-    for given in (None, kind):
-        assert lint.run([str(path)], [], "2.27.7", given, verbose=True) == 2
+    for of_file in (None, kind):
+        assert lint.run([str(path)], [], "2.27.7", of_file, verbose=True) == 2
         rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith(str(path))]
         found = set()
         for row in rows:
