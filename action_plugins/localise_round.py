@@ -25,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     localise_record,
     localise_stored,
     localise_table,
+    screen,
     suite,
     terminal,
     work,
@@ -69,7 +70,8 @@ class ActionModule(FleetAction):
         result.update(record=localise_record.to_dict(record), path=str(folder or ""), **search.asked(variables))
         if tests or ask:
             return {**result, "more": True, "ask": ask}
-        display.display("\n" + localise_table.render(record, terminal.COLUMNS) + "\n")
+        text, more = localise_table.render(record, terminal.COLUMNS), f"-v, or {folder or 'the record'}"
+        display.display(f"\n{screen.cut(text, terminal.COLUMNS, more, display.verbosity > 0)}\n")
         if folder is not None:
             display.display(f"results: {folder}")
         found = search.findings()

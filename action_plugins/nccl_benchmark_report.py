@@ -19,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     nccl_benchmark,
     results_compare,
     results_folder,
+    screen,
     suite,
     terminal,
     work,
@@ -40,7 +41,10 @@ class ActionModule(FleetAction):
         results = {host: of_host for host, said in each if (of_host := reported(said))}
         now = time.time()
         rows = nccl_benchmark.rows(results, now)
-        display.display("\n" + nccl_benchmark.render(rows, terminal.WIDTH) + "\n")
+        if rows:
+            text, verbose = nccl_benchmark.render(rows, terminal.WIDTH), display.verbosity > 0
+            more = f"-v, or {given['path'] or 'nccl_benchmark_results_path'}"
+            display.display("\n" + screen.cut(text, terminal.WIDTH, more, verbose) + "\n")
         nothing: Values = {"changed": False, "path": "", "plots": []}
         if self._task.check_mode or not given["path"] or not rows:
             return nothing

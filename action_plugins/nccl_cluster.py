@@ -20,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     cluster_table,
     measured,
     results_compare,
+    screen,
     suite,
     terminal,
     work,
@@ -52,7 +53,7 @@ class ActionModule(FleetAction):
             return result
         record, result["hosts"], result["records"] = joined(plan, raw, time.time())
         result["search"] = cluster_judge.misses(record.findings) and follows(raw)
-        display.display("\n" + cluster_table.render(record, terminal.COLUMNS) + "\n")
+        display.display(f"\n{_table(record, path)}\n")
         if path:
             now = measured.of_record(record, "this run")
             said, before = results_compare.with_last(cluster_record.folder(path), now, terminal.COLUMNS)
@@ -102,10 +103,13 @@ def shown(path: str) -> None:
         return
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
     display.display(
-        f"\nLAST RESULT BETWEEN NODES, not of this run: scope {record.scope}, measured {when}\n"
-        + cluster_table.render(record, terminal.COLUMNS)
-        + "\n"
+        f"\nLAST RESULT BETWEEN NODES, not of this run: scope {record.scope}, measured {when}\n{_table(record, path)}\n"
     )
+
+
+def _table(record: cluster_record.Record, path: str) -> str:
+    text, width = cluster_table.render(record, terminal.COLUMNS), terminal.COLUMNS
+    return screen.cut(text, width, f"-v, or {path or 'nccl_benchmark_results_path'}", display.verbosity > 0)
 
 
 def joined(

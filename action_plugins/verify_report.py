@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
@@ -36,7 +36,8 @@ class ActionModule(FleetAction):
             if found.get("sessions") and answer.is_valid(answer.many(answer.tested), found["sessions"]):
                 results[host] = found
         if results:
-            display.display("\n" + render(results) + "\n")
+            more = f"-v, or {given['path'] or 'perftest_results_path'}"
+            display.display(f"\n{screen.cut(render(results), terminal.WIDTH, more, display.verbosity > 0)}\n")
         if self._task.check_mode or not given["path"] or not results:
             return {"changed": False, "path": ""}
         try:

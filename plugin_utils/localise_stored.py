@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_table, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_table, screen, terminal
 
 _DAY = 86400
 
@@ -80,5 +80,5 @@ def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tup
         else:
             found = [RECORD.judge("host", state, want, have, source), *(of_host.get(host, ()) if state == "ok" else ())]
         results[host] = Plan(tuple(found)).result()
-    text = f"\nLAST SEARCH, not of this run: {when}\n" + localise_table.render(record, terminal.COLUMNS) + "\n"
-    return text, results
+    table = screen.cut(localise_table.render(record, terminal.COLUMNS), terminal.COLUMNS, "its record")
+    return f"\nLAST SEARCH, not of this run: {when}\n{table}\n", results

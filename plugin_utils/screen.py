@@ -21,6 +21,8 @@ HEIGHT = 22
 # Characters of names in a row; lines of a text in it.
 CELL, LINES = 30, 2
 CUT = " ..."
+# Last lines of a table, which say what it means.
+SENTENCES = 6
 # The permission that a fix names: live and persisted findings may differ in it only. What a command repeats of a fix.
 _PERMISSION = re.compile(r"(?:,reboot)? -e busbar_max_disruption=\w+")
 _THEN_RUN = re.compile(r"[;,] then run (?:all of )?site\.yml[^;,]*$")
@@ -123,6 +125,13 @@ def page(
     cut = cut or bool(brief) or any(line.endswith((CUT, " more")) for line in [*head, *lines, *tail])
     count = f"{left:,} more {noun}{'s' * (left > 1)}: {more}" if left else f"details: {more}"
     return [*head, *lines, *[count] * (left > 0 or cut), *tail]
+
+
+def cut(text: str, width: int, more: str, verbose: bool = False) -> str:
+    """Return one screen of a table with the sentences at its end, or all of it with ``verbose``."""
+    lines = text.splitlines()
+    blocks = [[line] for line in lines[:-SENTENCES]]
+    return text if verbose else "\n".join(page((), blocks, lines[-SENTENCES:], width, more, "line"))
 
 
 def _fitting(

@@ -47,7 +47,8 @@ def rendered(
     mode = "check mode" + ") (simulated" * report["simulated"]
 
     def command(fix: str, names: Sequence[str], groups: str) -> str:
-        return repair.command(fix, names, report["run"]["inventory"], again, groups)
+        hosts = names if len(names) < total else report["run"]["limit"] or ""
+        return repair.command(fix, hosts, report["run"]["inventory"], again, groups)
 
     return screen.render(head, mode, rows, rest, command, width, MORE, verbose, remarks) + "\n"
 

@@ -52,11 +52,11 @@ def test_a_clone_runs_from_its_own_directory_and_from_another(
     ansible_playbook, arguments = only_core / "ansible-playbook", ("-i", lab / "inventory", "--limit", "node02")
     inside = execute(ansible_playbook, "site.yml", *arguments, cwd=clone)
     assert inside.rc == 0, inside.out
-    assert "VERDICT ok: 1 of 1 hosts ok" in inside.out
+    assert "VERDICT OK: 1 of 1 hosts ok" in inside.out
     # The clone's ansible.cfg has one line a role, and here without rich.
     assert re.search(r"^mtu +1 host +\d+:\d\d  1 changed$", inside.out, re.MULTILINE), inside.out
     assert re.search(r"^1 host in \d+:\d\d: 1 changed$", inside.out, re.MULTILINE), inside.out
     outside = execute(ansible_playbook, clone / "site.yml", *arguments)
     assert outside.rc == 0, outside.out
-    assert "VERDICT ok: 1 of 1 hosts ok" in outside.out
+    assert "VERDICT OK: 1 of 1 hosts ok" in outside.out
     assert outside.changed == {"node02": 0}

@@ -97,14 +97,14 @@ def test_the_installed_collection_runs_by_name_from_anywhere(
 
     first = play()
     assert first.rc == 0, first.out
-    assert "VERDICT ok: 1 of 1 hosts ok" in first.out
+    assert "VERDICT OK: 1 of 1 hosts ok" in first.out
     assert first.changed == {"node02": 7}
     store.break_(lab, "node02", "rail-missing")
     broken = play()
     assert broken.rc == 2, broken.out
     assert broken.changed == {"node02": 0}
     assert "platform.rail_device" in broken.out
-    assert "VERDICT ok" not in broken.out
+    assert "VERDICT OK" not in broken.out
 
 
 def test_execution_environments_install_it_from_a_file(

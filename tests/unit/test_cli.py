@@ -367,7 +367,7 @@ def test_a_captured_profile_is_what_the_playbook_then_asks_for(lab: Path, tmp_pa
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "VERDICT ok: 1 of 1 hosts ok" in ran.stdout
+    assert "VERDICT OK: 1 of 1 hosts ok" in ran.stdout
 
 
 def test_a_degraded_host_gives_a_draft_with_its_doubts_on_top(lab: Path) -> None:

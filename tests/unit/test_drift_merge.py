@@ -131,7 +131,7 @@ def test_every_output_and_the_exit_code_are_those_of_a_run(tmp_path: Path, capsy
     assert 'busbar_drift_hosts{class="in_sync",simulated="true"} 7' in (tmp_path / "prometheus").read_text()
     for kind in ("junit", "markdown", "html"):
         assert "nccl\\_conf.file" in (text := (tmp_path / kind).read_text()) or "nccl_conf.file" in text
-    assert "8 of 8 hosts checked in full; 1 differs; 1 finding: 1 major (simulated)" in capsys.readouterr().out
+    assert "VERDICT NOT OK: 7 of 8 hosts ok, 7 checks passed, 1 major" in capsys.readouterr().out
     assert merged(*halves(tmp_path), "--fail-on", "critical") == 0
     until = Acceptance("nccl_conf.*", "", "r", "o", datetime.date(2026, 11, 21))
     known = {name: replace(host, acceptances=(until,)) for name, host in answers().items()}
