@@ -84,12 +84,8 @@ def render(
     if verbose:
         lines += [line for row in rows for line in ("", *full(row))] + ["", *rest]
     else:
-        shown, hidden = _fitting(rows, full, height - _height([*lines, *rest], width) - 1, width)
-        hosts = len({host for row in hidden for host in row.hosts})
-        count = f"{len(hidden)} more finding{'s' * (len(hidden) > 1)} on {hosts:,} host{'s' * (hosts > 1)}: "
-        lines += [*shown, *rest]
-        if rows or any(line.endswith((CUT, " more")) for line in rest):
-            lines += wrapped((count if hidden else "details: ") + more, width)
+        # A last line that names the way to all, for the fixes that are not printed, too.
+        lines = page(lines, [full(row) for row in rows], rest, width, more, cut=bool(rows), height=height)
     return "\n".join(printable(line) for line in lines)
 
 
@@ -132,25 +128,6 @@ def cut(text: str, width: int, more: str, verbose: bool = False) -> str:
     lines = text.splitlines()
     blocks = [[line] for line in lines[:-SENTENCES]]
     return text if verbose else "\n".join(page((), blocks, lines[-SENTENCES:], width, more, "line"))
-
-
-def _fitting(
-    rows: Sequence[Group], full: Callable[[Group], list[str]], room: int, width: int
-) -> tuple[list[str], list[Group]]:
-    """Return the lines of the rows that fit, the worst of each severity among them, and the rows that do not."""
-    first = {row.finding.severity: number for number, row in reversed([*enumerate(rows)])}
-    lines: list[str] = []
-    begin = 0
-    for number, row in enumerate(rows):
-        more = full(row)
-        if _height([*lines, *more], width) + sum(other > number for other in first.values()) > room:
-            break
-        lines, begin = lines + more, number + 1
-    order = sorted(range(begin, len(rows)), key=lambda number: (number not in first.values(), number))
-    room = max(room - _height(lines, width), 0)
-    brief = [f"{_name(rows[number])}: {_values(rows[number].rows)}" for number in sorted(order[:room])]
-    lines += [line for text in brief for line in wrapped(text, width, 0, 1)]
-    return lines, [rows[number] for number in order[room:]]
 
 
 def _height(lines: Iterable[str], width: int) -> int:

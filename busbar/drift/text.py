@@ -38,17 +38,14 @@ def rendered(
         for note in report["notes"]
     ]
     not_judged = [f"{name.replace('_', ' ')}: {nodes}" for name, nodes in report["open"].items()]
-    sections = [not_judged, notes, [*_changes(report)], [*_accepted(report)]]
-    sections += [] if verbose else beside_text.sections(report)
+    sections = [not_judged, notes, [*_changes(report)], [*_accepted(report)], *beside_text.sections(report)]
     rest = [line for section in sections for line in screen.each(section, width, verbose)]
-    rest += beside_text.lines(report, width) if verbose else []
 
     remarks = {group["fingerprint"]: _history({**group, "follows": 0}) for group in report["groups"]}
     mode = "check mode" + ") (simulated" * report["simulated"]
 
     def command(fix: str, names: Sequence[str], groups: str) -> str:
-        hosts = names if len(names) < total else report["run"]["limit"] or ""
-        return repair.command(fix, hosts, report["run"]["inventory"], again, groups)
+        return repair.command(fix, names, report["run"]["inventory"], again, groups)
 
     return screen.render(head, mode, rows, rest, command, width, MORE, verbose, remarks) + "\n"
 

@@ -341,7 +341,7 @@ def test_whom_remediation_has_given_back_since_the_search_is_told(tmp_path: Path
     action_log.append(tmp_path, entries)
     found = searched(tmp_path, record)
     assert [(one["nodes"], one["given_back"]) for one in found["causes"] if one["given_back"]] == [("n0001", "n0001")]
-    told = "\n".join(beside_text.lines({**report, "localised": found}, 80))
+    told = str(beside_text.sections({**report, "localised": found}))
     assert told.count("repaired and given back since: n0001") == 1
 
 
@@ -444,8 +444,7 @@ def test_no_line_is_longer_than_the_terminal(tmp_path: Path, report: dict[str, A
     known = Beside(tmp_path, ENDED)
     data = {**report, "localised": localised.latest(known), "actions": actions.latest(known)}
     for width in (60, 80, 200):
-        lines = beside_text.lines(data, width)
-        assert max(map(len, lines)) <= width
-        told = "\n".join(lines)
-        for words in ("simulated, no", "28.8!", "given back"):
-            assert words in told
+        told = text.rendered(data, (), width, True)
+        assert max(len(line) for line in told.splitlines() if "$ " not in line and "    on: " not in line) <= width
+        for words in ("simulated, no", "28.8 of", "given back"):
+            assert words in " ".join(told.split())
