@@ -8,7 +8,6 @@ Logs of RCCL or of an NCCL before 2.18 are not judged.
 from __future__ import annotations
 
 import bz2
-import functools
 import gzip
 import json
 import lzma
@@ -73,7 +72,7 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))
     else:
-        show = functools.partial(render, everything=True) if everything else screenful
+        show = render if everything else screenful
         print(show(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty()))
     blank = not (log.info or log.warnings or log.failures or log.quotes.all or log.programs.waiting)
     if blank or nccl_judge.not_judged(log, jobs):

@@ -40,10 +40,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, scree
 
 _COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
 _RESET = "\033[0m"
-# Findings that are printed; all of them are in the JSON.
-SHOWN = 40
-# Quotes, sentences of what is shown, and lines that no rule knows, that are printed; --all and JSON have all of them.
-QUOTED, SENTENCES, UNREAD = 10, 40, 18
+# Lines that no rule has read, of one screen.
+UNREAD = 6
 # Files of which it is said at which line they begin.
 FILES = 12
 NODE = Check(
@@ -88,37 +86,27 @@ def render(
     findings: Sequence[Finding],
     width: int = 100,
     colour: bool = False,
-    everything: bool = False,
 ) -> str:
-    """What people read: of each job a line, the findings worst first, what is right, then what the log itself says.
-
-    everything: without limits of how much of it is printed.
-    """
+    """Return a line of each job, the findings worst first, what is right, then all that the log itself says."""
     unsupported = nccl_judge.not_judged(log, jobs)
     if unsupported:
         return "\n".join(_wrapped(f"verdict: not judged: this is a log of {unsupported}", width))
     bad = [finding for finding in findings if not finding.ok]
     lines = _head(log, jobs, bad, width, None)
-    most = len(bad) if everything else SHOWN
-    for finding in bad[:most]:
+    for finding in bad:
         lines += ["", *_finding(finding, jobs, width, None, colour)]
-    if len(bad) > most:
-        lines += ["", "... and %d more findings; --all prints, and --json has, all of them" % (len(bad) - most)]
     good = [line for text in _good(findings) for line in _wrapped(text, width)]
     lines += ["", *good] if good else []
-    lines += _quotes(log, jobs, bad, width, everything)
+    lines += _quotes(log, jobs, bad, width)
     for number, job in enumerate(jobs):
         of = f" of {job.name}" if len(jobs) > 1 else ""
         for title, sentences in (
             ("shown", shown.shown(log, job, number == 0)),
             ("not shown", shown.not_shown(log, job, number == 0)),
         ):
-            lines += _block(f"{title}{of}:", sentences, width, everything)
+            lines += _block(f"{title}{of}:", sentences, width)
     printed = " ".join(" ".join(lines).split())
-    if everything and log.small.kept:
-        lines += _rest(log, printed, width)
-    else:
-        lines += _unread(log, printed, width, everything)
+    lines += _rest(log, printed, width) if log.small.kept else _unread(log, printed, width)
     lines += ["", *(line for text in _begins(log) for line in _wrapped(text, width)), _summary(log, bad)]
     return "\n".join(printable(line) if not colour else line for line in lines)
 
@@ -138,11 +126,13 @@ def screenful(
         block = _finding(first, jobs, width, screen.LINES, colour)
         also = [" ".join(dict.fromkeys((finding.subject, finding.have or ""))) for finding in others]
         blocks.append([*block, *screen.listed("    also ", also, width, False, "; ")])
-    title, *quotes = _quotes(log, jobs, bad, 1 << 20, True)[1:] or [""]
+    title, *quotes = _quotes(log, jobs, bad, 1 << 20)[1:] or [""]
     blocks += [screen.wrapped(f"{title} {quotes[0].strip()}", width, 0, screen.LINES)] if quotes else []
     blocks += [screen.wrapped(quote, width, 2, screen.LINES) for quote in quotes[1:]]
     blocks += [screen.wrapped(text, width, 0, screen.LINES) for text in _good(findings)]
-    size = render(log, jobs, findings, width, everything=True).count("\n") + 1
+    nearest = unread.chosen(log.unread.kept, [failure.order for failure in log.failures] or [log.lines], UNREAD)
+    blocks += [screen.wrapped(f"not read by a rule: {_of_unread(line)[0]}", width, 0, screen.LINES) for line in nearest]
+    size = render(log, jobs, findings, width).count("\n") + 1
     head, tail = _head(log, jobs, bad, width, screen.LINES), [_summary(log, bad)]
     more = f"--all (all of the log, {size:,} lines), or --json"
     return "\n".join(screen.page(head, blocks, tail, width, more, "finding or report", cut=True))
@@ -255,36 +245,24 @@ _NO_FAILURES = (
 )
 
 
-def _quotes(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, everything: bool) -> list[str]:
+def _quotes(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int) -> list[str]:
     """Lines of the log that report something, and that no finding quotes."""
     explained = " ".join(" ".join(f"{finding.have} {finding.source}".split()) for finding in bad)
     found = shown.quoted(jobs[0], explained) if jobs else []
-    if not everything:
-        worst = sorted(found, key=lambda pair: (not pair[1], signals.KINDS.index(pair[0].kind)))[:QUOTED]
-        kept = [pair for pair in found if any(pair[0] is one for one, _first in worst)]
-    else:
-        kept = found
     sentences = []
-    for one, first in kept:
+    for one, first in found:
         sentences += shown.quote(jobs[0], one, first)
-    left = len(found) - len(kept) + log.quotes.left_out
-    if left:
-        sentences.append(f"and {left} more kinds of lines" + ("" if everything else ": --all prints them"))
-    return _block("what the log itself says, in its order:", sentences, width, True)
+    sentences += [f"and {log.quotes.left_out} more kinds of lines"] if log.quotes.left_out else []
+    return _block("what the log itself says, in its order:", sentences, width)
 
 
-def _unread(log: Log, printed: str, width: int, everything: bool) -> list[str]:
-    """What no rule has made anything of, and is not printed yet: what stands nearest to the failures, or to the end."""
+def _unread(log: Log, printed: str, width: int) -> list[str]:
+    """Return what no rule has made anything of, and is not printed yet."""
     found = [one for one in log.unread.kept if " ".join(one.text.split()) not in printed]
-    places = [one.order for one in log.failures] or [log.lines]
-    kept = found if everything else unread.chosen(found, places, UNREAD)
-    sentences = [sentence for one in kept for sentence in _of_unread(one)]
-    left = len(found) - len(kept)
-    if left:
-        sentences.append(f"and {left} more kinds of lines: --all prints them")
+    sentences = [sentence for one in found for sentence in _of_unread(one)]
     if log.unread.left_out:
         sentences.append(f"and {log.unread.left_out} more lines, which were not kept")
-    return _block("lines that no rule has read, those that differ by numbers alone once:", sentences, width, True)
+    return _block("lines that no rule has read, those that differ by numbers alone once:", sentences, width)
 
 
 def _rest(log: Log, printed: str, width: int) -> list[str]:
@@ -295,7 +273,7 @@ def _rest(log: Log, printed: str, width: int) -> list[str]:
         where += f", others: {one.last}" if one.last else ""
         about = unread_kinds.about(one.text, True) if one.nccl else ""
         sentences += [f"{'NCCL: ' if one.nccl else ''}{one.text} ({where})", *([f"= {about}"] if about else [])]
-    return _block("the rest of the log, lines that differ by numbers alone once:", sentences, width, True)
+    return _block("the rest of the log, lines that differ by numbers alone once:", sentences, width)
 
 
 def _of_unread(one: unread.Line) -> list[str]:
@@ -310,15 +288,12 @@ def _of_unread(one: unread.Line) -> list[str]:
     return [f"{text} ({where})", *([f"= {about}"] if about else [])]
 
 
-def _block(title: str, sentences: Sequence[str], width: int, everything: bool) -> list[str]:
+def _block(title: str, sentences: Sequence[str], width: int) -> list[str]:
     if not sentences:
         return []
-    most = len(sentences) if everything else SENTENCES
     lines = ["", title]
-    for sentence in sentences[:most]:
+    for sentence in sentences:
         lines += _wrapped(("      " if sentence.startswith("= ") else "  ") + sentence, width)
-    if len(sentences) > most:
-        lines.append(f"  and {len(sentences) - most} more: --all prints them")
     return lines
 
 

@@ -160,7 +160,7 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
     assert "playbooks/localise.yml, which measures who is slow, has not run here" in page
     assert "nothing was repaired from here" in page
     shown = text.rendered({**report, **absent}, (), 10_000, True)
-    assert sum("does not exist" in line for line in shown.splitlines()) == 2
+    assert "does not exist" not in shown
     assert "does not exist" not in text.markdown({**report, **absent}, ())
     made = localise_record.write(tmp_path, records.searched(8, 1))
     (made / "localise.json").write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}')
@@ -446,5 +446,5 @@ def test_no_line_is_longer_than_the_terminal(tmp_path: Path, report: dict[str, A
     for width in (60, 80, 200):
         told = text.rendered(data, (), width, True)
         assert max(len(line) for line in told.splitlines() if "$ " not in line and "    on: " not in line) <= width
-        for words in ("simulated, no", "28.8 of", "given back"):
+        for words in ("simulated, no", "given back"):
             assert words in " ".join(told.split())

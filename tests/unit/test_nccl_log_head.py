@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import diagnose
 
 def printed(text: str) -> str:
     log = job.read([text.encode()])
-    return " ".join(diagnose.render(log, jobs.split(log), judge.judge(log), 100, everything=True).split())
+    return " ".join(diagnose.render(log, jobs.split(log), judge.judge(log), 100).split())
 
 
 LEFT = "[rank{0}]:[W101 10:00:00.0 ProcessGroupNCCL.cpp:1] something of rank {0}\n"

@@ -70,7 +70,7 @@ def test_what_nccl_may_choose_is_read_from_its_matrix() -> None:
         "Reduce, AllReduce: protocols LL, LL128 (where the hardware is fit), Simple; algorithms Tree, Ring (off: NVLS)"
         " | Broadcast: protocols Simple (off: LL, LL128); algorithms Ring (off: Tree, NVLS)"
     ) in said
-    assert "Function |" not in said
+    assert "Function |" not in said.partition("the rest of the log")[0]
 
 
 def test_a_table_without_its_begin_is_no_matrix() -> None:

@@ -12,7 +12,7 @@ FRAME = "{0}frame #{1}: {2} + 0x96 (0x7fd2c04b9446 in /opt/torch/lib/libc10.so)\
 
 def printed(text: str) -> str:
     log = job.read([text.encode()])
-    return " ".join(diagnose.render(log, jobs.split(log), judge.judge(log), 100, everything=True).split())
+    return " ".join(diagnose.render(log, jobs.split(log), judge.judge(log), 100).split())
 
 
 def stack(names: list[str], label: str = "") -> str:

@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import rend
 
 def printed(text: str) -> str:
     log = job.read([text.encode()])
-    return " ".join(render(log, jobs.split(log), judge.judge(log), everything=True).split())
+    return " ".join(render(log, jobs.split(log), judge.judge(log)).split())
 
 
 def findings(text: str) -> list[Finding]:
