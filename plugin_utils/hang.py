@@ -39,9 +39,8 @@ FORMAT = 1
 MOST_NAMED = 4_000_000
 MOVES, HUNG, UNKNOWN = "MOVES", "HUNG", "UNKNOWN"
 EXIT_CODES = {MOVES: exit_code.GOOD, HUNG: exit_code.FINDINGS, UNKNOWN: exit_code.UNKNOWN}
-# Processes for which commands are printed, and ranks of a table.
+# Processes for which commands are printed.
 _SHOWN = 8
-_ROWS = 40
 
 
 # -- what came from the nodes ------------------------------------------------------------------------------------------
@@ -397,7 +396,7 @@ def _job(job: Mapping[str, Any]) -> list[str]:
     lines = [f"{head}; {asked}{twice}"]
     rows = [("COMMUNICATOR", "RANKS", "MISSING", "STATUS", "MOVES", "LAUNCHED (RANKS)")]
     shown = sorted(job["communicators"], key=lambda one: (one["moved"] is not False, -one["missing"], -one["size"]))
-    for one in shown[:_ROWS]:
+    for one in shown:
         counts = [
             f"{name} " + ", ".join(f"{group['value']} ({group['number']})" for group in of[:4])
             for name, of in one["counts"].items()
@@ -408,9 +407,7 @@ def _job(job: Mapping[str, Any]) -> list[str]:
         launched = "; ".join(counts) or ("none" if one["counts"] else "alike, or not told")
         rows.append((one["name"].split(":")[0], str(one["size"]), str(one["missing"] or "-"), status, moves, launched))
     rows += [(f"{number} without name", str(size), "-", status, "?", "alike") for number, size, status in job["alike"]]
-    lines += _table(rows)
-    more = len(shown) - _ROWS
-    return [*lines, f"and {more} more communicators: --json has them"] if more > 0 else lines
+    return [*lines, *_table(rows)]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

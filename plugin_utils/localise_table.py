@@ -23,8 +23,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import FA
 
 # Tests of a round that are told one by one, and characters of host names and of why there is no figure.
 EACH, _NAMES, _WHY = 6, 60, 160
-# Rows of the table, and characters of host names in a cell and in a sentence.
-ROWS, CELL, SENTENCE = 60, 22, 180
+# Characters of host names in a cell and in a sentence.
+CELL, SENTENCE = 22, 180
 _WORDS = {
     PAIR: "pairs",
     RAILS: "rails",
@@ -98,9 +98,8 @@ def render(record: Record, width: int = 120) -> str:
     lines: list[str] = []
     if rows:
         heads = ("HOST", "WHAT", "STATE", "EVIDENCE")
-        table = [(nodeset.brief(hosts, CELL), _what(one), one.state, one.have or "-") for hosts, one in rows[:ROWS]]
+        table = [(nodeset.brief(hosts, CELL), _what(one), one.state, one.have or "-") for hosts, one in rows]
         lines += terminal.aligned([heads, *[tuple(map(printable, row)) for row in table]], width)
-        lines += [f"... and {len(rows) - ROWS} more; the record has all"] if len(rows) > ROWS else []
         lines.append("")
     for text in sentences(record):
         lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)

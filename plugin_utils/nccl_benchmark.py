@@ -37,8 +37,6 @@ SCOPE = "node"
 # The roles whose findings may explain a slow run.
 EARLIER = ("platform", "node_health", "iommu", "nccl_conf", "nccl_tests")
 STEP_FACTOR = 2
-# More rows than this are not read; the rest is counted, and is in the files.
-ROWS = 40
 # Reasons why a host's runs are due that are told, and their characters together.
 REASONS, LONGEST = 3, 900
 # Characters of host names in a cell.
@@ -304,9 +302,7 @@ def render(found: Sequence[Row], width: int = 120) -> str:
         for row in each:
             alike.setdefault(_cells(row), []).append(row.host)
         told = [(nodeset.brief(names, CELL), *cells) for cells, names in alike.items()]
-        lines += terminal.aligned([tuple(heads), *told[:ROWS]], width)
-        if len(told) > ROWS:
-            lines.append("... and %d more; every run is in the results' directory" % (len(told) - ROWS))
+        lines += terminal.aligned([tuple(heads), *told], width)
         lines.append("")
     if len(hosts) > 4:
         heads = ["COLLECTIVE", "SIZE", "GPUS", "HOSTS", "LOWEST", "ON", "MEDIAN", "HIGHEST", "BAR", "PREDICTION"]

@@ -7,16 +7,29 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, screen, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    accepted,
+    finding_groups,
+    hang,
+    screen,
+    terminal,
+    verdict,
+)
 
+from busbar import cli, gate, measure
+from busbar.command_line import print_list
 from busbar.drift import text
+from busbar.drift.history import History
 from busbar.drift.run import HostResult
+from busbar.preflight import command as preflight
 
 from .test_drift_report import AGAIN, RUN, report
 
@@ -68,7 +81,7 @@ CASES: dict[str, Hosts] = {
     },
     "1 host x 500 faults": hosts(1, *different(498, RAIL), MTU, FILE),
     "40 hosts x 5 faults": hosts(40, *different(3, RAIL, MTU, FILE), MTU, FILE),
-    "names that do not fold": {f"{i * 7919 % 10007:05}-{i:05}.example.org": [RAIL, MTU] for i in range(2000)},
+    "names that do not fold": {f"{i * 7919 % 10007:05}-{i:05}.example.org": [RAIL, MTU] for i in range(300)},
     "4 fresh nodes": hosts(4, *FRESH),
     "a cause and 16 consequences": hosts(2, RAIL, *(replace(MTU, subject=f"s{i}", because=RAIL.id) for i in range(16))),
     "empty": {},
@@ -241,3 +254,108 @@ def test_texts_of_hosts_are_printable_and_do_not_make_the_screen_longer() -> Non
         assert all(line.isprintable() for line in shown.splitlines())
         assert height(shown, 80) <= 24
         json.dumps(shown).encode("ascii")
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------
+
+REPORT = {
+    "verdict": "HUNG",
+    "simulated": False,
+    "findings": [{**MTU.to_dict(), "host": f"n{i}", "subject": "x " * 90} for i in range(300)],
+    "collect": [
+        {"host": "n1", "pid": i, "gpu": 0, "why": "w", "state": "", "commands": ["c " * 60] * 5, "recorded": []}
+        for i in range(8)
+    ],
+    "jobs": [],
+    "hosts": {f"n{i}": f"no route {i}" for i in range(500)},
+    "idle": [f"m{i * 7}" for i in range(500)],
+}
+STATE = {"at": 0.0, "stage": "health", "seconds": 1.5, "verdict": "fail", "action": "none", "said": ""}
+
+
+def of_lint(folder: Path) -> object:
+    lines = [f"NCCL_X{i}=1\nNCCL_DEBUG = {i}\nNCCL_IB_HCA=mlx5\nnccl_{i}\n" for i in range(300)]
+    (folder / "nccl.conf").write_text("".join(lines))
+    return cli.main(["lint", str(folder / "nccl.conf")])
+
+
+def of_diagnose(folder: Path) -> object:
+    lines = [f"n{i % 9}:{i}:{i} [0] NCCL WARN Call to {chr(97 + i % 26)}{i} failed: {'x ' * 80}\n" for i in range(900)]
+    (folder / "log").write_text("".join(lines) + "RuntimeError: no\n")
+    return cli.main(["diagnose", str(folder / "log")])
+
+
+def of_gate(_folder: Path) -> object:
+    found = {
+        f"n{i}": {**STATE, "findings": [finding.to_dict() for finding in FRESH], "kept_out": {"reason": f"r {i} " * 40}}
+        for i in range(60)
+    }
+    print(gate.text({**found, "m": None, "k": "no answer"}, terminal.WIDTH))
+    return None
+
+
+def of_measure(folder: Path) -> object:
+    night: Any = object.__new__(measure._Night)
+    night.__dict__.update(_arguments=SimpleNamespace(verbose=False), _paths=["/i"], _results=folder, _height=0)
+    night.__dict__.update(
+        _max_age=30, _budget=9, _measure=SimpleNamespace(night=lambda _now: ("d", 0), said=plan_lines)
+    )
+    night._say(None, 1.0, 0.0, True)
+    results = {f"n{i}": HostResult(f"n{i}", "complete", (replace(MTU, have=f"{i}"),)) for i in range(300)}
+    night._report(results, [f"where it is: {'x ' * 80}"] * 30)
+    return None
+
+
+def plan_lines(*_of: object) -> list[str]:
+    return ["n" * 300] * 40
+
+
+def of_preflight(_folder: Path) -> object:
+    nodes = [f"n{i}" for i in range(900)]
+    outcome: Any = SimpleNamespace(
+        exclude=dict.fromkeys(nodes[:300], "slow"),
+        unknown={node: f"silent {node}" for node in nodes[300:600]},
+        shared=lambda: [MTU] * 30,
+        code=2,
+    )
+    preflight.told(outcome, nodes)
+    return None
+
+
+def of_history(folder: Path) -> object:
+    with History.create(folder / "h") as nights:
+        for _night in range(90):
+            nights.begin(RUN)
+    return cli.main(["report", "--history", str(folder / "h"), "--list"])
+
+
+SIZE = "size --parameters 70B --profile hgx-h100 --nodes 16 --tp 8 --pp 4 --zero 3 --tokens 4M --mfu 40 --busbw 300"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "show",
+    [
+        *(of_lint, of_diagnose, of_gate, of_measure, of_preflight, of_history),
+        lambda _folder: print(hang.text(REPORT, terminal.WIDTH)),
+        lambda _folder: cli.main([*SIZE.split(), "--micro-batches", "8"]),
+        lambda _folder: cli.main(["lab", "faults"]),
+        lambda _folder: print_list([f"look at this: {i}" for i in range(900)], "-v", "doubt"),
+        lambda _folder: print(screen.cut("row\n" * 900 + "in all\n", 80, "-v")),
+    ],
+)
+def test_what_a_command_prints_of_much_is_one_screen_and_says_where_the_rest_is(
+    show: Callable[[Path], object],
+    width: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for name in ("COLUMNS", "WIDTH"):
+        monkeypatch.setattr(terminal, name, width)
+    show(tmp_path)
+    # The names of nodes for a script are a line, however long that is.
+    lines = [line for line in "".join(capsys.readouterr()).splitlines() if line[:8] not in ("EXCLUDE=", "UNKNOWN=")]
+    assert 0 < height("\n".join(lines), width) <= 24
+    assert re.search(r"(\d more \w+|details).*: .", "\n".join(lines))
