@@ -112,8 +112,7 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, *, fill: Fill | None = None, description: str = "", example: str = "", **more: Any) -> None:
         """fill: adds the arguments before they are parsed."""
         super().__init__(formatter_class=_Formatter, add_help=False, **more)
-        self.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
-        self.add_argument("--help-all", action=_HelpAll, nargs=0, help=argparse.SUPPRESS)
+        self.add_argument("-h", "--help", "--help-all", action=_Help, nargs=0, help=argparse.SUPPRESS)
         self.all_options = False
         self._fill = fill
         self._purpose, self._example = description, example
@@ -140,10 +139,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(ERROR, f"{self.prog}: error: {message}\n")
 
 
-class _HelpAll(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_more: Any) -> NoReturn:
-        if isinstance(parser, _Parser):
-            parser.all_options = True
+class _Help(argparse.Action):
+    def __call__(self, parser: Any, _found: object, _values: object, option: str | None = None) -> None:
+        parser.all_options = option == "--help-all"
         parser.print_help()
         parser.exit()
 

@@ -73,7 +73,7 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
         print(json.dumps(report(log, jobs, findings), indent=1))
     else:
         show = render if everything else screenful
-        print(show(log, jobs, findings, terminal.WIDTH, sys.stdout.isatty()))
+        print(show(log, jobs, findings, terminal.WIDTH))
     blank = not (log.info or log.warnings or log.failures or log.quotes.all or log.programs.waiting)
     if blank or nccl_judge.not_judged(log, jobs):
         codes.append(UNKNOWN)

@@ -35,8 +35,6 @@ NOT_EXPORTED = Check(
 )
 "Does what the script starts get the variable that it sets (busbar lint alone)"
 
-_COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
-_RESET = "\033[0m"
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 
 
@@ -86,7 +84,6 @@ def run(
             findings += _conflicts(text, path) if of_file == "conf" else []
         except ReadError as error:
             code = complain("lint", str(error), UNKNOWN)
-    colour = sys.stdout.isatty()
     if read:
         tail = [_summary(findings, read)]
         if not scanned and wanted is None:
@@ -94,7 +91,7 @@ def run(
         blocks = _blocks(findings, verbose)
         whole = [line for block in blocks for line in block] + tail
         shown = whole if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")
-        print("\n".join(map(_coloured, shown) if colour else shown))
+        print("\n".join(shown))
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
 
 
@@ -183,12 +180,6 @@ def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
     for kind, block in blocks.items():
         block[1:1] = screen.listed("    also ", places[kind][1:], terminal.COLUMNS, False)
     return [*blocks.values()]
-
-
-def _coloured(line: str) -> str:
-    return re.sub(
-        r"(?<=: )(critical|major|minor)(?=[:,])", lambda found: f"{_COLOURS[found[1]]}{found[1]}{_RESET}", line, count=1
-    )
 
 
 def _summary(findings: Sequence[Finding], files: int) -> str:

@@ -38,8 +38,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.sureness import PROVEN, how_sure
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, screen
 
-_COLOURS = {"critical": "\033[31m", "major": "\033[33m", "minor": "\033[36m"}
-_RESET = "\033[0m"
 # Lines that no rule has read, of one screen.
 UNREAD = 6
 # Files of which it is said at which line they begin.
@@ -85,7 +83,6 @@ def render(
     jobs: Sequence[Job],
     findings: Sequence[Finding],
     width: int = 100,
-    colour: bool = False,
 ) -> str:
     """Return a line of each job, the findings worst first, what is right, then all that the log itself says."""
     unsupported = nccl_judge.not_judged(log, jobs)
@@ -94,7 +91,7 @@ def render(
     bad = [finding for finding in findings if not finding.ok]
     lines = _head(log, jobs, bad, width, None)
     for finding in bad:
-        lines += ["", *_finding(finding, jobs, width, None, colour)]
+        lines += ["", *_finding(finding, jobs, width, None)]
     good = [line for text in _good(findings) for line in _wrapped(text, width)]
     lines += ["", *good] if good else []
     lines += _quotes(log, jobs, bad, width)
@@ -108,12 +105,10 @@ def render(
     printed = " ".join(" ".join(lines).split())
     lines += _rest(log, printed, width) if log.small.kept else _unread(log, printed, width)
     lines += ["", *(line for text in _begins(log) for line in _wrapped(text, width)), _summary(log, bad)]
-    return "\n".join(printable(line) if not colour else line for line in lines)
+    return "\n".join(map(printable, lines))
 
 
-def screenful(
-    log: Log, jobs: Sequence[Job], findings: Sequence[Finding], width: int = 100, colour: bool = False
-) -> str:
+def screenful(log: Log, jobs: Sequence[Job], findings: Sequence[Finding], width: int = 100) -> str:
     """Return one screen: the verdict, the findings with the same advice once, and the log's own reports."""
     if nccl_judge.not_judged(log, jobs):
         return render(log, jobs, findings, width)
@@ -123,7 +118,7 @@ def screenful(
         alike.setdefault((finding.check, finding.state, finding.severity, finding.fix), []).append(finding)
     blocks = []
     for first, *others in alike.values():
-        block = _finding(first, jobs, width, screen.LINES, colour)
+        block = _finding(first, jobs, width, screen.LINES)
         also = [" ".join(dict.fromkeys((finding.subject, finding.have or ""))) for finding in others]
         blocks.append([*block, *screen.listed("    also ", also, width, False, "; ")])
     title, *quotes = _quotes(log, jobs, bad, 1 << 20)[1:] or [""]
@@ -155,20 +150,18 @@ def _head(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, mos
     return lines + (screen.wrapped(f"how sure: {sure}", width, 4, most) if sure else [])
 
 
-def _finding(finding: Finding, jobs: Sequence[Job], width: int, most: int | None, colour: bool) -> list[str]:
+def _finding(finding: Finding, jobs: Sequence[Job], width: int, most: int | None) -> list[str]:
     """Return the lines of a finding. most: lines of a text; None: no limit."""
     severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
     follows = " (likely follows from the first)" if finding.because else ""
     # Of one job its name says nothing.
     parts = finding.subject.split(" ")
     of = f"{parts[0]} {parts[1]}: " if len(jobs) > 1 and len(parts) > 1 else ""
-    head, *lines = screen.wrapped(f"{severity}: {of}{finding.have} [{finding.check}]{follows}", width, 0, most)
-    if colour:
-        head = head.replace(severity, f"{_COLOURS[finding.severity]}{severity}{_RESET}", 1)
+    lines = screen.wrapped(f"{severity}: {of}{finding.have} [{finding.check}]{follows}", width, 0, most)
     source = f"from: {finding.source}" if finding.source != finding.subject else ""
     for text in (f"why: {finding.why}", f"do: {finding.fix}", source):
         lines += screen.wrapped(text, width, 4, most) if text else []
-    return [head, *lines]
+    return lines
 
 
 def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:

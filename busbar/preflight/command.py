@@ -67,7 +67,6 @@ def add(command: argparse.ArgumentParser) -> None:
     more.add_argument("--python", default="python3", metavar="NAME", help="on the nodes, 3.6 or later (%(default)s)")
     text = "options of srun, such as -- --gpu-bind=none"
     command.add_argument("options", nargs="*", metavar="-- SRUN OPTION", help=text)
-    more.add_argument("-v", "--verbose", action="store_true", help="print each test and node")
     command.set_defaults(run=run)
 
 
@@ -103,7 +102,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         def progress(text: str) -> None:
             lines.append(text)
-            if arguments.verbose or len(lines) <= _PROGRESS:
+            if len(lines) <= _PROGRESS:
                 say(text)
 
         preflight = Preflight(job.nodes, leaves, site, runs, arguments.limit, program, progress)
@@ -116,9 +115,9 @@ def _run(arguments: argparse.Namespace) -> int:
             outcome = preflight.outcome()
         if preflight.simulated:
             say("simulated: no figure here is a measurement")
-        if len(lines) > _PROGRESS and not arguments.verbose:
-            say(f"{len(lines) - _PROGRESS} more lines on the tests: -v")
-        told(outcome, job.nodes, arguments.verbose)
+        if len(lines) > _PROGRESS:
+            say(f"{len(lines) - _PROGRESS} more lines on the tests: --record DIR")
+        told(outcome, job.nodes)
         if arguments.exclude_file is not None:
             _write(arguments.exclude_file, "".join(f"{node}\n" for node in outcome.exclude))
         if arguments.record is not None:
@@ -131,7 +130,7 @@ def say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def told(outcome: Outcome, nodes: Sequence[str], verbose: bool = False) -> None:
+def told(outcome: Outcome, nodes: Sequence[str]) -> None:
     """Print the table for people, and the lines for scripts."""
     rows = [(nodeset.brief([node], _ROOM), "EXCLUDE", why) for node, why in outcome.exclude.items()]
     rows += [(hosts, "unknown", why) for why, hosts in _alike(outcome.unknown)]
@@ -144,10 +143,8 @@ def told(outcome: Outcome, nodes: Sequence[str], verbose: bool = False) -> None:
     tail = [f"  {nodeset.brief(good, _ROOM)}  good  {len(good)} of {len(nodes)}"] if good else []
     if outcome.code == FINDINGS and not outcome.exclude:
         tail.append("  no node can be named: it is slow, or silent, whoever is measured with whom")
-    whole = [line for block in blocks for line in block] + tail
     # In a job's log no line is wrapped.
-    shown = screen.page((), blocks, tail, 1 << 20, "-v, or --record DIR", "line", height=_TABLE)
-    for line in whole if verbose else shown:
+    for line in screen.page((), blocks, tail, 1 << 20, "--exclude-file FILE, --record DIR", "line", height=_TABLE):
         say(line)
     for name, found in (("EXCLUDE", outcome.exclude), ("UNKNOWN", outcome.unknown)):
         if found:
