@@ -36,9 +36,8 @@ def test_fresh_converge_again_and_check(demo: Demo, converged: Path, play: Play)
     assert recap(fresh.out, "node02")["failed"] == 0
     # OFED's repository, registers at boot, limits, nccl.conf, and what loads nvidia_peermem where there is no DMA-BUF,
     # each by the task of its role: a run in check mode has written none of what it said it would.
-    repairs = re.findall(
-        r"a run would repair on (\S+): (.*)", " ".join(fresh.verdict.split()).replace("a run", "\na run")
-    )
+    said = " ".join(fresh.verdict.split()).partition(" checked: ")[0]
+    repairs = re.findall(r"a run would repair on (\S+): (.*)", said.replace("a run", "\na run"))
     roles = {
         noun
         for nodes, items in repairs
