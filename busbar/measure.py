@@ -252,20 +252,21 @@ class _Night:
         search = repair.command(localise_judge.SEARCH, (), self._paths)
         return [f"where it is: {search} --limit {shlex.quote(','.join(together))}"]
 
+    def _command(self, fix: str, hosts: Sequence[str], _groups: str) -> str:
+        return repair.command(fix, hosts, self._paths)
+
     def _report(self, results: Mapping[str, HostResult], searches: Sequence[str]) -> None:
         """Print the verdict on what was measured."""
         rows = screen.rows(finding_groups.fold(finding_groups.rows_of({h: of.findings for h, of in results.items()})))
         good = sum(not result.findings for result in results.values())
         word = {GOOD: "OK", FINDINGS: "NOT OK"}.get(_code(results), "INCOMPLETE")
         head = f"MEASURED {word}: {good:,} of {len(results):,} hosts ok"
-
-        def command(fix: str, hosts: Sequence[str], _groups: str) -> str:
-            return repair.command(fix, hosts, self._paths)
-
         more, verbose = f"-v, or {self._results}", self._arguments.verbose
-        rest = screen.each(searches, terminal.WIDTH, verbose)
+        # A command that fits is not cut.
+        short = verbose or sum(map(len, searches)) < 2 * terminal.WIDTH
+        rest = [*searches] if short else screen.each(searches, terminal.WIDTH, False)
         height = screen.HEIGHT - self._height
-        print(screen.render(head, "benchmark", rows, rest, command, terminal.WIDTH, more, verbose, height=height))
+        print(screen.render(head, "benchmark", rows, rest, self._command, terminal.WIDTH, more, verbose, height=height))
         sys.stdout.flush()
 
 
