@@ -63,12 +63,12 @@ LIMIT = bounded.MIB
 MADE = threading.Event()
 MAIN = f"""
 from {bundle.PACKAGE} import audit
-audit.main(json.loads(unpacked(%r)), %r)
+audit.main(json.loads(unpacked(%r)), %r, %r)
 """
 
 
 class ActionModule(ActionBase):
-    _VALID_ARGS = frozenset({"roles", "timeout"})
+    _VALID_ARGS = frozenset({"roles", "timeout", "first"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -77,8 +77,11 @@ class ActionModule(ActionBase):
             argument_spec={
                 "roles": {"type": "list", "elements": "str", "default": [*suite.AUDITED]},
                 "timeout": {"type": "float", "default": 60},
+                "first": {"type": "str", "default": "", "choices": ["", "query", "report"]},
             }
         )
+        if arguments["first"]:
+            return {**result, **self._first(arguments["first"], variables)}
         unknown = sorted(set(arguments["roles"]) - set(_ASKED))
         if unknown:
             result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be asked for")
@@ -93,10 +96,22 @@ class ActionModule(ActionBase):
 
     # -- the question ------------------------------------------------------------------------------------------------
 
-    def _ask(self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """``results``, one for each step; or ``msg``, why there are none."""
+    def _first(self, what: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a task of playbooks/check.yml."""
+        from ansible_collections.busbar.fabric.plugins.plugin_utils.check import hosts
+
+        try:
+            return hosts.report(variables) if what == "report" else hosts.query(self._ask, variables, self._templar)
+        except ParseError as error:
+            return {"failed": True, "msg": str(error)}
+
+    def _ask(
+        self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any], patience: float = 3600.0
+    ) -> dict[str, Any]:
+        """``results``, one for each step; or ``msg``, why there are none. patience: seconds for each call of a tool."""
         text = made_of(
-            steps, f"script {limit}", lambda: script(MAIN % (bundle.packed(json.dumps(sent(steps))), limit)).encode()
+            *(steps, f"script {limit} {patience}"),
+            lambda: script(MAIN % (bundle.packed(json.dumps(sent(steps))), limit, patience)).encode(),
         )
         MADE.set()
         try:
@@ -332,7 +347,7 @@ def _asked_of(role: suite.Role) -> _Asked:
 def _bundle() -> str:
     """Packing them takes a third of a second, which a run over a few hosts feels."""
     modules = [LOCK, *(role.module for role in suite.AUDITED.values())]
-    wanted = [f"{bundle.PACKAGE}.{name}" for name in ("audit", "rail_info")]
+    wanted = [f"{bundle.PACKAGE}.{name}" for name in ("audit", "rail_info", "platform_facts", "machine.profile_doubts")]
     wanted += [f"{bundle.LIBRARY}.{name}" for name in modules]
     return _kept_script(wanted, lambda: bundle.script(bundle.closure(wanted, bundle.source_of), ""))
 

@@ -17,12 +17,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, bus
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, LOADER, load
 
-# plugins/action/ in the collection, action_plugins/ in a checkout: the profiles lie beside either's parent.
-BUILT_IN = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
 BARS = Path("roles") / "nccl_benchmark" / "files" / "bars.yml"
-# One file a host and a thousand hosts: the parser in C takes a tenth of the time.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ActionModule(ControlAction):
@@ -63,27 +60,6 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     return {**wanted, "benchmark_runs": [run.to_dict() for run in runs]}
 
 
-def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
-    """The profile file of a platform and what it holds; the site's own folder comes first. Raises ParseError."""
-    known: set[str] = set()
-    for folder in folders:
-        site = folder == folders[0]
-        names = {path.stem for path in folder.glob("*.yml")} if folder.is_dir() else set()
-        # The suite's custom.yml is the template for a site's own, not a platform.
-        known |= names if site else names - {"custom"}
-        if name in names and (site or name != "custom"):
-            path = folder / f"{name}.yml"
-            try:
-                data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
-            # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
-            except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-                raise ParseError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from error
-            if not isinstance(data, dict):
-                raise ParseError(f"profile {path} is not a mapping")
-            return path, data
-    raise ParseError(intent.unknown_platform(name, sorted(known)))
-
-
 def bars_of(site: Path) -> list[tuple[busbw.Bar, ...]]:
     """Those of the site, then the suite's. site: directory of the inventory. Raises ParseError."""
     suite = next((folder.parent for folder in BUILT_IN if (folder.parent / BARS).is_file()), BUILT_IN[0].parent)
@@ -102,3 +78,6 @@ def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
             raise ParseError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
         found.append(busbw.parse_bars(data, str(path)))
     return found
+
+
+__all__ = ["BUILT_IN", "ActionModule", "bars_of", "load", "load_bars", "of_host"]

@@ -202,6 +202,7 @@ def _of(module: str, name: str = "add") -> Fill:
 
 # Command -> its purpose, an example, and what adds its arguments.
 COMMANDS: dict[str, tuple[str, str, Fill]] = {
+    "check": ("Check this machine, or others, without an inventory", "check", _of("check")),
     "lint": ("Check an nccl.conf or job script for harmful settings", "lint /etc/nccl.conf train.sbatch", _lint),
     "diagnose": ("Explain a failed or slow job from its NCCL_DEBUG output", "diagnose nccl.log", _diagnose),
     "drift": (

@@ -13,6 +13,7 @@ from ansible.inventory.manager import split_host_pattern
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
 GROUP = "gpu_nodes"
+FIRST = " For a first verdict without an inventory: busbar check, or busbar check -i 'host1,host2,'"
 
 
 def target_nodes(
@@ -29,9 +30,9 @@ def target_nodes(
         raise AnsibleFilterError(f"inventory {', '.join(missing)} does not exist; pass an existing one with -i")
     nodes = groups.get(GROUP)
     if nodes is None:
-        raise AnsibleFilterError(f"the inventory ({where}) has no group {GROUP}; put the GPU nodes into it")
+        raise AnsibleFilterError(f"the inventory ({where}) has no group {GROUP}; put the GPU nodes into it.{FIRST}")
     if not nodes:
-        raise AnsibleFilterError(f"the group {GROUP} of the inventory ({where}) is empty")
+        raise AnsibleFilterError(f"the group {GROUP} of the inventory ({where}) is empty.{FIRST}")
     if limit is not None and not _patterns(limit):
         raise AnsibleFilterError(
             f"--limit {limit!r} is empty, and Ansible takes an empty limit for all hosts; name hosts, or leave it out"

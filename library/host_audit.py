@@ -29,6 +29,12 @@ options:
       are asked all at once, so that the whole takes not much more than twice this.
     type: float
     default: 60
+  first:
+    description: For C(busbar check), which needs no inventory. V(query) audits the host by what it is recognised as,
+      V(report) prints the verdict on all hosts of the play.
+    type: str
+    choices: ["", query, report]
+    default: ""
   script:
     description: For the action plugin's own use.
     type: str

@@ -36,6 +36,10 @@ options:
     description: Whether the counters of this question are kept.
     type: bool
     default: true
+  since_boot:
+    description: Where no earlier counters are kept, judge what was counted since the boot.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
@@ -123,6 +127,7 @@ withheld:
   returned: success
 """
 
+from dataclasses import replace
 from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
@@ -137,6 +142,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     judge_ports,
     node,
     page_size,
+    record,
     told,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
@@ -146,6 +152,7 @@ SPEC = {
     "tool_timeout": {"type": "float", "default": 20},
     "states_only": {"type": "bool", "default": False},
     "record": {"type": "bool", "default": True},
+    "since_boot": {"type": "bool", "default": False},
     **module.PROFILE,
     **module.ROOTS,
 }
@@ -160,7 +167,9 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     if given["power_limit"] < 0:
         raise ParseError("power_limit is %d, expected watts, or 0 for the GPUs' default" % given["power_limit"])
     machine = topology.read(host, ask_nvidia_smi=False)
-    have = node.read(host, machine, asked, timeout, given["states_only"])
+    have = node.read(host, machine, asked, timeout, given["states_only"], since_boot=given["since_boot"])
+    if given["since_boot"] and have.before is None and have.uptime:
+        have = replace(have, before=record.since_boot(judge.counters(have), have.uptime))
     wanted = judge.Wanted(asked, given["power_limit"] or None)
     version = machine.driver.version if machine.driver else None
     system = Plan((*page_size.judge(host, asked.page_size), *driver_library.judge(host, version)))

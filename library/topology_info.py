@@ -50,6 +50,10 @@ options:
     description: Seconds granted to each tool.
     type: float
     default: 20
+  recognition:
+    description: Return what tells the platform, for RV(recognition). Without O(draft), nvidia-smi is not run.
+    type: bool
+    default: false
   draft:
     description: Also return a profile that this host meets, for a person to review.
     type: bool
@@ -93,6 +97,10 @@ facts:
   description: Name of the host, machine ID, kernel, driver and model of the GPUs; null for what could not be read.
   type: dict
   returned: when O(compare) and O(profile) are set
+recognition:
+  description: GPUs, NICs, NVSwitches, chassis, container runtimes, and settings of the rails, for a first verdict.
+  type: dict
+  returned: when O(recognition=true)
 draft:
   description: A profile that this host meets.
   type: dict
@@ -206,6 +214,7 @@ SPEC = {
     "guids": {"type": "bool", "default": False},
     "compare": {"type": "bool", "default": False},
     "tool_timeout": {"type": "float", "default": 20},
+    "recognition": {"type": "bool", "default": False},
     "draft": {"type": "bool", "default": False},
     "known_profiles": {"type": "dict", "default": {}},
     **ROOTS,
@@ -220,9 +229,13 @@ def main() -> None:
         host.require_roots()
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
-    machine = topology.read(host)
+    machine = topology.read(host, ask_nvidia_smi=given["draft"] or not given["recognition"])
     plan = Plan()
     more: Dict[str, Any] = {}
+    if given["recognition"]:
+        from ansible_collections.busbar.fabric.plugins.module_utils import platform_facts
+
+        more["recognition"] = platform_facts.read(host, machine)
     if given["profile"] is not None:
         try:
             want = profile.asked(given)
@@ -254,7 +267,7 @@ def main() -> None:
             more["facts"] = rail_info.facts(host, machine)
     result = dict(plan.result(), notes=cloud.notes(machine), **more)
     if given["draft"]:
-        # Asked of one node at a time, and never by the audit, which is not sent it.
+        # Wanted of one node at a time, and never by the audit, which is not sent it.
         from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
 
         second = [smi_cross_check(host, machine)] if machine.gpus else []

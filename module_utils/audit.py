@@ -29,7 +29,7 @@ from .machine import netdev, netdev_address, pci, rdma, topology
 from .nccl import perf_depends
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
-_BULK = ("diff", "topology", "build", "variables", "share", "draft", "doubts", "backup_files")
+_BULK = ("diff", "topology", "build", "variables", "share", "backup_files")
 
 
 class Answer(SystemExit):
@@ -94,24 +94,26 @@ _TYPES: Mapping[str, Callable[[Any], Any]] = {"str": str, "path": str, "int": in
 _ARGUMENTS: Dict[str, Any] = {}
 
 
-def main(steps: Sequence[Mapping[str, object]], limit: float) -> NoReturn:
+def main(steps: Sequence[Mapping[str, object]], limit: float, patience: float = math.inf) -> NoReturn:
     """Prints a JSON list: the result of each step, in their order. Never waits for a child that does not end.
 
-    steps: ``module`` and ``arguments`` of each.   limit: seconds for each.
+    steps: ``module`` and ``arguments`` of each.   limit: seconds for each.   patience: seconds for each call of a tool.
     """
-    results = run(steps, limit)
+    results = run(steps, limit, patience=patience)
     sys.stdout.write(json.dumps(results, separators=(",", ":")) + "\n")
     sys.stdout.flush()
     # A thread or child in uninterruptible sleep would hold an orderly end up.
     os._exit(0)
 
 
-def run(steps: Sequence[Mapping[str, object]], limit: float, total: float = math.inf) -> List[Dict[str, Any]]:
-    """total: seconds for all of them together."""
+def run(
+    steps: Sequence[Mapping[str, object]], limit: float, total: float = math.inf, patience: float = math.inf
+) -> List[Dict[str, Any]]:
+    """total: seconds for all of them together.   patience: as in main."""
     end = time.monotonic() + total
 
     def child(some: Sequence[Mapping[str, object]]) -> Child:
-        return Child(lambda stream: _work(some, stream), len(some), limit, end)
+        return Child(lambda stream: _work(some, stream, patience), len(some), limit, end)
 
     results: List[Dict[str, Any]] = []
     while len(results) < len(steps):
@@ -190,8 +192,8 @@ class Child:
         return (text.splitlines() or ["it said nothing"])[-1]
 
 
-def _work(steps: Sequence[Mapping[str, object]], stream: int) -> None:
-    stand_in()
+def _work(steps: Sequence[Mapping[str, object]], stream: int, patience: float) -> None:
+    stand_in(patience)
     for step in steps:
         result = _step(step)
         tell(stream, {name: value for name, value in result.items() if name not in _BULK})
@@ -204,7 +206,7 @@ def tell(stream: int, result: Mapping[str, object]) -> None:
         data = data[os.write(stream, data) :]
 
 
-def stand_in() -> None:
+def stand_in(patience: float = math.inf) -> None:
     """From here on modules get CheckMode for their AnsibleModule, and share what they read."""
     basic = types.ModuleType("ansible.module_utils.basic")
     basic.AnsibleModule = CheckMode  # type: ignore[attr-defined]
@@ -213,7 +215,7 @@ def stand_in() -> None:
     sys.modules["ansible.module_utils.basic"] = basic
     for reader in (pci, rdma, netdev, netdev_address, topology, perf_depends):
         reader.read = _once(reader.read)  # type: ignore[attr-defined]
-    Host.run = _patient(Host.run)  # type: ignore[method-assign]
+    Host.run = _patient(Host.run, patience)  # type: ignore[method-assign]
 
 
 def _step(step: Mapping[str, object]) -> Dict[str, Any]:
@@ -239,16 +241,16 @@ def _once(read: Callable[..., Any]) -> Callable[..., Any]:
     return cached
 
 
-def _patient(ask: Callable[..., Output]) -> Callable[..., Output]:
+def _patient(ask: Callable[..., Output], patience: float = math.inf) -> Callable[..., Output]:
     """A tool that hangs is waited for once: it would hang for every device and every module."""
     hung: Dict[str, float] = {}
 
     def run(host: Host, argv: Sequence[str], timeout: Optional[float] = None) -> Output:
-        limit = host.timeout if timeout is None else timeout
+        limit = min(host.timeout if timeout is None else timeout, patience)
         if limit <= hung.get(argv[0], 0):
             raise ToolHung(" ".join(argv), "was not asked: %s gave no answer within %g s" % (argv[0], hung[argv[0]]))
         try:
-            return ask(host, argv, timeout)
+            return ask(host, argv, limit)
         except ToolHung:
             hung[argv[0]] = limit
             raise

@@ -235,6 +235,31 @@ def read(host: Host, runtimes: Sequence[str]) -> Have:
     return Have(missing=tuple(missing), elsewhere=elsewhere, problems=problems, **found)
 
 
+def configured(host: Host) -> Dict[str, bool]:
+    """Return the installed runtimes, and whether somebody has set limits of containers there: right or wrong."""
+    installed = [name for name in ("docker", "containerd") if host.has(_PROGRAMS[name])]
+    have = read(host, installed)
+    words = {"docker": (*_KEYS, *_FLAGS[:2]), "containerd": ("LimitMEMLOCK",)}
+    texts = {"docker": [have.daemon_json or "", *have.docker.values()], "containerd": [*have.containerd.values()]}
+    found = {name: any(word in text for text in texts[name] for word in words[name]) for name in installed}
+    # What cannot be read, or understood, is judged, too.
+    found.update(dict.fromkeys(have.problems, True))
+    try:
+        parse_json(have.daemon_json or "")
+    except ParseError:
+        found["docker"] = True
+    return found
+
+
+def resources(host: Host) -> Optional[List[str]]:
+    """Return the RDMA resources that a running kubelet has been offered; None where its checkpoint cannot be read."""
+    try:
+        registered = _read_registered(host) if _started(host, _PROGRAMS["kubelet"]) else None
+    except ReadError:
+        return None
+    return [name for name in registered or () if name.startswith("rdma/")]
+
+
 def _read_docker(host: Host) -> Dict[str, Any]:
     text = host.read_system(DAEMON_JSON)
     found: Dict[str, Any] = {"daemon_json": text, "mode": host.mode_system(DAEMON_JSON)}

@@ -465,7 +465,9 @@ def _persisted(have: Have, mode: str) -> Plan:
     brought = _bring(have, files)
     source = (files or others)[0]
     said = brought.wrong or "loaded at boot by %s" % source
-    found = judged(brought.state, said, source, severity=brought.severity)
+    if brought.wrong and others:
+        said = "loaded at boot by %s, and not again after openibd or an update of the initramfs" % others[0]
+    found = judged(brought.state, said, source, severity="minor" if brought.wrong and others else brought.severity)
     main = merge(found, Plan(changes=brought.changes, notes=brought.notes))
     if "debian" in have.ids:
         return main

@@ -389,6 +389,8 @@ def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tu
     overridden = not good and (not files.wrong or files.severity is not None)
     have = files.wrong or "as wanted"
     fix = RUN
+    if not good and before is None:
+        have = "no file gives these limits: %s" % have
     if overridden:
         have = "a file after %s says otherwise (%s)" % (path, ", ".join(later) or "look at the others there")
         fix = "correct its limits in %s" % (" and ".join(later) or "the file that is not Busbar's")

@@ -17,11 +17,12 @@ from ipaddress import ip_address, ip_interface
 from re import Pattern
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
+from ansible_collections.busbar.fabric.plugins.module_utils import gate, multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import ASPECTS, DISRUPTIONS, SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 
 # Characters of a whole answer. That of a node with eight rails and every fault of the lab has less than a tenth.
 LIMIT = 4 << 20
@@ -662,6 +663,29 @@ def a_sweep(value: Any) -> None:
 
 # Of a host, beside its rails: what is compared between hosts, by name.
 facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
+_eight = many(whole(0, 7), 8)
+_short, _register = text(200, line=True), whole(-1, 1 << 17)
+_SETTINGS: dict[str, Check] = {
+    **dict.fromkeys(("trust", "owner", "psid", "firmware"), _short),
+    **dict.fromkeys(("pfc", "ecn", "cnp", "partitions"), many(whole(0, 0xFFFF), 64)),
+    **dict.fromkeys(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),
+    "dscp2prio": table(whole(0, 7), text(2, re.compile("[0-9]+")), 64),
+    "routed": flag,
+}
+_OF_NIC = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
+# Of platform_facts.py. Its draft goes back to the same host, after the profile's own parser.
+_RECOGNITION: dict[str, Check] = {
+    **dict.fromkeys(("bus", "root", "guest", "fabric"), flag),
+    **dict.fromkeys(("architecture", "machine", "cloud", "product"), _short),
+    "gpus": many(record(pci=text(20, _PCI), model=_short, device=whole(0, 0xFFFF)), 64),
+    "nics": many(record((), False, pci=text(20, _PCI), **_OF_NIC), 512),
+    "nvswitches": whole(0, 64),
+    "foreign": many(one_of("AMD GPU", "EFA"), 512),
+    "draft": maybe(anything),
+    "rails": many(record([*_SETTINGS], False, **_SETTINGS), 512),
+    "runtimes": table(flag, one_of("docker", "containerd"), 2),
+    "resources": maybe(many(_short, 100)),
+}
 
 # -- what each module may return ---------------------------------------------------------------------------------------
 
@@ -765,7 +789,14 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "rail_info": {"info": info, "busy": lines},
     "rma_info": {"hardware": hardware},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
-    "topology_info": {"topology": anything, "draft": anything, "doubts": lines, "fabric": on_fabric, "rail_info": info},
+    "topology_info": {
+        "topology": anything,
+        "draft": anything,
+        "doubts": lines,
+        "fabric": on_fabric,
+        "rail_info": info,
+        "recognition": record((), False, **_RECOGNITION),
+    },
 }
 # What a module says at first that goes on in the background.
 _STARTED: dict[str, Check] = {
@@ -775,7 +806,10 @@ _STARTED: dict[str, Check] = {
     "finished": one_or_flag,
 }
 # What the audit leaves on the node, and what is there only for a draft or a failure, may be missing.
-_OPTIONAL = ("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex")
+_OPTIONAL = (
+    *("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
+    "recognition",
+)
 _NEEDED = ("findings", "passed")
 
 

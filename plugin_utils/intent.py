@@ -172,7 +172,7 @@ def read(variables: Mapping[str, Any]) -> dict[str, Any]:
         given = variables.get(name)
         if given is None:
             if value.required:
-                errors.append(f"{name} is not set")
+                errors.append(f"{name} is not set (busbar check recognises it)")
             result[name] = value.default
             continue
         errors.extend(_errors(name, given, value))

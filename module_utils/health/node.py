@@ -16,6 +16,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Typ
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
 from ..machine import pci
+from ..machine.pci import read_value
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
@@ -42,6 +43,7 @@ class Have:
     fabric_manager, imex: None where nobody asks for it.   boot_id: "" where it could not be read: nothing is compared.
     driver_loaded: as in Record.   now: seconds of the epoch.   kept: the record; None: none yet.
     before: what counters are held to.   unkept: why the record could not be read.
+    uptime: seconds since boot; None where it is not asked for.
     """
 
     now: float
@@ -60,6 +62,7 @@ class Have:
     imex: Optional[imex.Have] = None
     kept: Optional[record.Kept] = None
     before: Optional[record.Record] = None
+    uptime: Optional[float] = None
     unkept: Optional[Problem] = None
     problems: Tuple[Problem, ...] = ()
 
@@ -72,18 +75,20 @@ def read(
     states_only: bool = False,
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
+    since_boot: bool = False,
 ) -> Have:
     """timeout: seconds for each call of nvidia-smi; None for the host's own.   clock: seconds of the epoch.
 
-    pause: waits between two looks at what slows a GPU.   states_only: as the module's option.
+    pause: waits between two looks at what slows a GPU.   states_only, since_boot: as the module's options.
     """
     problems: List[Problem] = []
     now = clock()
     boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, problems) or ""
     kept, unkept = _kept(host)
     before = record.baseline(kept, now, boot_id) if boot_id else None
+    uptime = read_value(host, kernel_log.UPTIME, _seconds, problems) if since_boot else None
     # A line of the kernel counts from the last record on, and for a day at least.
-    window = max(limits.WINDOW, now - before.at if before else 0.0)
+    window = max(limits.WINDOW, now - before.at if before else uptime or 0.0)
     before = None if states_only else before
     log = kernel_log.read(host, WORDS, match_line, now - window, now)
     gpus: Optional[Dict[str, smi.Gpu]] = None
@@ -115,9 +120,18 @@ def read(
         imex=_imex(host, topology, profile, not states_only),
         kept=kept,
         before=before,
+        uptime=uptime,
         unkept=unkept,
         problems=tuple(problems + unread),
     )
+
+
+def _seconds(text: str) -> float:
+    """Return the first number of /proc/uptime. Raises ParseError."""
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError) as error:
+        raise ParseError("%r is not an uptime" % text[:40]) from error
 
 
 def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bool:

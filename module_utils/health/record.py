@@ -21,7 +21,7 @@ from ..change import apply
 from ..core.finding import printable
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange
-from .limits import HISTORY
+from .limits import DAY, HISTORY
 
 FORMAT = 1
 FOLDERS = ("/var/lib/busbar", "/var/lib/busbar/health")
@@ -32,6 +32,8 @@ KEPT = 12 * 3600.0
 SHORTEST = 60.0
 _BYTES, _DEVICES, _COUNTERS, _TEXT, _EVENTS = 4 << 20, 512, 2048, 200, 64
 _LARGEST = 1 << 64
+# What a port counts when its link comes up for the first time.
+_AT_BOOT = {"link_downed": 1, "link_down_events_phy": 1, "carrier_changes": 2}
 Counters = Mapping[str, Mapping[str, int]]
 
 
@@ -188,6 +190,33 @@ def history(kept: Optional[Kept], new: Sequence[Event], now: float) -> Tuple[Eve
 def grown(before: Mapping[str, int], now: Mapping[str, int]) -> Dict[str, int]:
     """By how much each counter has grown that both have. One that is smaller was reset: what it shows came since."""
     return {name: n - before[name] if n >= before[name] else n for name, n in now.items() if name in before}
+
+
+def since_boot(now: Record, uptime: float) -> Record:
+    """Return what the counters were at boot, for a first look at a node: zero, and one link that went up late.
+
+    Memory errors are counted over the GPU's life, and the recoveries of an NVLink have a limit a day, not a rate.
+    uptime: seconds.
+    """
+    share = min(1.0, DAY / max(uptime, 1.0))
+
+    def of_gpu(name: str, n: int) -> int:
+        if name.startswith("link "):
+            return 0 if name.endswith(("failed recoveries", "replays")) else n - int(n * share)
+        return 0 if name.startswith("slowed ") or name == "replays" else n
+
+    ports = {}
+    for key, port in now.ports.items():
+        values = {name: min(n, _AT_BOOT.get(name, 0)) for name, n in port["values"].items()}
+        ports[key] = {**port, "at": now.at - uptime, "values": values}
+    return replace(
+        now,
+        at=now.at - uptime,
+        gpus={uuid: {name: of_gpu(name, n) for name, n in counts.items()} for uuid, counts in now.gpus.items()},
+        pci={pci: dict.fromkeys(counts, 0) for pci, counts in now.pci.items()},
+        ports=ports,
+        history=(),
+    )
 
 
 def read(host: Host) -> Optional[Kept]:

@@ -329,13 +329,13 @@ def _folder(port: Port) -> str:
     return "%s/%s/ecn" % (netdev.INTERFACES, port.netdev)
 
 
-def _enable(port: Port, side: str, priority: int) -> str:
+def enable_path(port: Port, side: str, priority: int) -> str:
     """side: np for marking, rp for the reaction."""
     return "%s/roce_%s/enable/%d" % (_folder(port), side, priority)
 
 
 def _read_ecn(host: Host, state: State, want: Want) -> State:
-    paths = [_enable(state.port, side, priority) for side in ("np", "rp") for priority in want.chain.ecn]
+    paths = [enable_path(state.port, side, priority) for side in ("np", "rp") for priority in want.chain.ecn]
     return _read_folder(host, state, want, paths)
 
 
@@ -365,10 +365,10 @@ def _ecn(state: State, want: Want) -> Answer:
         (side, priority)
         for side in ("np", "rp")
         for priority in priorities
-        if not state.numbers.get(_enable(state.port, side, priority))
+        if not state.numbers.get(enable_path(state.port, side, priority))
     ]
     have = ", ".join("roce_%s off for %d" % pair for pair in off) or "on for %s" % _comma(priorities)
-    writes = tuple((_enable(state.port, side, priority), "1") for side, priority in off)
+    writes = tuple((enable_path(state.port, side, priority), "1") for side, priority in off)
     return Answer(not off, "marking and reaction on for %s" % _comma(priorities), have, writes=writes)
 
 
@@ -381,16 +381,16 @@ CNP = Check(
 "Have notifications of congestion the class that is declared"
 
 
-def _cnp_paths(port: Port) -> Tuple[str, str]:
+def cnp_paths(port: Port) -> Tuple[str, str]:
     return "%s/roce_np/cnp_dscp" % _folder(port), "%s/roce_np/cnp_802p_prio" % _folder(port)
 
 
 def _read_cnp(host: Host, state: State, want: Want) -> State:
-    return _read_folder(host, state, want, _cnp_paths(state.port))
+    return _read_folder(host, state, want, cnp_paths(state.port))
 
 
 def _cnp(state: State, want: Want) -> Answer:
-    paths, wanted = _cnp_paths(state.port), (want.chain.cnp_dscp, want.chain.cnp_priority)
+    paths, wanted = cnp_paths(state.port), (want.chain.cnp_dscp, want.chain.cnp_priority)
     have = tuple(map(state.numbers.get, paths))
     writes = [(path, str(value)) for path, value, now in zip(paths, wanted, have) if value != now]
     words = "DSCP %s, priority %s"
@@ -407,13 +407,13 @@ TOS = Check(
 "Has traffic that is set up by rdma_cm the class of the chain"
 
 
-def _tos_path(port: Port) -> str:
+def tos_path(port: Port) -> str:
     return "%s/%s/ports/%d/default_roce_tos" % (CONFIGFS, port.rdma, port.rdma_port)
 
 
 def _read_tos(host: Host, state: State, want: Want) -> State:
     """rdma_cm shows a device in the directory of its name, which a run makes when it writes. To read it makes none."""
-    path = _tos_path(state.port)
+    path = tos_path(state.port)
     if not os.path.isdir(host.hardware(CONFIGFS)):
         problem = "%s is not there: rdma_cm is not loaded, or configfs not mounted" % CONFIGFS
         fix = "modprobe rdma_cm && mount -t configfs none /sys/kernel/config, as far as either is missing"
@@ -425,7 +425,7 @@ def _read_tos(host: Host, state: State, want: Want) -> State:
 
 
 def _tos(state: State, want: Want) -> Answer:
-    path, value = _tos_path(state.port), str(want.chain.tos)
+    path, value = tos_path(state.port), str(want.chain.tos)
     have = state.numbers.get(path)
     said = (
         "not shown: rdma_cm has no directory for the device; the kernel's default is 0" if have is None else str(have)
@@ -441,12 +441,12 @@ TRAFFIC_CLASS = Check(
 "Where asked for: is the traffic class, or none, forced upon every queue pair of the device"
 
 
-def _class_path(port: Port) -> str:
+def class_path(port: Port) -> str:
     return "%s/%s/tc/%d/traffic_class" % (rdma.DEVICES, port.rdma, port.rdma_port)
 
 
 def _read_traffic_class(host: Host, state: State, want: Want) -> State:
-    path = _class_path(state.port)
+    path = class_path(state.port)
     with _or_unread(path):
         try:
             text = host.read(path)
@@ -473,7 +473,7 @@ def parse_traffic_class(text: str) -> int:
 
 
 def _traffic_class(state: State, want: Want) -> Answer:
-    path, wanted = _class_path(state.port), want.chain.traffic_class
+    path, wanted = class_path(state.port), want.chain.traffic_class
     values = (-1 if wanted is None else wanted, state.numbers.get(path, -1))
     words = ["none forced" if value < 0 else str(value) for value in values]
     return Answer(values[0] == values[1], words[0], words[1], writes=((path, str(values[0])),))
@@ -496,14 +496,14 @@ NOUNS: Mapping[str, Noun] = {
         Noun(BUFFERS, lambda want: want.cable_length is not None or want.sizes_buffers, _buffers, ("buffer", "pfc")),
         Noun(ECN, lambda want: bool(want.chain.ecn), _ecn, (), _read_ecn, _folder),
         Noun(CNP, lambda want: want.chain.cnp_dscp is not None, _cnp, (), _read_cnp, _folder),
-        Noun(TOS, lambda want: want.chain.tos is not None, _tos, (), _read_tos, _tos_path),
+        Noun(TOS, lambda want: want.chain.tos is not None, _tos, (), _read_tos, tos_path),
         Noun(
             TRAFFIC_CLASS,
             lambda want: want.chain.traffic_class is not None,
             _traffic_class,
             (),
             _read_traffic_class,
-            _class_path,
+            class_path,
         ),
     )
 }

@@ -40,8 +40,13 @@ class Comparisons:
     notes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
-def compare(members: Sequence[Member], groups: Mapping[str, Sequence[str]] | None = None) -> Comparisons:
-    """Compare all hosts. groups: of the inventory; a difference along whole groups of it is intended."""
+def compare(
+    members: Sequence[Member],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    table: Sequence[Comparison] = TABLE,
+) -> Comparisons:
+    """Compare all hosts by the rows of the table. groups: of the inventory; a difference along whole groups of it is
+    intended."""
     found = Comparisons()
     kinds: dict[tuple[str, str | None], list[Member]] = defaultdict(list)
     for member in members:
@@ -51,7 +56,7 @@ def compare(members: Sequence[Member], groups: Mapping[str, Sequence[str]] | Non
         else:
             kinds[member.kind, member.info.product].append(member)
     known = {member.host: member for of_kind in kinds.values() for member in of_kind}
-    for row in TABLE:
+    for row in table:
         if row.rule == "unique":
             _unique(row, _values(row, known.values()), found)
             continue

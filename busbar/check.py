@@ -1,0 +1,108 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar check``: a first verdict, without an inventory. Reads only: nothing is written on the machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.module_utils import audit
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.check import infer, judge, render
+from ansible_collections.busbar.fabric.plugins.plugin_utils.check.question import Values
+
+from . import ansible_process, command_line, draft, private
+
+# Seconds for the machine as a whole, where reads hang, and for each call of a tool.
+_TOTAL, _TOOL = 30.0, 3.0
+# No script of an inventory directory is executed for a first look.
+_ANSIBLE = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_INVENTORY_ENABLED": "host_list,auto,yaml,ini"}
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    option = command.add_argument
+    text = "hosts to check over ssh: 'host1,host2,' or an inventory; without it, this machine"
+    option("-i", "--inventory", action="append", metavar="HOSTS", help=text)
+    option("--limit", metavar="PATTERN", help="with -i: only these hosts")
+    option("--platform", metavar="NAME", help="shipped profile to hold the machine to, instead of the recognised one")
+    text = "directory of a captured or simulated machine: hw/ and sys/ below it, or /sys, /proc and /etc"
+    option("--root", type=Path, metavar="DIR", help=text)
+    text = "new directory for a draft of an inventory, to be reviewed; nothing is overwritten"
+    option("--write", type=Path, metavar="DIR", help=text)
+    option("--json", type=Path, metavar="FILE", help="also write the verdict as JSON")
+    option("-v", "--verbose", action="store_true", help="print every finding and every open decision")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Return the exit code."""
+    sys.dont_write_bytecode = True
+    # The caller may have closed it.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    started = time.monotonic()
+    try:
+        if arguments.inventory:
+            data = _over_ssh(arguments)
+        elif arguments.limit is not None:
+            raise ParseError("--limit needs -i")
+        else:
+            data = render.report([_local(arguments)], time.monotonic() - started, arguments.verbose, terminal.WIDTH)
+        print(data.pop("text"))
+        if arguments.write:
+            print(draft.write(arguments.write, data["hosts"], arguments.inventory))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    except (ParseError, OSError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        return command_line.complain("check", text)
+    return int(data["code"])
+
+
+def _over_ssh(arguments: argparse.Namespace) -> Values:
+    """Return what the playbook reports. Raises ParseError where it reports nothing."""
+    if arguments.root:
+        raise ParseError("--root is a directory of this machine: leave out -i")
+    for word in arguments.inventory:
+        if "," not in word and not Path(word).exists():
+            raise ParseError(f"-i {word}: there is no such file; for a host of that name write -i '{word},'")
+    with private.directory() as folder:
+        file = folder / "report.json"
+        variables = {"check_report_path": str(file), "check_verbose": arguments.verbose}
+        variables |= {"check_started": time.time(), "check_draft": bool(arguments.write)}
+        done = ansible_process.run(
+            private_data_dir=str(folder),
+            inventory=[word if "," in word else str(Path(word).resolve()) for word in arguments.inventory],
+            playbook="busbar.fabric.check",
+            limit=arguments.limit,
+            extravars=variables | ({"busbar_platform": arguments.platform} if arguments.platform else {}),
+            envvars=_ANSIBLE | {"ANSIBLE_FORKS": os.environ.get("ANSIBLE_FORKS", "25"), "COLUMNS": f"{terminal.WIDTH}"},
+        )
+        if file.exists():
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        lines = [line for line in done.stdout.read().splitlines() if line.strip()]
+    errors = [line for line in lines if "ERROR" in line or "WARNING" in line] or lines[-3:]
+    raise ParseError("no host was checked: " + (" ".join(errors)[:600] or "ansible-playbook printed nothing"))
+
+
+def _local(arguments: argparse.Namespace) -> judge.Verdict:
+    """Return the verdict on this machine, or on the one below --root. Raises ParseError."""
+    top = arguments.root.resolve() if arguments.root else Path("/")
+    if not top.is_dir():
+        raise ParseError(f"--root: {arguments.root} is not a directory")
+    parts = ("hw", "sys") if arguments.root and (top / "hw").is_dir() else ("", "")
+    roots = {"hardware_root": str(top / parts[0]), "system_root": str(top / parts[1])}
+    given: Values = {f"busbar_{key}": value for key, value in roots.items()}
+    given |= {"busbar_platform": arguments.platform} if arguments.platform else {}
+
+    def call_modules(steps: list[Values]) -> list[Values]:
+        return audit.run(steps, _TOTAL, _TOTAL, _TOOL)
+
+    data = infer.query(call_modules, given, Path("profiles"), bool(arguments.write))
+    return judge.judge(top.name or socket.gethostname(), **data)

@@ -1,0 +1,47 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Find and read the platform profiles: those of the site, beside its inventory, and those that are shipped."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
+
+# plugins/plugin_utils/ in the collection, plugin_utils/ in a checkout: the profiles lie beside either's parent.
+BUILT_IN = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
+# One file a host and a thousand hosts: the parser in C takes a tenth of the time.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
+    """The profile file of a platform and what it holds; the site's own folder comes first. Raises ParseError."""
+    known: set[str] = set()
+    for folder in folders:
+        site = folder == folders[0]
+        names = {path.stem for path in folder.glob("*.yml")} if folder.is_dir() else set()
+        # The suite's custom.yml is the template for a site's own, not a platform.
+        known |= names if site else names - {"custom"}
+        if name in names and (site or name != "custom"):
+            path = folder / f"{name}.yml"
+            try:
+                data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+            # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
+            except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+                raise ParseError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from error
+            if not isinstance(data, dict):
+                raise ParseError(f"profile {path} is not a mapping")
+            return path, data
+    raise ParseError(intent.unknown_platform(name, sorted(known)))
+
+
+@functools.cache
+def shipped() -> dict[str, dict[str, Any]]:
+    """Return the shipped profiles by name."""
+    folder = next(folder for folder in BUILT_IN if folder.is_dir())
+    paths = [path for path in sorted(folder.glob("*.yml")) if path.stem != "custom"]
+    return {path.stem: yaml.load(path.read_text(encoding="utf-8"), LOADER) for path in paths}
