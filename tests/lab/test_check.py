@@ -1,0 +1,117 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A first verdict on simulated nodes that no inventory describes, by the command itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busbar.lab import store, tree
+
+PLATFORMS = {
+    "node01": "hgx-h100",
+    "node02": "hgx-h200",
+    "node03": "hgx-b200",
+    "tray01": "gb200-nvl72",
+    "vm01": "h200-vm",
+    "azure01": "azure-nd-h100-v5",
+    "oci01": "oci-bm-gpu-h100-8",
+}
+# Nothing gives these out of the box, and RDMA needs them.
+FRESH = {"host_limits.login", "host_limits.service"}
+
+
+@pytest.fixture(scope="module")
+def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("lab")
+    store.create(directory, {node: store.PLATFORMS[platform] for node, platform in PLATFORMS.items()})
+    return directory
+
+
+def check(lab: Path, node: str, *options: str) -> tuple[int, dict[str, Any], list[str]]:
+    """Return the exit code, what the JSON has of the node, and the screen."""
+    file = lab.with_name("check.json")
+    argv = [sys.executable, "-B", "-m", "busbar", "check", "--root", str(lab / node), "--json", str(file), *options]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, json.loads(file.read_text())["hosts"][node], done.stdout.splitlines()
+
+
+def files(top: Path) -> dict[str, tuple[int, int, bytes]]:
+    found = {}
+    for path in top.rglob("*"):
+        if "busbar-lab" in path.parts:
+            continue  # what the stand-ins remember
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        found[str(path)] = (path.lstat().st_mode, path.lstat().st_mtime_ns, content)
+    return found
+
+
+@pytest.mark.parametrize("node", PLATFORMS)
+def test_a_healthy_node_is_recognised_has_no_fault_and_is_not_written_to(lab: Path, node: str) -> None:
+    before = files(lab / node)
+    code, said, lines = check(lab, node)
+    assert files(lab / node) == before
+    assert said["recognised"]["platform"] == ("" if node == "vm01" else PLATFORMS[node])
+    # A guest with any GPUs may have a part of a machine.
+    assert bool(said["recognised"]["undecided"]) == (node == "vm01")
+    assert {one["check"] for one in said["findings"] if one["severity"] != "minor"} == FRESH
+    assert {one["state"] for one in said["findings"]} == {"drift"}
+    assert (code, said["need_root"]) == (2, 0)
+    assert len(lines) <= 24
+
+
+def test_the_next_command_of_a_draft_works(lab: Path) -> None:
+    new = lab.with_name("draft")
+    assert check(lab, "vm01", "--write", str(new))[2][-1].endswith(f"busbar check -i {new}")
+    file = lab.with_name("again.json")
+    argv = [sys.executable, "-m", "busbar", "check", "-i", str(new), "--json", str(file)]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 2
+    said = json.loads(file.read_text())["hosts"]["vm01"]
+    assert (said["recognised"]["undecided"], {one["check"] for one in said["findings"]}) == ("", FRESH)
+
+
+FAULTS = {
+    "rail-missing": ("node02", "platform.rail_device", "platform"),
+    "gpu-lost": ("node01", "platform.gpu_driver", "fact"),
+    "firmware-old": ("node02", "platform.rail_firmware", "siblings"),
+    "partition-limited": ("node01", "platform.rail_partition", "siblings"),
+    "docker-memlock": ("node01", "host_limits.docker", "fact"),
+    "cable-symbols": ("node01", "node_health.port_symbol_errors", "fact"),
+    "smi-hang": ("node01", "platform.gpu_tool", "fact"),
+}
+
+
+@pytest.mark.parametrize(("name", "node", "wanted", "basis"), [(name, *of) for name, of in FAULTS.items()])
+def test_a_fault_is_found_at_the_first_run_and_says_by_what(
+    lab: Path, name: str, node: str, wanted: str, basis: str
+) -> None:
+    store.break_(lab, node, name)
+    # No record of an earlier run: the counters are all that there is.
+    (lab / node / "sys/var/lib/busbar/health/last.json").unlink(missing_ok=True)
+    started = time.monotonic()
+    code, said, _lines = check(lab, node)
+    assert code == 2
+    assert {one["basis"] for one in said["findings"] if one["check"] == wanted} == {basis}
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("lost", [(0,), (1, 6), (0, 1, 2, 3), (0, 2, 4, 6), (3, 4, 5, 6, 7), tuple(range(8))])
+def test_no_number_of_lost_nics_is_good(lab: Path, lost: tuple[int, ...]) -> None:
+    machine = store.healthy(lab, "node02")
+    for rail in lost:
+        machine.unplug(machine.rail(rail).address)
+    tree.write_hardware(machine, lab / "node02/hw")
+    code, said, _lines = check(lab, "node02")
+    tree.write_hardware(store.healthy(lab, "node02"), lab / "node02/hw")
+    assert said["recognised"]["platform"] == "hgx-h200"
+    rails = [one for one in said["findings"] if one["check"] == "platform.rail_device"]
+    assert rails or said["recognised"]["undecided"]
+    assert code == 2

@@ -1,0 +1,324 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a first verdict asks, what it makes of the results, and that it fits one screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible import constants
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from ansible_collections.busbar.fabric.plugins.action import host_audit
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
+from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
+from ansible_collections.busbar.fabric.plugins.plugin_utils.check import classes, hosts, infer, judge, question, render
+
+from busbar import draft
+from tests import documents
+
+FACTS: dict[str, Any] = {
+    "bus": True,
+    "root": True,
+    "gpus": [{"pci": f"0000:1{n}:00.0", "model": "NVIDIA H200", "device": 0x2335} for n in range(8)],
+    "nics": [{"pci": f"0000:2{n}:00.0", "path": "PIX", "link_layer": "Ethernet", "rate_gbps": 400.0} for n in range(8)],
+    "nvswitches": 4,
+    "foreign": [],
+    "architecture": "x86_64",
+    "fabric": False,
+    "guest": False,
+    "machine": "bare metal",
+    "cloud": "",
+    "product": "PowerEdge XE9680",
+    "draft": {"description": "x", "gpus": {"count": 8, "models": ["NVIDIA H200"]}, "rails": []},
+    "rails": [],
+    "runtimes": {},
+    "resources": [],
+}
+ROCE = {
+    "trust": "dscp",
+    "pfc": [3],
+    "ecn": [3],
+    "cnp": [48, 6],
+    "tos": 106,
+    "traffic_class": -1,
+    "mtu": 9000,
+    "psid": "MT_1",
+    "firmware": "28.43.2026",
+    "dscp2prio": {str(dscp): dscp >> 3 for dscp in range(64)},
+}
+SETTINGS = [
+    {},
+    {"busbar_mtu": 9000, "busbar_roce": {"dscp": 26, "priority": 3}, "multirail_policy": "nvidia"},
+    {"mofed_version": "25.10-1.7.1.0", "busbar_nccl_version": "2.28.9", "host_limits_container_runtimes": ["docker"]},
+]
+
+
+def finding(check: str, subject: str, state: str = "drift", **more: Any) -> dict[str, Any]:
+    given = {"severity": "major", "want": "x", "have": "y", "source": "z", "why": "w", "fix": "f"}
+    return Finding(check=check, subject=subject, state=state, **{**given, **more}).to_dict()
+
+
+def verdict(
+    findings: Sequence[dict[str, Any]], passed: Sequence[str] = ("iommu.args[live]@x",), host: str = "h", **facts: Any
+) -> judge.Verdict:
+    assumed = infer.assume({"recognition": {**FACTS, **facts}}, {})
+    return judge.judge(host, asdict(assumed), ["platform"], [{"findings": [*findings], "passed": [*passed]}])
+
+
+def test_every_check_has_one_class_and_every_entry_a_check() -> None:
+    assert {check for check in DECLARED if not classes.entry_of(check)} == set()
+    used = {classes.entry_of(check) for check in DECLARED}
+    # The ids of a verdict's own findings are made of a role's name.
+    assert set(classes.TABLE) - used <= {"run", "kubernetes", "nccl_benchmark", "drain", "nccl_log"}
+    entries = [entry for entries in classes._CLASSES.values() for entry in entries.split()]
+    assert len(entries) == len(set(entries))
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_audit_makes_the_same_calls_of_the_same_values(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    site = {"busbar_platform": "hgx-h200", "busbar_fabric": "ethernet", **settings}
+    variables = {**site, "inventory_hostname": "node01"}
+    names = [role.name for role in question.ROLES]
+    asked = host_audit.question_of(names, variables, Templar(loader=DataLoader(), variables=variables)).steps[1:]
+    mine = question.steps(site, profile_files.shipped()["hgx-h200"], "hgx-h200")
+    for step in mine:
+        step["arguments"] = {k: v for k, v in step["arguments"].items() if k not in ("record", "since_boot")}
+    assert json.loads(json.dumps(mine)) == json.loads(json.dumps(asked))
+
+
+def rails(*odd: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**ROCE, **(odd[n] if n < len(odd) else {})} for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("odd", "name", "value"),
+    [
+        ([{"mtu": 1500}], "busbar_mtu", 9000),
+        ([{"mtu": 1500}] * 2, "busbar_mtu", 9000),
+        ([{"mtu": 1500}] * 3, "busbar_mtu", None),  # 5 of 8: two kinds, and nobody says which is right
+        ([{"pfc": []}], "roce_qos_pfc", [3]),
+        ([{"trust": "pcp"}], "roce_qos_trust", "dscp"),
+        ([{"firmware": "28.39.1002"}], "busbar_firmware", {"MT_1": "28.43.2026"}),
+        ([], "busbar_roce", {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6}),
+        ([{"pfc": []}] * 8, "busbar_roce", None),  # lossy, or not set up yet
+        ([{"pfc": [3, 4]}] * 8, "busbar_roce", None),
+    ],
+)
+def test_what_most_rails_have_is_what_each_is_held_to(odd: list[dict[str, Any]], name: str, value: object) -> None:
+    assumed = infer.assume({"recognition": {**FACTS, "rails": rails(*odd)}}, {})
+    assert assumed.values.get(name) == value
+    assert assumed.steps()
+
+
+def test_what_the_inventory_sets_is_taken_as_it_is() -> None:
+    # No rail has what it declares: nothing inferred may stand in for that.
+    lossy = infer.assume(
+        {"recognition": {**FACTS, "rails": rails(*[{"pfc": []}] * 8)}}, {"busbar_roce": {"dscp": 26, "priority": 3}}
+    )
+    assert not [name for name in lossy.values if name.startswith("roce_qos_")]
+    assumed = infer.assume({"recognition": {**FACTS, "rails": rails()}}, {"busbar_mtu": 4200})
+    assert assumed.values["busbar_mtu"] == 4200
+    wrong = [finding("netdev_mtu.live", f"r{n}") for n in range(8)]
+    found = judge.judge("h", asdict(assumed), ["mtu"], [{"findings": wrong, "passed": []}])
+    assert [row.basis for row in found.rows] == ["intent"] * 8
+
+
+DECLARED = {one.check.id for one in documents.declared()}
+LIVE = [f"netdev_mtu.live[live]@r{n}" for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("findings", "passed", "basis", "undecided", "code"),
+    [
+        ([], LIVE, [], 0, 0),
+        ([finding("pcie_path.acs", "b")], [], ["fact"], 0, 2),
+        ([finding("pcie_path.acs", "b", severity="minor")], [], ["fact"], 0, 0),
+        ([finding("node_health.aer", "d")], [], ["fact"], 0, 0),
+        ([finding("node_health.aer", "d", severity="critical")], [], ["fact"], 0, 2),
+        ([finding("platform.rail_device", "rail 3")], [], ["platform"], 0, 2),
+        ([finding("netdev_mtu.live", "r0")], LIVE[1:], ["siblings"], 0, 2),
+        ([finding("netdev_mtu.live", f"r{n}") for n in range(3)], LIVE[3:], [], 1, 0),
+        ([finding("netdev_mtu.live", f"r{n}") for n in range(8)], [], [], 1, 0),
+        ([finding("nccl_conf.file", "/etc/nccl.conf", severity="critical")], [], [], 0, 0),
+        ([finding("ofed.packages", "doca-ofed")], [], [], 1, 0),
+        ([finding("platform.nvlinks", "g", "unknown")], [], ["platform"], 0, 3),
+        ([finding("platform.gpu_tool", "nvidia-smi", "unknown")], [], ["fact"], 0, 2),
+        # Right now, and lost at the next boot: where nothing is persisted, somebody else may see to it.
+        ([finding("iommu.args", "iommu=pt", aspect="persisted")], ["iommu.args[live]@iommu=pt"], [], 1, 0),
+        ([finding("gpudirect.persisted", "m", aspect="persisted")], ["gpudirect.path[live]@GPU"], [], 1, 0),
+        (
+            [finding("iommu.args", "a", aspect="persisted")],
+            ["iommu.args[live]@a", "iommu.args[live]@b", "iommu.args[persisted]@b"],
+            *(["fact"], 0, 0),
+        ),
+    ],
+)
+def test_each_class_of_checks_counts_as_what_it_is(
+    findings: list[dict[str, Any]], passed: list[str], basis: list[str], undecided: int, code: int
+) -> None:
+    found = verdict(findings, passed)
+    assert ([row.basis for row in found.rows], len(found.undecided), found.code) == (basis, undecided, code)
+
+
+def test_what_another_user_may_not_read_is_one_number() -> None:
+    some = [finding("nccl_conf.readable", f"/home/{n}", "unknown", have="Permission denied") for n in range(13)]
+    found = verdict(some, root=False)
+    assert (found.need_root, found.rows, found.code) == (13, [], 0)
+    assert (len(verdict(some).rows), verdict(some).code) == (13, 3)
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({"gpus": [], "nvswitches": 0, "draft": None}, 3),
+        ({"gpus": [], "nvswitches": 0, "draft": None, "bus": False}, 3),
+        ({"gpus": [], "draft": None}, 3),
+        ({"guest": True, "nvswitches": 0}, 3),
+        ({"nics": FACTS["nics"][:4]}, 3),
+        ({"gpus": [{"pci": "0000:10:00.0", "model": "NVIDIA GH200 480GB", "device": 0x2342}]}, 3),
+    ],
+)
+def test_what_is_not_known_is_never_good(facts: dict[str, Any], code: int) -> None:
+    assert verdict([], **facts).code == code
+
+
+def test_limits_of_a_machine_without_a_gpu_matter_to_nobody() -> None:
+    found = verdict([finding("host_limits.login", "f")], gpus=[], nvswitches=0, draft=None)
+    assert (found.code, found.rows) == (3, [])
+
+
+INFO: dict[str, Any] = {"product": "XE9680", "driver": "mlx5_core 25.10", "missing": {}, "gpus": ()}
+RAIL: dict[str, Any] = {
+    "pci": "0000:2{}:00.0",
+    "device": "mlx5_{}",
+    "netdev": "",
+    "link_layer": "InfiniBand",
+    "rate_gbps": 400.0,
+    "address": None,
+    "mtu": None,
+    "firmware": "28.43.2026",
+    "psid": "MT_1",
+    "qos": "",
+}
+
+
+def host(name: str, number: int, **odd: Any) -> judge.Verdict:
+    """A host with eight rails, of which ``odd`` may say otherwise."""
+    every = [{**RAIL, "number": n, "pci": RAIL["pci"].format(n), "device": f"mlx5_{n}", **odd} for n in range(number)]
+    every = [{**rail, "gpu": "", "gpu_index": 0, "addresses": [], "guids": {}} for rail in every]
+    found = verdict([], host=name)
+    missing = {str(n): "no NIC" for n in range(number, 8)}
+    uuids = [f"GPU-{name}-{n}" for n in range(8)]
+    found.results = {
+        "platform": {
+            "findings": [],
+            "passed": [],
+            "rail_info": {**INFO, "rails": every, "gpus": uuids, "missing": missing},
+        }
+    }
+    return found
+
+
+@pytest.mark.parametrize(
+    ("odd", "subjects"),
+    [
+        (lambda name: host(name, 7), {"number of rails"}),
+        (lambda name: host(name, 8, rate_gbps=200.0), {"rails"}),
+        (lambda name: host(name, 8, firmware="28.39.1002"), {"rails"}),
+    ],
+)
+def test_hosts_that_are_checked_together_are_compared(odd: Any, subjects: set[str]) -> None:
+    several = [host(f"h{n}", 8) for n in range(4)] + [odd("h4")]
+    hosts.join(several, {})
+    assert [one.code for one in several] == [0, 0, 0, 0, 2]
+    assert {row.finding.subject for row in several[4].rows} == subjects
+    # Of two nobody says which is right.
+    two = [host("h0", 8), odd("h1")]
+    hosts.join(two, {})
+    assert [(len(one.rows), bool(one.undecided)) for one in two] == [(0, True), (0, True)]
+
+
+def many(number: int, faults: int) -> list[judge.Verdict]:
+    names = sorted(check for check in DECLARED if classes.class_of(check) == "fact")
+    some = [finding(names[n % len(names)], f"part {n}", have="y" * 300) for n in range(faults)]
+    first = verdict(some)
+    return [replace(first, host=f"node{n:04d}") for n in range(number)]
+
+
+@pytest.mark.parametrize(("number", "faults"), [(1000, 1), (1, 500), (40, 5), (4, 31), (1, 0), (50, 60)])
+def test_the_first_screen_holds_any_number_of_hosts_and_findings(number: int, faults: int) -> None:
+    for one in (several := many(number, faults)):
+        one.undecided = [f"decision {n}" for n in range(30)]
+    text = render.report(several, 1.0)["text"]
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) <= 100
+    assert " ".join(render.report(several[:1], 1.0, True)["text"].split()).count("part ") >= faults
+
+
+VM: dict[str, Any] = {"guest": True, "nvswitches": 0}
+OWN: dict[str, Any] = {
+    "draft": {
+        "gpus": {"count": 2, "models": ["NVIDIA H200"]},
+        "rails": [{"pci": "0000:20:00.0", "paths": {"0": "PIX"}}],
+    },
+    "doubts": [],
+}
+
+
+def drafted(folder: Path, faults: Sequence[str] = (), doubts: Sequence[str] = (), **facts: Any) -> dict[str, Any]:
+    """Return the files of a draft, by name, as YAML."""
+    found = [finding(check, "part") for check in faults]
+    one = verdict(found, **facts)
+    assert one.assumed is not None
+    one.assumed = replace(one.assumed, **{**OWN, "doubts": doubts})
+    draft.write(folder, render.report([one], 1.0)["hosts"], None)
+    return {str(path.relative_to(folder)): yaml.safe_load(path.read_text()) for path in folder.rglob("*.yml")}
+
+
+def test_a_draft_takes_a_shipped_profile_whole_and_decides_nothing(tmp_path: Path) -> None:
+    files = drafted(tmp_path / "new", ["platform.rail_device"], nics=FACTS["nics"][:7])
+    assert {name: text for name, text in files.items() if name != "hosts.yml"} == {"group_vars/gpu_nodes.yml": None}
+    assert files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"] == "hgx-h200"
+    before = {path: path.read_text() for path in (tmp_path / "new").rglob("*.yml")}
+    with pytest.raises(ParseError, match="exists"):
+        drafted(tmp_path / "new")
+    assert {path: path.read_text() for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("faults", "doubts", "facts"),
+    [
+        (["platform.gpu_driver"], [], VM),
+        (["pcie_path.acs"], [], VM),
+        ([], ["there are 7 GPUs"], VM),
+        ([], [], {"gpus": [], "nvswitches": 0, "draft": None}),
+    ],
+)
+def test_a_draft_never_makes_a_fault_the_intent(
+    faults: list[str], doubts: list[str], facts: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ParseError):
+        drafted(tmp_path / "new", faults, doubts, **facts)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_machine_that_no_profile_fits_gets_one_of_its_own(tmp_path: Path) -> None:
+    files = drafted(tmp_path, ["host_limits.login"], **VM)
+    name = files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"]
+    assert files[f"profiles/{name}.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
+
+
+def test_names_of_path_classes_are_the_readers() -> None:
+    assert {"PIX", "PXB", "NODE"} <= set(PATH_CLASSES)
