@@ -18,11 +18,12 @@ from busbar import ansible_process, cli
 
 COUNT = Check("platform.gpu_count", why="w", fix="reseat it", severity="critical")
 SICK = COUNT.judge("the node", "drift", "8 GPUs", "7 GPUs", "s").to_dict()
+NOW = time.time()
 INVENTORY = "gpu_nodes:\n  hosts:\n    node01:\n    node02:\n"
 
 
 def state(**more: Any) -> dict[str, Any]:
-    run = {"at": time.time() - 180, "boot_id": "b", "stage": "health", "seconds": 1.5, "cpu_seconds": 0.6}
+    run = {"at": NOW - 180, "boot_id": "b", "stage": "health", "seconds": 1.5, "cpu_seconds": 0.6}
     return {
         **run,
         "verdict": "pass",
@@ -85,6 +86,7 @@ def test_what_nodes_answer_is_said_and_decides_the_exit_code(
     said: str,
 ) -> None:
     asked = answered(monkeypatch, node01={"state": state()}, node02=node02)
+    monkeypatch.setattr(time, "time", lambda: NOW)
     assert cli.main(["gate", "-i", str(inventory), "--run"]) == code
     printed = capsys.readouterr().out
     assert said in printed
