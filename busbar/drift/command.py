@@ -16,7 +16,6 @@ import re
 import shlex
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ from . import (
     part,
     prometheus,
     report,
-    rma_page,
     runner,
     signals,
     text,
@@ -116,8 +114,6 @@ def _add_verdict(command: argparse._ActionsContainer, more: argparse._ActionsCon
 def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", dest="number", type=_positive, metavar="N", help="run (default: last complete one)")
     command.add_argument("--list", action="store_true", help="list the runs of the history")
-    text = "write one page for the vendor for each faulty device"
-    command.add_argument("--rma", type=Path, metavar="DIRECTORY", help=text)
     text = "print the nodes of groups A,B, for --limit @FILE"
     command.add_argument("--nodes", metavar="GROUP", help=text)
     text = "FILE: - is standard output, {date} the day of the run. --limit to --notify-always: only with --merge."
@@ -560,9 +556,7 @@ def _emit(
         output.sweep(getattr(arguments, name))
         # node_exporter is another user, and what it reads names no value that a node has.
         output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
-    if getattr(arguments, "rma", None):
-        _pages(arguments, data, nights, found)
-    elif "-" not in targets.values():
+    if "-" not in targets.values():
         print(text.rendered(data, again, verbose=arguments.verbose), end="")
 
 
@@ -571,23 +565,6 @@ def _with_evidence(data: Mapping[str, Any]) -> dict[str, object]:
         name: {**host, "evidence": findings_file.unpacked(host["evidence"])} for name, host in data["hosts"].items()
     }
     return {**data, "hosts": hosts}
-
-
-def _pages(arguments: argparse.Namespace, data: Mapping[str, Any], nights: History, found: beside.Beside) -> None:
-    pages, left_out = rma_page.written(data, nights.run(data["run"]["id"]), nights, found)
-    arguments.rma.mkdir(parents=True, exist_ok=True)
-    for name, page in pages.items():
-        output.write(str(arguments.rma / name), page, arguments.mode)
-        print(arguments.rma / name)
-    if left_out:
-        print(f"and {left_out} more devices: --rma writes {rma_page.PAGES} pages of a night")
-    unknown = rma_page.not_judged(data, nights.hosts(data["run"]["id"])[0])
-    if not pages:
-        what = "no device has a finding" if unknown else "nothing is wrong with any device"
-        print(f"{what} in that run: no page was written")
-    for line in unknown:
-        # The paths alone go to a script.
-        print(f"not judged: {printable(line)}", file=sys.stderr if pages else sys.stdout)
 
 
 def _commit(path: Path) -> str | None:

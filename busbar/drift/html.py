@@ -29,14 +29,6 @@ COLUMNS = 24
 DETAILS = 6000
 
 
-def standing(data: Mapping[str, object], template: str) -> str:
-    """A page without a script. data: ``r`` of the template."""
-    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'"
-    page: str = _template(template).render(r=data, style=style, policy=policy)
-    return page
-
-
 def _template(name: str) -> Any:
     import jinja2  # here, so that the other commands start without it
 

@@ -24,8 +24,8 @@ RESET = (
     " or reboot;" % EACH
 )
 REPLACE = (
-    "drain the node, keep nvidia-bug-report.sh's archive, and have the GPU replaced; after busbar drift,"
-    " busbar report --rma DIRECTORY writes a page with its serial number for the vendor"
+    "drain the node, store nvidia-bug-report.sh's archive, and have the GPU replaced; nvidia-smi -q -i ADDRESS, %s,"
+    " prints its serial number for the vendor" % EACH
 )
 # Growth of a GPU's counters, and over how many seconds; ({}, 0) where nothing can be compared.
 Growth = Tuple[Mapping[str, int], float]
