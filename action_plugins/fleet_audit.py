@@ -33,6 +33,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     findings_file,
     heard,
     intent,
+    manifest,
     slurm_audit,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
@@ -65,6 +66,7 @@ class ActionModule(FleetAction):
         "engine": {"type": "str", "choices": ["ssh", "slurm"], "default": "ssh"},
         "overlap": {"type": "bool", "default": False},
         "heard": {"type": "path", "default": ""},
+        "manifest": {"type": "path", "default": ""},
     }
 
     def act(self, variables: Values, given: Values) -> Values:
@@ -72,6 +74,10 @@ class ActionModule(FleetAction):
         file = Path(given["heard"]) if given["heard"] else heard.of_this_run()
         hosts = list(variables["ansible_play_hosts"])
         hostvars = variables["hostvars"]
+        if given["manifest"]:
+            nodes, chosen = variables["groups"][findings_file.GROUP], {*variables["ansible_play_hosts_all"]}
+            of_hosts = ((host, hostvars.raw_get(host)) for host in hostvars)
+            manifest.build(nodes, chosen, of_hosts, ansible_core.as_inventory).write(given["manifest"])
         if given["collect"]:
             begun = (variables.get("fleet_audit_result") or {}).get("begun") or begun
             answers = {host: _of_task(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}

@@ -77,7 +77,7 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | Non
 
         ansible_process.run(
             private_data_dir=str(folder),
-            **({"inventory": [str(path.resolve()) for path in paths]} if paths else {}),
+            **({"inventory": inventory.sources(paths)} if paths else {}),
             host_pattern="gpu_nodes",
             **({"limit": limit} if limit else {}),
             module=MODULE,

@@ -70,7 +70,7 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int
         file = folder / "hang.json"
         done = ansible_process.run(
             private_data_dir=str(folder),
-            **({"inventory": [str(path.resolve()) for path in paths]} if paths else {}),
+            **({"inventory": inventory.sources(paths)} if paths else {}),
             playbook=PLAYBOOK,
             limit=limit,
             extravars={"hang_report_path": str(file), "hang_interval": interval},

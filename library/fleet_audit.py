@@ -41,6 +41,11 @@ options:
       it, a file in Ansible's temporary folder on the control node, which goes with the run.
     type: path
     default: ""
+  manifest:
+    description: File that takes, before any host is queried, which hosts have to report and what the inventory sets
+      for the suite. It holds the inventory's passwords; C(busbar drift) reads and removes it at once.
+    type: path
+    default: ""
 extends_documentation_fragment:
   - busbar.fabric.node.reads
 """

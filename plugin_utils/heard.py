@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
-
 _SIZE = struct.Struct(">I")
 
 
@@ -37,6 +35,8 @@ class Heard:
 
 def of_this_run() -> Path:
     """The file of this ansible-playbook, the same in its workers."""
+    from ansible import constants  # here: the busbar command starts without Ansible
+
     return Path(constants.DEFAULT_LOCAL_TMP) / "busbar-heard"
 
 

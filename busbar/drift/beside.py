@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
 
 DAY = 86400.0
-# Days from which on a result says nothing of the cluster as it is, where the inventory does not say.
-OLD = float(site_values.VALUES["busbar_baseline_max_age_days"].default)
 NO_ACTIONS = "nothing was repaired from here; busbar remediate keeps it"
 MEASURED, ABSENT, UNREADABLE = "measured", "absent", "unreadable"
 _Read = TypeVar("_Read")
@@ -38,7 +37,7 @@ class Beside:
     results: Path
     ended: str
     hidden: tuple[str, ...] = ()
-    max_age_days: float = OLD
+    max_age_days: float = MAX_AGE_DAYS
 
     def text(self, text: str, room: int = answer.LINE) -> str:
         """The text without a secret, and without what a terminal obeys; cut where it is longer than ``room``."""

@@ -51,7 +51,7 @@ from . import (
     waivers,
 )
 from .history import History, HistoryError
-from .inventory import InventoryError, Manifest
+from .inventory import Expected, InventoryError, Manifest
 from .progress import Progress
 from .run import HostResult, Run
 from .waivers import WaiverError
@@ -229,28 +229,29 @@ def _whole(
 
 def _locked(arguments: argparse.Namespace) -> int:
     """The night that this run asks for."""
-    manifest = inventory.read(arguments.inventory, arguments.limit)
-    paths = [path.resolve() for path in arguments.inventory]
+    inventory.require_protected(arguments.inventory)
     begun = Run(
         id=0,
         started=_now(),
         ended=None,
         state="running",
-        inventory="\n".join(map(str, paths)),
+        inventory="\n".join(inventory.sources(arguments.inventory)),
         limit=arguments.limit,
         version=__version__,
         user=getpass.getuser(),
-        commit=_commit(paths[0]),
-        simulated=manifest.simulated,
+        commit=_commit(arguments.inventory[0].resolve()),
+        simulated=False,
         fail_on=arguments.fail_on or SEVERITIES[-1],
     )
 
-    def ask() -> Mapping[str, HostResult]:
-        with Progress(len(manifest.hosts)) as progress:
+    expected = Expected()
+
+    def collect() -> Mapping[str, HostResult]:
+        with Progress() as progress:
             return runner.run(
                 arguments.inventory,
                 arguments.limit,
-                manifest,
+                expected,
                 progress,
                 arguments.forks,
                 arguments.host_timeout,
@@ -259,38 +260,54 @@ def _locked(arguments: argparse.Namespace) -> int:
             )
 
     with _written(arguments.history or HISTORY) as nights:
-        return _night("drift", arguments, begun, manifest, ask, nights)
+        return _night("drift", arguments, begun, expected, collect, nights)
 
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[History]:
     """The history, for one run at a time."""
     note = f"run of {getpass.getuser()}, begun {_now()}"
+    is_new = not path.exists()
     with lock.held(lock.beside(path), note), History.create(path) as nights:
-        yield nights
+        try:
+            yield nights
+        except InventoryError:
+            # No host was queried: this is not a run.
+            if is_new:
+                path.unlink()
+            raise
 
 
 def _night(
     command: str,
     arguments: argparse.Namespace,
     begun: Run,
-    manifest: Manifest,
-    ask: Callable[[], Mapping[str, HostResult]],
+    expected: Expected,
+    collect: Callable[[], Mapping[str, HostResult]],
     nights: History,
     again: Sequence[str] = (),
 ) -> int:
     """From the row in the history to the exit code. again: the command that shows this night, where it is not kept."""
     number = nights.begin(begun)
-    run = Run(**{**begun.__dict__, "id": number})
     again = again or _report_of(nights, number)
     try:
-        hosts = ask()
+        hosts = collect()
+        manifest = expected.manifest or Manifest((), (), False)
+        if manifest.simulated:
+            nights.simulated(number)
+        run = Run(**{**begun.__dict__, "id": number, "simulated": begun.simulated or manifest.simulated})
         data = keep(run, hosts, nights, again)
+    except InventoryError:
+        nights.forget(number)
+        raise
     except BaseException as error:
         state = "interrupted" if isinstance(error, signals.Interrupted) else "failed"
-        said = str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
+        known = expected.manifest
+        name = type(error).__name__
+        # Without the manifest its secrets are not known.
+        said = str(error) if isinstance(error, _EXPECTED) else f"{name}: {error}" if known else name
         with signals.collected():
-            nights.fail(number, state, _now(), runner.clean(said, manifest.secrets))
+            nights.fail(number, state, _now(), runner.clean(said, known.secrets if known else ()))
         raise
     if arguments.since:
         data = built(nights.run(number), arguments.since, nights, again)
@@ -488,14 +505,14 @@ def _merged(arguments: argparse.Namespace) -> int:
     if arguments.history:
         with _written(arguments.history) as nights:
             _newer(begun, nights)
-            return _night("report", arguments, begun, manifest, lambda: merged.hosts, nights)
+            return _night("report", arguments, begun, Expected(manifest), lambda: merged.hosts, nights)
     again = ["busbar", "report", "--merge", *(str(path.resolve()) for path in arguments.merge)]
     again += [word for path in paths for word in ("-i", path)]
     again += ["--limit", arguments.limit] if arguments.limit else []
     again += ["--within", str(arguments.within)] if arguments.within else []
     with private.directory() as folder, History.create(folder / HISTORY.name) as nights:
         if arguments.nodes is None:
-            return _night("report", arguments, begun, manifest, lambda: merged.hosts, nights, again)
+            return _night("report", arguments, begun, Expected(manifest), lambda: merged.hosts, nights, again)
         run = Run(**{**begun.__dict__, "id": nights.begin(begun)})
         _print_nodes(keep(run, merged.hosts, nights, again), arguments.nodes)
         return 0

@@ -165,6 +165,14 @@ class History:
             )
         return int(cursor.lastrowid or 0)
 
+    def simulated(self, run: int) -> None:
+        """Note that hosts of a run are simulated, which is known once Ansible has read the inventory."""
+        self._db.execute("UPDATE run SET simulated = 1 WHERE id = ?", (run,))
+
+    def forget(self, run: int) -> None:
+        """Delete a run that queried no host."""
+        self._db.execute("DELETE FROM run WHERE id = ?", (run,))
+
     def fail(self, run: int, state: str, ended: str, message: str) -> None:
         self._db.execute("UPDATE run SET state = ?, ended = ?, message = ? WHERE id = ?", (state, ended, message, run))
 

@@ -4,44 +4,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 import stat
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.findings_file import GROUP
+from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import Manifest as Manifest
+from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import build
 
 from ..ansible_process import environment, kept
-from . import beside
 
 
 class InventoryError(ValueError):
     """Nobody to ask, or nobody knows whom; the message says why."""
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """hosts: every one of them has to end in the report. secrets: texts that must not.
+@dataclass
+class Expected:
+    """Hold the manifest of a run, once the inventory is read."""
 
-    group: every node of the inventory, also those that the limit left out. digest: of what the inventory sets for the
-    suite, for any of them. results: nccl_benchmark_results_path, None where the inventory does not say one for all.
-    max_age_days: busbar_baseline_max_age_days, the least of those of the nodes.
-    """
-
-    hosts: tuple[str, ...]
-    secrets: tuple[str, ...]
-    simulated: bool
-    group: tuple[str, ...] = ()
-    digest: str = ""
-    results: str | None = None
-    max_age_days: float = beside.OLD
+    manifest: Manifest | None = None
 
 
 def read(paths: Sequence[Path], limit: str | None) -> Manifest:
@@ -60,19 +47,12 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
     except AnsibleError as error:
         raise InventoryError(str(error)) from error
     variables: Mapping[str, Any] = everything.get("_meta", {}).get("hostvars", {})
-    hidden = redaction.worth_hiding(redaction.among([*variables.values()]))
-    results = {of_host.get("nccl_benchmark_results_path") for name, of_host in variables.items() if name in chosen}
-    ages = [of_host.get("busbar_baseline_max_age_days") for name, of_host in variables.items() if name in chosen]
-    roots = [of_host.get("busbar_hardware_root", "/") for name, of_host in variables.items() if name in chosen]
-    return Manifest(
-        hosts=tuple(node for node in nodes if node in chosen),
-        secrets=hidden,
-        simulated=any(root != "/" for root in roots),
-        group=tuple(nodes),
-        digest=_digest({node: variables.get(node, {}) for node in nodes}),
-        results=_plain(results),
-        max_age_days=min(map(_days, ages), default=beside.OLD),
-    )
+    return build(nodes, chosen, variables.items())
+
+
+def sources(paths: Sequence[Path]) -> list[str]:
+    """Return what ansible-playbook takes after ``-i``, from any folder: ``a,b`` are hosts and no path."""
+    return [str(path) if "," in str(path) else str(path.resolve()) for path in paths]
 
 
 def variables(paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
@@ -90,6 +70,7 @@ def require_protected(paths: Sequence[Path]) -> None:
 
     Ansible executes every executable of an inventory directory, and reads group_vars beside an inventory file.
     """
+    paths = [path for path in paths if "," not in str(path)]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise InventoryError(f"inventory {', '.join(missing)} does not exist")
@@ -109,29 +90,6 @@ def require_protected(paths: Sequence[Path]) -> None:
 def _argv(paths: Sequence[Path]) -> list[str]:
     require_protected(paths)
     return ["ansible-inventory", "--list", *(word for path in paths for word in ("-i", str(path)))]
-
-
-def _plain(values: Collection[object]) -> str | None:
-    """The one text that all hosts have, where it is no template."""
-    value = next(iter(values)) if len(values) == 1 else None
-    return value if isinstance(value, str) and "{{" not in value else None
-
-
-def _days(value: object) -> float:
-    """The default where a host says nothing, or something that only its own run can tell."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else beside.OLD
-
-
-def _digest(variables: Mapping[str, Mapping[str, object]]) -> str:
-    """Tells two states of an inventory apart. Only what is the suite's counts: addresses and the like may change.
-
-    variables: host -> variable -> value, as ansible-inventory prints them: a vault's values are not opened.
-    """
-    of_suite = {
-        node: {name: value for name, value in of_host.items() if intent.mine(name) and not intent.of_no_host(name)}
-        for node, of_host in variables.items()
-    }
-    return hashlib.sha256(json.dumps(of_suite, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _list(argv: list[str]) -> dict[str, Any]:

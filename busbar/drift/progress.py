@@ -10,7 +10,7 @@ from types import TracebackType
 class Progress:
     """A bar on standard error: the task that runs, and how many hosts have answered it."""
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -19,7 +19,10 @@ class Progress:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         # Nothing is drawn into a log file.
         self._bar = Bar(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, transient=True)
-        self._task = self._bar.add_task("starting", total=hosts)
+        self._task = self._bar.add_task("starting", total=None)
+
+    def expect(self, hosts: int) -> None:
+        self._bar.update(self._task, total=hosts)
 
     def task(self, name: str) -> None:
         self._bar.update(self._task, description=name[:60], completed=0)

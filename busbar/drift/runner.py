@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +24,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest as manifests
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 
 from .. import ansible_process, private
 from . import signals
-from .inventory import Manifest
+from .inventory import Expected, InventoryError, Manifest, sources
 from .progress import Progress
 from .run import ENDS, HostResult
 
@@ -34,6 +37,8 @@ PLAYBOOK = "busbar.fabric.drift"
 # The findings file is not read beyond this; a host that differs in everything has about 100 kB.
 LEAST_BYTES = 64 * 2**20
 HOST_BYTES = 256 * 2**10
+# Seconds in which Ansible has read the inventory.
+START = 600
 _Kind = TypeVar("_Kind")
 
 
@@ -43,14 +48,22 @@ class RunnerError(RuntimeError):
 
 @dataclass
 class _Watch:
-    """Hosts that an event of the run told something about that a findings file cannot."""
+    """Collect from a run's events what the findings file does not have.
+
+    file: that the run writes the manifest to. timeout: seconds, from then on.
+    """
 
     progress: Progress
+    file: Path
+    timeout: float
+    expected: Expected
     ends: dict[str, str] = field(default_factory=dict)
     failed: str = ""
+    deadline: float = field(default_factory=lambda: time.monotonic() + START)
 
     def __call__(self, event: Mapping[str, Any]) -> bool:
         """False: the runner keeps no file of the event. There would be two for each task of each host."""
+        self.look()
         name, data = event.get("event", ""), event.get("event_data") or {}
         host, result = data.get("host"), data.get("res")
         if name == "playbook_on_task_start":
@@ -65,54 +78,86 @@ class _Watch:
                 self.ends[host] = "timed_out"
         return False
 
+    def look(self) -> None:
+        """Read the manifest once it is there, and remove it: it holds secrets."""
+        if self.expected.manifest is None and self.file.exists():
+            found = self.expected.manifest = manifests.read(self.file)
+            self.file.unlink()
+            self.progress.expect(len(found.hosts))
+            self.deadline = time.monotonic() + self.timeout
+
+    @property
+    def late(self) -> bool:
+        self.look()
+        return time.monotonic() > self.deadline
+
 
 def run(
     inventory: Sequence[Path],
     limit: str | None,
-    manifest: Manifest,
+    expected: Expected,
     progress: Progress,
     forks: int | None,
     host_timeout: int,
     timeout: int,
-    engine: Mapping[str, Any] | None = None,
+    variables: Mapping[str, Any],
+    options: Sequence[str] = (),
 ) -> dict[str, HostResult]:
-    """Host -> result, for every host of the manifest.
+    """Return host -> result, for every host of the manifest that ``expected`` then holds.
 
-    host_timeout: seconds for one task on one host. timeout: for the whole run. engine: busbar_engine*, where the
-    inventory does not decide. Raises RunnerError, signals.Interrupted.
+    host_timeout: seconds for one task on one host. timeout: for all that follows the reading of the inventory.
+    variables: busbar_engine*, where the inventory does not decide. options: more of ansible-playbook's.
+    Raises InventoryError, RunnerError, signals.Interrupted.
     """
-    watch = _Watch(progress)
-    variables = {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
+    environment = {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
     if forks:
-        variables["ANSIBLE_FORKS"] = str(forks)
+        environment["ANSIBLE_FORKS"] = str(forks)
+    words = ["--check", *options, *(["--limit", _absolute(limit)] if limit is not None else [])]
     with private.directory() as folder, signals.collected() as ended:
         file, answers = folder / "findings.json", folder / "heard"
+        watch = _Watch(progress, folder / "manifest.json", timeout, expected)
         done = ansible_process.run(
             private_data_dir=str(folder),
-            inventory=[str(path.resolve()) for path in inventory],
+            inventory=sources(inventory),
             playbook=PLAYBOOK,
-            cmdline="--check",
-            limit=limit,
+            cmdline=shlex.join(words),
             extravars={
                 "busbar_findings_path": str(file),
                 "drift_heard_path": str(answers),
+                "drift_manifest_path": str(watch.file),
                 "drift_host_timeout": host_timeout,
-                **(engine or {}),
+                **variables,
             },
-            envvars=variables,
+            envvars=environment,
             event_handler=watch,
-            cancel_callback=lambda: bool(ended),
-            timeout=timeout,
+            cancel_callback=lambda: bool(ended) or watch.late,
         )
+        watch.look()
+        manifest = expected.manifest
         if ended:
-            raise signals.Interrupted(ended[0], until_now(heard.read(answers), manifest))
+            raise signals.Interrupted(ended[0], until_now(heard.read(answers), manifest) if manifest else "")
+        if manifest is None:
+            raise InventoryError(clean(_unusable(limit, watch.failed or tail(done.stdout.read())), ()))
         # Ansible ends with 2 for drift and for its own mistakes: the file alone says that there is a verdict.
         if file.exists():
             return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
-        if done.status == "timeout":
+        if done.status == "canceled":
             return results({"hosts": {}}, manifest, watch.ends)
         said = watch.failed or tail(done.stdout.read())
         raise RunnerError(clean(f"ansible-playbook {done.status}, rc {done.rc}: {said}", manifest.secrets))
+
+
+def _absolute(limit: str) -> str:
+    """Return the limit with absolute paths: ansible-runner starts Ansible in another folder."""
+    words = limit.split(",")
+    return ",".join(f"@{Path(word[1:]).absolute()}" if word.startswith("@") else word for word in words)
+
+
+def _unusable(limit: str | None, text: str) -> str:
+    """Return why there is nothing to query, from the errors that Ansible ended with."""
+    if "leaves us with no hosts" in text:
+        return f"--limit {limit!r} leaves no host of the group {findings_file.GROUP}"
+    return text.rpartition("target_nodes' failed: ")[2] or "ansible-playbook ended before it read the inventory"
 
 
 def until_now(answers: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> str:

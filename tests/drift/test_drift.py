@@ -141,7 +141,7 @@ def test_what_cannot_be_asked_ends_with_1_and_asks_nobody(
 
 def hung_python(lab: Path, seconds: int = 30) -> str:
     path = lab / "hung"
-    path.write_text(f"#!/bin/sh\nexec sleep {seconds}\n")
+    path.write_text(f"#!/bin/sh\n: > {path}-begun\nexec sleep {seconds}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -274,7 +274,7 @@ def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Bus
     drift = argv("drift", "-i", lab / "inventory", "--history", history)
     pipe = subprocess.PIPE
     with subprocess.Popen(drift, cwd=tmp_path, env=environment(tmp_path), stdout=pipe, stderr=pipe, text=True) as run:
-        wait(lambda: running(history) and children(run.pid))
+        wait((lab / "hung-begun").exists)
         run.send_signal(signal.SIGTERM)
         told, said = run.communicate(timeout=1800)
     assert "not heard from: the run was ended before" in " ".join(told.split())

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, cluster_record, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, cluster_record, localise_record, manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
 
-from busbar.drift import actions, at_gate, beside, beside_text, cluster, heat_map, html, inventory, localised, text
+from busbar.drift import actions, at_gate, beside_text, cluster, heat_map, html, localised, text
 from busbar.drift.beside import Beside
 from busbar.drift.run import HostResult
 from tests.report import records
@@ -301,7 +301,7 @@ def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, An
 
 
 def test_the_inventory_says_from_when_on_a_result_is_too_old() -> None:
-    assert [inventory._days(value) for value in (7, None, "{{ x }}", True, 0, -3)] == [7, *[beside.OLD] * 5]
+    assert [manifest._days(value) for value in (7, None, "{{ x }}", True, 0, -3)] == [7, *[manifest.MAX_AGE_DAYS] * 5]
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

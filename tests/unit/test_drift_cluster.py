@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import LeftOut
 
-from busbar.drift import cluster, html, inventory
+from busbar.drift import cluster, html
 from busbar.drift.beside import Beside
 from tests.report.fleet import MARKUP, write
 from tests.unit.test_cluster_table import TWO
@@ -91,4 +91,4 @@ def test_what_a_node_said_stays_text(tmp_path: Path, report: dict[str, Any]) -> 
     [({"x"}, "x"), ({"x", None}, None), ({None}, None), ({"{{ y }}"}, None), ({7}, None), (set(), None)],
 )
 def test_the_inventory_says_where_it_lies(values: set[object], found: str | None) -> None:
-    assert inventory._plain(values) == found
+    assert manifest._plain(values) == found

@@ -1,0 +1,100 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Describe the inventory of a run: the hosts that have to report, and the texts that no report may repeat."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, results_folder, site_values
+
+_AGE = "busbar_baseline_max_age_days"
+# Days after which a result no longer describes the cluster, unless the inventory sets another number.
+MAX_AGE_DAYS = float(site_values.VALUES[_AGE].default)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """hosts: every one of them has to end in the report. secrets: texts that must not.
+
+    group: every node of the inventory, also those that the limit left out. digest: of what the inventory sets for the
+    suite, for any of them. results: nccl_benchmark_results_path, None where the inventory does not say one for all.
+    max_age_days: busbar_baseline_max_age_days, the least of those of the nodes.
+    """
+
+    hosts: tuple[str, ...]
+    secrets: tuple[str, ...]
+    simulated: bool
+    group: tuple[str, ...] = ()
+    digest: str | None = ""
+    results: str | None = None
+    max_age_days: float = MAX_AGE_DAYS
+
+    def write(self, path: str) -> None:
+        """Write the file that ``read`` reads. Raises OSError."""
+        results_folder.replace_file(path, [json.dumps(asdict(self))])
+
+
+def read(path: Path) -> Manifest:
+    """Return what ``Manifest.write`` wrote."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found |= {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+    return Manifest(**found)
+
+
+def build(
+    nodes: Sequence[str],
+    chosen: Collection[str],
+    variables: Iterable[tuple[str, Mapping[str, Any]]],
+    encode: Callable[[str, Mapping[str, Any]], Any] = lambda _host, values: values,
+) -> Manifest:
+    """Return the manifest of an inventory.
+
+    nodes: of its group gpu_nodes. chosen: those within the limit. variables: of every host, templates not rendered.
+    encode: returns variables of a host as ansible-inventory prints them, None where that is not known.
+    """
+    secrets: set[str] = set()
+    states: dict[str, Any] = {}
+    results, ages, simulated = set(), [], False
+    for host, of_host in variables:
+        secrets.update(redaction.among({name: value for name, value in of_host.items() if name != "groups"}))
+        if host in chosen:
+            results.add(of_host.get("nccl_benchmark_results_path"))
+            ages.append(_days(of_host.get(_AGE)))
+            simulated = simulated or of_host.get("busbar_hardware_root", "/") != "/"
+        # Only the suite's variables count: addresses and the like may change.
+        of_suite = {name: value for name, value in of_host.items() if intent.mine(name) and not intent.of_no_host(name)}
+        states[host] = encode(host, of_suite)
+    return Manifest(
+        hosts=tuple(node for node in nodes if node in chosen),
+        secrets=redaction.worth_hiding(secrets),
+        simulated=simulated,
+        group=tuple(nodes),
+        digest=_digest({node: states.get(node, {}) for node in nodes}),
+        results=_plain(results),
+        max_age_days=min(ages, default=MAX_AGE_DAYS),
+    )
+
+
+def _digest(states: Mapping[str, Any]) -> str | None:
+    """Tell two states of an inventory apart. states: node -> variables of the suite, vaulted values as ciphertext."""
+    if None in states.values():
+        return None
+    return hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _plain(values: Collection[object]) -> str | None:
+    """Return the one text that all hosts have, unless it is a template."""
+    value = next(iter(values)) if len(values) == 1 else None
+    return value if isinstance(value, str) and "{{" not in value else None
+
+
+def _days(value: object) -> float:
+    """Return the default where a host sets nothing, or a template."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else MAX_AGE_DAYS
