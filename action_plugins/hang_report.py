@@ -8,6 +8,7 @@ import json
 from typing import ClassVar
 
 from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
@@ -33,6 +34,6 @@ class ActionModule(FleetAction):
                 # For its owner only: it names users, processes and hosts.
                 results_folder.replace_file(given["path"], [json.dumps(report)])
             except OSError as error:
-                return {"failed": True, "msg": f"hang_report_path {given['path']}: {error.strerror}"}
+                return {"failed": True, "msg": f"hang_report_path: {error_text(error)}"}
         failure = {"failed": True, "msg": hang.headline(report)} if report["exit_code"] else {}
         return {"changed": False, "verdict": report["verdict"], **failure}

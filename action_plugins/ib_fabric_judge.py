@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action.ib_fabric_plan import last_record
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
@@ -19,7 +20,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     fabric_judge,
     fabric_record,
     fabric_run,
-    results_folder,
     work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Plan
@@ -117,7 +117,7 @@ class Run:
         try:
             older = fabric_record.of_run(self.path, last.before)
         except (OSError, ParseError) as error:
-            self.problem = f"the record before the last cannot be read: {error}"
+            self.problem = f"the record before the last cannot be read: {error_text(error)}"
             older = None
         # What is judged again is compared with what it was compared with.
         if self.plan["last"] or (not last.complete and older is not None):
@@ -130,10 +130,8 @@ class Run:
             return None, []
         try:
             return cabling_plan.load(Path(path)), []
-        except OSError as error:
-            said = f"{path}: {error.strerror}"
-        except ParseError as error:
-            said = str(error)
+        except (OSError, ParseError) as error:
+            said = error_text(error)
         return None, [fabric_run.PLAN.judge(path, "unknown", "a cabling plan", said, "busbar_fabric_plan")]
 
     def _wrong(self) -> list[Finding]:
@@ -157,7 +155,7 @@ class Run:
         try:
             self.folder = str(fabric_record.write(self.path, record))
         except (OSError, ParseError) as error:
-            self.problem = results_folder.reason(error)
+            self.problem = error_text(error)
 
     def _record(self) -> Finding:
         where = str(fabric_record.folder(self.path)) if self.path else SOURCE

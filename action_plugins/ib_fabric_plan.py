@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record, fabric_run, site_values, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
@@ -65,4 +66,4 @@ def last_record(path: str) -> tuple[fabric_record.Record | None, str]:
     except FileNotFoundError:
         return None, ""
     except (OSError, ParseError) as error:
-        return None, f"the last record cannot be read: {error}"
+        return None, f"the last record cannot be read: {error_text(error)}"

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import yaml
 from ansible import constants
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
@@ -75,7 +76,7 @@ def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            raise ParseError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+            raise ParseError(f"{path} cannot be read: {' '.join(error_text(error).split())}") from error
         found.append(busbw.parse_bars(data, str(path)))
     return found
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import nccl_cluster, nccl_cluster_plan
 from ansible_collections.busbar.fabric.plugins.action import rail_pairs as rail_pairs_action
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -66,7 +67,7 @@ class ActionModule(FleetAction):
             made = Path(search.path) if search.path else None
             folder = localise_record.write(path, record, made) if path else None
         except (OSError, ParseError) as error:
-            return {**result, "failed": True, "msg": f"the search for slow nodes: {error}"}
+            return {**result, "failed": True, "msg": f"the search for slow nodes: {error_text(error)}"}
         result.update(record=localise_record.to_dict(record), path=str(folder or ""), **search.asked(variables))
         if tests or ask:
             return {**result, "more": True, "ask": ask}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
@@ -58,7 +59,7 @@ class ActionModule(FleetAction):
             folder = write(Path(given["path"]), results, now)
             plots, problem = plot(folder, results)
         except OSError as error:
-            msg = f"nccl_benchmark_results_path {given['path']}: {error.filename}: {error.strerror}"
+            msg = f"nccl_benchmark_results_path: {error_text(error)}"
             return {**nothing, "failed": True, "msg": msg}
         display.display(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
         if problem:

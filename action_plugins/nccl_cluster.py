@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -63,7 +64,7 @@ class ActionModule(FleetAction):
                 folder = cluster_record.write(path, record)
                 plots, problem = cluster_plot.plot(folder, record, before)
             except (OSError, ParseError) as error:
-                return {**result, "failed": True, "msg": f"nccl_benchmark_results_path {path}: {error}"}
+                return {**result, "failed": True, "msg": f"nccl_benchmark_results_path: {error_text(error)}"}
             display.display(f"results: {folder}" + "".join(f" {plot.name}" for plot in plots))
             if problem:
                 display.display(problem)
@@ -99,7 +100,7 @@ def shown(path: str) -> None:
     try:
         record = cluster_record.read(path)
     except (OSError, ParseError) as error:
-        display.display(f"the last record of a benchmark between nodes cannot be read: {error}")
+        display.display(f"the last record of a benchmark between nodes cannot be read: {error_text(error)}")
         return
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
     display.display(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -21,7 +22,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     nodeset,
     remediate,
     remediate_judge,
-    results_folder,
     work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
@@ -50,7 +50,7 @@ class ActionModule(FleetAction):
             phase = self._read if given["phase"] == "read" else self._plan
             return {**phase(given, variables), "changed": False}
         except (OSError, ParseError) as error:
-            return {"failed": True, "msg": results_folder.reason(error)}
+            return {"failed": True, "msg": error_text(error)}
 
     def _read(self, arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
         inventory = [str(host) for host in variables["groups"].get(findings_file.GROUP) or []]

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -386,7 +387,7 @@ class ActionModule(ControlAction):
         try:
             _PHASES[given["phase"]](step)
         except OSError as error:
-            msg = f"{error.filename}: {error.strerror}; nothing is done without a record of it"
+            msg = f"{error_text(error)}; nothing is done without a record of it"
             return {"failed": True, "msg": msg}
         except ParseError as error:
             return {"failed": True, "msg": str(error)}

@@ -16,6 +16,7 @@ from ansible.parsing.vault import EncryptedString
 from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import CONGESTION
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -81,7 +82,7 @@ class ActionModule(ControlAction):
                 # For its owner only: findings tell a site's addresses and versions, and quote what tools said.
                 results_folder.replace_file(given["path"], findings_file.text(data, found.evidence))
             except OSError as error:
-                return {"failed": True, "msg": f"busbar_findings_path {given['path']}: {error.strerror}"}
+                return {"failed": True, "msg": f"busbar_findings_path: {error_text(error)}"}
         failure = {} if judged.ok else {"failed": True, "msg": verdict.not_ok(judged)}
         return {"changed": False, "ok": judged.ok, **failure}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
@@ -43,7 +44,7 @@ class ActionModule(FleetAction):
         try:
             path = str(write(Path(given["path"]), results))
         except OSError as error:
-            msg = f"perftest_results_path {given['path']}: {error.strerror}"
+            msg = f"perftest_results_path: {error_text(error)}"
             return {"changed": False, "path": "", "failed": True, "msg": msg}
         display.display(f"results: {path}")
         return {"changed": False, "path": path}

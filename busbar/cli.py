@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED, MEANINGS
 
@@ -63,7 +64,7 @@ def _run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except (LabError, OSError) as error:
-        print(f"busbar: {printable(str(error))}", file=sys.stderr)
+        print(f"busbar: {printable(error_text(error))}", file=sys.stderr)
         return LOCKED if isinstance(error, LabLockedError) else ERROR
     return code
 

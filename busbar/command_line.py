@@ -7,9 +7,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR
@@ -18,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERR
 PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
 # Title of the arguments that --help counts and --help-all prints.
 MORE = "more options"
+_ERRNO = re.compile(r"\[Errno \d+\] ")
 ANSIBLE = ("ansible", "ansible_runner")
 
 
@@ -42,9 +45,11 @@ def not_installed(modules: Iterable[str]) -> str:
     return f"not installed: {sys.executable} -m pip install {' '.join(lacking)}" if lacking else ""
 
 
-def complain(command: str, message: str, code: int = ERROR) -> int:
+def complain(command: str, message: str | BaseException, code: int = ERROR) -> int:
     """Print what a command could not do, and return the exit code."""
-    print(f"busbar {command}: {printable(message)}", file=sys.stderr)
+    text = message if isinstance(message, str) else error_text(message)
+    # A program that we quote may be Python.
+    print(f"busbar {command}: {printable(_ERRNO.sub('', text))}", file=sys.stderr)
     return code
 
 

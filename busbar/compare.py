@@ -42,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     from ansible_collections.busbar.fabric.plugins.plugin_utils import (
         measured,
         results_compare,
-        results_folder,
         sharp_judge,
         terminal,
     )
@@ -50,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         before, after = measured.load(arguments.before), measured.load(arguments.after)
     except (OSError, ParseError) as error:
-        return complain("compare", results_folder.reason(error))
+        return complain("compare", error)
     found = results_compare.compare(before, after, arguments.noise, arguments.across_versions)
     sharp = _sharp(arguments.before, arguments.after)
     if arguments.json:

@@ -56,7 +56,7 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
                     read += 1
                 reader.feed(block)
         except ReadError as error:
-            codes.append(complain("diagnose", str(error), UNKNOWN))
+            codes.append(complain("diagnose", error, UNKNOWN))
     reader.end()
     if not read:
         nothing = len(codes) < len(paths)
@@ -67,7 +67,7 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
         try:
             findings = worst_first([*findings, *nccl_training.judge(_steps(training), findings)])
         except ReadError as error:
-            codes.append(complain("diagnose", str(error), UNKNOWN))
+            codes.append(complain("diagnose", error, UNKNOWN))
     jobs = split(log)
     if as_json:
         print(json.dumps(report(log, jobs, findings), indent=1))

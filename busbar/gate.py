@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         with signals.raised():
             found = ask(arguments.hosts, arguments.inventory, arguments.now, arguments.forks)
     except (InventoryError, signals.Interrupted, OSError) as error:
-        return complain("gate", str(error))
+        return complain("gate", error)
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         with signals.raised():
             report = ask(arguments.hosts, arguments.inventory, arguments.interval, arguments.forks)
     except (HangError, InventoryError, signals.Interrupted, OSError) as error:
-        return complain("hang", str(error))
+        return complain("hang", error)
     from ansible_collections.busbar.fabric.plugins.plugin_utils import hang  # here: the other commands do without it
 
     text = json.dumps(report, indent=1) + "\n" if arguments.json else hang.text(report, verbose=arguments.verbose)

@@ -24,6 +24,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _run(arguments)
     except (KubernetesError, OSError) as error:
-        return complain("kubernetes", str(error))
+        return complain("kubernetes", error)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -137,7 +138,7 @@ def of_state(path: Path, max_age: float, now: float, boot_id: str) -> Verdict:
     except FileNotFoundError:
         return unknown(f"{path} is not there: the gate has not run on this node", "GateHasNotRun")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        return unknown(f"{path} cannot be read: {error}")
+        return unknown(error_text(error) if isinstance(error, OSError) else f"{path} cannot be read: {error}")
     if boot != boot_id:
         return unknown("the gate has not run since the node was booted", "GateHasNotRun")
     minutes = (now - at) / 60

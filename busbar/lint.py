@@ -53,7 +53,7 @@ def run(
         wanted = nccl_variables.parse_version(version) if version is not None else None
         scanned = [nccl_library.scan(path) for path in libraries]
     except (ParseError, ReadError) as error:
-        return complain("lint", str(error))
+        return complain("lint", error)
     code = GOOD
     read = 0
     findings: list[Finding] = []
@@ -74,7 +74,7 @@ def run(
                     lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
                     code = complain("lint", f"{name}: line {lines} is not YAML and was passed over", UNKNOWN)
         except ReadError as error:
-            code = complain("lint", str(error), UNKNOWN)
+            code = complain("lint", error, UNKNOWN)
             continue
         except ParseError as error:
             code = complain("lint", f"{name}: {error}", UNKNOWN)
@@ -83,7 +83,7 @@ def run(
         try:
             findings += _conflicts(text, path) if of_file == "conf" else []
         except ReadError as error:
-            code = complain("lint", str(error), UNKNOWN)
+            code = complain("lint", error, UNKNOWN)
     if read:
         tail = [_summary(findings, read)]
         if not scanned and wanted is None:

@@ -63,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     except lock.Held as error:
         return complain("measure", f"{error}; not started", LOCKED)
     except (MeasureError, inventories.InventoryError, runner.RunnerError, signals.Interrupted) as error:
-        return complain("measure", str(error))
+        return complain("measure", error)
     except (OSError, ValueError) as error:
-        return complain("measure", str(error))
+        return complain("measure", error)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
     try:
         require_protected([inventory])
     except InventoryError as error:
-        return complain("profile capture", str(error))
+        return complain("profile capture", error)
     if output is not None and output.exists():
         return complain(
             "profile capture",

@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         with signals.raised():
             return remediate(arguments)
     except lock.Held as error:
-        return complain("remediate", str(error), LOCKED)
+        return complain("remediate", error, LOCKED)
     except (RemediateError, InventoryError, signals.Interrupted, OSError) as error:
-        return complain("remediate", str(error))
+        return complain("remediate", error)
 
 
 def remediate(arguments: argparse.Namespace) -> int:

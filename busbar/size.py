@@ -85,13 +85,13 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Import what only this command needs, and print its answer."""
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder, sizing, sizing_report, terminal
+    from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, sizing_report, terminal
 
     try:
         title, training, cluster = _requested(arguments)
         found = sizing.size(training, cluster, _compute(arguments, training, cluster))
     except (OSError, ParseError) as error:
-        return complain("size", results_folder.reason(error))
+        return complain("size", error)
     print(sizing_report.render(title, found, min(terminal.COLUMNS, 120), arguments.verbose))
     return found.exit_code
 

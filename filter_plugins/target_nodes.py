@@ -10,6 +10,7 @@ from pathlib import Path
 from ansible import context
 from ansible.errors import AnsibleFilterError
 from ansible.inventory.manager import split_host_pattern
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
 GROUP = "gpu_nodes"
@@ -50,7 +51,7 @@ def _patterns(limit: str) -> list[str]:
             try:
                 lines = Path(pattern[1:]).read_text().splitlines()
             except (OSError, UnicodeDecodeError) as error:
-                raise AnsibleFilterError(f"--limit {pattern}: cannot be read: {error}") from error
+                raise AnsibleFilterError(f"--limit {pattern} cannot be read: {error_text(error)}") from None
             patterns += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         elif pattern.strip():
             patterns.append(pattern)

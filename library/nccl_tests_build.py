@@ -187,6 +187,7 @@ from typing import Any, Dict, List, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan
@@ -286,9 +287,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
             builder.pack(have.marker)
             result["packed"] = True
         except (ReadError, OSError) as error:
-            result["notes"] = [
-                "nccl-tests could not be packed for the hosts like this one, each builds for itself: %s" % error
-            ]
+            why = error_text(error)
+            result["notes"] = ["nccl-tests could not be packed for similar hosts, each builds its own: %s" % why]
     return {
         **result,
         "build": None if have.marker is None else marker.to_dict(have.marker),

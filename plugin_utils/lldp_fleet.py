@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
@@ -89,10 +90,8 @@ def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Findin
         return None, []
     try:
         return load(Path(path)), []
-    except OSError as error:
-        said = f"{path}: {error.strerror}"
-    except ParseError as error:
-        said = str(error)
+    except (OSError, ParseError) as error:
+        said = error_text(error)
     return None, [PLAN.judge(path, "unknown", "a file that can be read", said, path)]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -56,7 +57,7 @@ def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tup
     except FileNotFoundError:
         record, problem = None, "never searched"
     except (OSError, ParseError) as error:
-        record, problem = None, f"the last record cannot be read: {error}"
+        record, problem = None, f"the last record cannot be read: {error_text(error)}"
     if record is None:
         missing = RECORD.judge("host", "unknown", want, problem, source)
         return f"LOCALISE: {problem}", {host: Plan((missing,)).result() for host in hosts}

@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
@@ -351,7 +352,7 @@ def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | 
             return "", None
         before = load(path)
     except (OSError, ParseError) as error:
-        return f"not compared with the last results: {results_folder.reason(error)}", None
+        return f"not compared with the last results: {error_text(error)}", None
     # Of a fleet, what is measured anew may be one node; and the last results may be of pairs, and these of the cluster.
     hosts, scopes = {host for run in after.runs for host in run.hosts}, {run.scope for run in after.runs}
     kept = tuple(run for run in before.runs if run.scope in scopes and hosts & {*run.hosts})

@@ -27,11 +27,6 @@ _NEW = ".busbar-"
 _UNFINISHED = re.compile(re.escape(_NEW) + leftovers.RANDOM)
 
 
-def reason(error: OSError | ParseError) -> str:
-    """Return why a file could not be read or written, with its name."""
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-
-
 @contextlib.contextmanager
 def new(parent: Path, now: float) -> Iterator[Path]:
     """A new directory below parent, for its owner alone; ``latest`` is moved to it when the body has ended well.

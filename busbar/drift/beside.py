@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer
@@ -64,10 +65,8 @@ class Beside:
             return found, what()
         except FileNotFoundError:
             return {**found, "state": ABSENT, "why": self.text(f"{path} does not exist: {absent}")}, None
-        except OSError as error:
-            return {**found, "state": UNREADABLE, "why": self.text(f"{path}: {error.strerror}")}, None
-        except ParseError as error:
-            return {**found, "state": UNREADABLE, "why": self.text(str(error))}, None
+        except (OSError, ParseError) as error:
+            return {**found, "state": UNREADABLE, "why": self.text(error_text(error))}, None
 
     @cached_property
     def actions(self) -> tuple[dict[str, Any], action_log.Log | None]:

@@ -214,7 +214,7 @@ def _whole(
             # Whoever ended it by hanging up reads nothing any more.
             with contextlib.suppress(OSError):
                 print(error.table, flush=True)
-        complain(command, str(error))
+        complain(command, error)
         _tell_failure(command, arguments)
         return ERROR
     except SystemExit as error:
@@ -318,7 +318,7 @@ def _night(
         _emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
         # The night stands in the history, and is told as it was.
-        code = complain(command, str(error))
+        code = complain(command, error)
         said += "a report could not be written; the log says why\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
         _tell(command, arguments, said, code, data["counts"]["new"])
@@ -465,7 +465,7 @@ def show(arguments: argparse.Namespace) -> int:
             _print_nodes(data, arguments.nodes)
             return 0
     except (HistoryError, WaiverError, InventoryError) as error:
-        return complain("report", str(error))
+        return complain("report", error)
 
 
 def _print_nodes(data: Mapping[str, Any], group: str) -> None:

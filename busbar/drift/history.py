@@ -21,6 +21,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file
 
@@ -92,7 +93,7 @@ class History:
             os.close(lock.opened(path))
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
-            raise HistoryError(f"history {path} cannot be opened: {error}") from error
+            raise HistoryError(f"history {path} cannot be opened: {error_text(error)}") from error
         with contextlib.closing(connection), _told(path):
             history = cls(path, connection)
             history._prepare()
@@ -109,7 +110,7 @@ class History:
         try:
             path.open("rb").close()
         except OSError as error:
-            raise HistoryError(f"history {path} cannot be opened: {error.strerror}") from error
+            raise HistoryError(f"history {error_text(error)}") from error
         with contextlib.ExitStack() as stack:
             stack.enter_context(_told(path))
             history = cls(path, _reader(path, stack))
@@ -481,7 +482,7 @@ def _reader(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
         for file in (path, wal):
             shutil.copyfile(file, folder / file.name)
     except OSError as error:
-        raise HistoryError(f"history {path} cannot be read: {error}") from error
+        raise HistoryError(f"history {path} cannot be read: {error_text(error)}") from error
     return _connected((folder / path.name).as_uri(), stack)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils.findings_file import GROUP
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import Manifest as Manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import build
@@ -97,7 +98,7 @@ def _list(argv: list[str]) -> dict[str, Any]:
         done = subprocess.run(kept(argv), env=environment(), capture_output=True, text=True, timeout=600, check=False)
         data = json.loads(done.stdout) if done.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        raise InventoryError(f"ansible-inventory: {error}") from error
+        raise InventoryError(f"ansible-inventory: {error_text(error)}") from error
     if not isinstance(data, dict):
         raise InventoryError(f"ansible-inventory ended with {done.returncode}: {' '.join(done.stderr.split())[:500]}")
     return data

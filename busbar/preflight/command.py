@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         with signals.raised():
             return _run(arguments)
     except (InventoryError, ParseError, SlurmError, signals.Interrupted, OSError) as error:
-        complain("preflight", str(error))
+        complain("preflight", error)
         print(f"PREFLIGHT={WORDS[ERROR]}")
         return ERROR
 

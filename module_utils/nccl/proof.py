@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..core import bundle, trusted
+from ..core.error_text import error_text
 from ..core.finding import printable
 from . import reader as nccl_reader
 
@@ -71,7 +72,7 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
             answer = _typed(answer)
             ending = "" if answer is not None else "the library's answer is none"
     except (OSError, UnicodeEncodeError) as error:
-        return _not_provable(doubt, "the proof could not be set up: %s" % error)
+        return _not_provable(doubt, "the proof could not be set up: %s" % error_text(error))
     if answer is None:
         return _not_provable(doubt, _with_output("%s: %s" % (library_path, ending), output))
     if "refused" in answer:

@@ -86,7 +86,7 @@ def _answer(ask: Callable[[ctypes.CDLL], Tuple[Dict[str, str], int]]) -> Dict[st
     except _Refused as error:
         return {"refused": str(error)}
     except OSError as error:
-        return {"refused": "the proof could not be set up: %s" % error}
+        return {"refused": "the proof could not be set up: %s" % (error.strerror or error)}
     return {"values": values, "rc": rc}
 
 

@@ -39,7 +39,7 @@ def last(path: str) -> Tuple[Optional[int], str]:
     except FileNotFoundError:
         return None, ""
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return NO_VERDICT, "%s cannot be read: %s" % (path, error)
+        return NO_VERDICT, "%s cannot be read: %s" % (path, (getattr(error, "strerror", None) or error))
     if state.get("boot_id") != boot:
         return NO_VERDICT, "its last verdict is of an earlier boot"
     if not -1 <= hours <= OLD:

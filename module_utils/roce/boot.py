@@ -198,4 +198,4 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8") as stream:
             return stream.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(path, "cannot be read: %s" % error) from error
+        raise ReadError(path, "cannot be read: %s" % (getattr(error, "strerror", None) or error)) from error
