@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+import shlex
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,25 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import process_
 
 from . import ROOT, keeper
 
+# Options that the command line passes on to every program of Ansible's.
+_passed: list[str] = []
+# What stands before the path of a file in their values; a value without it names no file.
+_BEFORE_PATH = {"extra_vars": "@", "vault_password_file": "", "vault_id": "[^@]*@", "become_password_file": ""}
 HOST_KEYS = "ANSIBLE_HOST_KEY_CHECKING"
+
+
+def pass_on(given: argparse.Namespace) -> None:
+    """Pass options of the command on to Ansible. Paths become absolute: ansible-runner starts it in another folder."""
+    _passed.clear()
+    for name, before in _BEFORE_PATH.items():
+        for value in getattr(given, name, None) or ():
+            match = re.fullmatch(f"({before})(.+)", value)
+            word = f"{match[1]}{Path(match[2]).expanduser().absolute()}" if match else value
+            _passed.extend(["--" + name.replace("_", "-"), word])
+
+
+def passed() -> list[str]:
+    return [*_passed]
 
 
 def environment() -> dict[str, str]:
@@ -26,6 +48,9 @@ def environment() -> dict[str, str]:
     given = dict(os.environ)
     # `.venv/bin/busbar` works without the environment being activated: ansible lies beside it.
     given["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    if not _is_utf8(given):
+        # Ansible does not start in another character set.
+        given["LC_ALL"] = "C.UTF-8"
     config = _config()
     if config:
         given["ANSIBLE_CONFIG"] = config
@@ -33,6 +58,12 @@ def environment() -> dict[str, str]:
     if (ROOT / "collections" / "ansible_collections").is_dir():
         given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "collections"), os.environ.get("PYTHONPATH")]))
     return given
+
+
+def _is_utf8(variables: Mapping[str, str]) -> bool:
+    """Whether the locale is UTF-8: the first variable that is set decides, as locale(7) has it."""
+    name = next(filter(None, (variables.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+    return name.upper().replace("-", "").partition("@")[0].endswith(".UTF8")
 
 
 def _config() -> str | None:
@@ -62,6 +93,7 @@ def run(**arguments: Any) -> Any:
     # Its temporary files go with the directory, also after a kill.
     own = {"ANSIBLE_LOCAL_TEMP": str(Path(arguments["private_data_dir"]) / "tmp")}
     given = own | environment() | arguments.pop("envvars", {})
+    arguments["cmdline"] = " ".join(filter(None, [arguments.get("cmdline"), shlex.join(_passed)])) or None
     runner = init_runner(**arguments, envvars=given, quiet=True)
     if HOST_KEYS not in os.environ:
         del runner.config.env[HOST_KEYS]

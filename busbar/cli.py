@@ -20,11 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean, error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED, MEANINGS
 
-from . import __version__
+from . import __version__, ansible_process
 from .command_line import MORE
 from .lab.machine import LabError, LabLockedError
 
@@ -53,9 +53,8 @@ def _run(argv: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     parser = _parser()
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    arguments, _unknown = parser.parse_known_args(argv)
+    ansible_process.pass_on(arguments)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -78,6 +77,19 @@ _CODES = textwrap.fill(
     width=80,
     subsequent_indent=" " * len("exit codes: "),
 ).replace("\xa0", " ")
+
+
+_PASSWORD = "; no password is prompted for: use --%s-password-file FILE"
+_ROLE = "; all roles are judged; for some run: ansible-playbook busbar.fabric.site --check --tags ROLE"
+# Options of ansible-playbook that a command may lack.
+_OF_ANSIBLE = {
+    **dict.fromkeys(("-J", "--ask-vault-pass", "--ask-vault-password"), _PASSWORD % "vault"),
+    **dict.fromkeys(("-K", "--ask-become-pass"), _PASSWORD % "become"),
+    **dict.fromkeys(("-t", "--tags", "--skip-tags"), _ROLE),
+    **dict.fromkeys(("-u", "--user", "-b", "--become", "-c", "--connection"), "; set it in the inventory, or with -e"),
+    **dict.fromkeys(("-C", "--check", "-D", "--diff"), "; this command changes no node"),
+    **dict.fromkeys(("-v", "-vv", "-vvv", "--verbose"), "; this command prints all that it has"),
+}
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -122,7 +134,22 @@ class _Parser(argparse.ArgumentParser):
         fill, self._fill = self._fill, None
         if fill is not None:
             fill(self)
-        return super().parse_known_args(*args, **more)
+        found, unknown = super().parse_known_args(*args, **more)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        return found, unknown
+
+    def _hint(self, words: Sequence[str]) -> str:
+        """Return the way out for the first option that there is one for."""
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        hints = (_OF_ANSIBLE.get(option) or did_you_mean(option, known, "") for option in options)
+        return next(filter(None, hints), "")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            hint = did_you_mean(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def format_help(self) -> str:
         groups, count = self._action_groups, 0

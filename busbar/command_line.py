@@ -39,6 +39,18 @@ def number(low: float, high: float, what: str) -> Callable[[str], float]:
     return parse
 
 
+def add_ansible(command: argparse.ArgumentParser) -> None:
+    """Add the options that are passed on to Ansible: ansible_process.pass_on."""
+    more = next((group for group in command._action_groups if group.title == MORE), None)
+    more = more or command.add_argument_group(MORE)
+    text = "NAME=VALUE, JSON or @FILE, as for ansible-playbook"
+    more.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS", help=text)
+    text = "password of vaults, as for ansible-playbook"
+    more.add_argument("--vault-password-file", action="append", metavar="FILE", help=text)
+    for option in ("--vault-id", "--become-password-file"):
+        more.add_argument(option, action="append", help=argparse.SUPPRESS)
+
+
 def not_installed(modules: Iterable[str]) -> str:
     """Return how to install those of the modules that are missing; "" where none is."""
     lacking = [PACKAGES[name] for name in modules if importlib.util.find_spec(name) is None]

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_group
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN, worst
 
 from . import ansible_process, private
-from .command_line import ANSIBLE, complain, not_installed
+from .command_line import ANSIBLE, add_ansible, complain, not_installed
 from .drift import inventory, signals
 from .drift.inventory import InventoryError
 
@@ -40,6 +40,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", dest="now", action="store_true", help=text)
     command.add_argument("--forks", type=int, metavar="N", help="hosts queried in parallel (default: ansible.cfg)")
     command.add_argument("--json", action="store_true", help="print the state of each host as JSON")
+    add_ansible(command)
     command.set_defaults(run=run)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import ansible_process, private
-from .command_line import ANSIBLE, complain, not_installed, number
+from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
 from .drift import inventory, signals
 from .drift.inventory import InventoryError
 from .drift.runner import clean, tail
@@ -39,6 +39,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--forks", type=int, metavar="N", help="hosts queried in parallel (default: ansible.cfg)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.add_argument("-v", "--verbose", action="store_true", help="print everything, not one screen")
+    add_ansible(command)
     command.set_defaults(run=run)
 
 

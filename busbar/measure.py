@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, LOCKED, of_states
 
 from . import ansible_process, private
-from .command_line import ANSIBLE, complain, not_installed, number
+from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
 from .drift import inventory as inventories
 from .drift import lock, runner, signals
 from .drift.run import HostResult
@@ -50,6 +50,7 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "node-minutes of the night (default: busbar_measure_budget)"
     command.add_argument("--budget", type=number(0, 1e9, "number of node-minutes"), metavar="N", help=text)
     command.add_argument("-v", "--verbose", action="store_true", help="print everything, each round by itself, too")
+    add_ansible(command)
     command.set_defaults(run=run)
 
 
@@ -62,9 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _Night(arguments).run()
     except lock.Held as error:
         return complain("measure", f"{error}; not started", LOCKED)
-    except (MeasureError, inventories.InventoryError, runner.RunnerError, signals.Interrupted) as error:
-        return complain("measure", error)
-    except (OSError, ValueError) as error:
+    except (MeasureError, runner.RunnerError, signals.Interrupted, OSError, ValueError) as error:
         return complain("measure", error)
 
 
@@ -92,7 +91,7 @@ class _Night:
         self._want = {host: _want(of_host) for host, of_host in values.items()}
         self._budget = float(_one(values, "busbar_measure_budget")) if arguments.budget is None else arguments.budget
         self._max_age = float(max(of_host["busbar_baseline_max_age_days"] for of_host in values.values()))
-        self._paths = [str(path.resolve()) for path in arguments.inventory]
+        self._paths = inventories.sources(arguments.inventory)
         self._height = PLAN
         path = str(_one(values, "nccl_benchmark_results_path"))
         if not path:
@@ -310,7 +309,7 @@ def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Man
     with private.directory() as folder:
         done = ansible_process.run(
             private_data_dir=str(folder),
-            inventory=[str(path.resolve()) for path in paths],
+            inventory=inventories.sources(paths),
             host_pattern="gpu_nodes",
             module="busbar.fabric.intent",
             limit=limit,

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 
 from . import ansible_process, private
 from .command_line import complain, print_list
-from .drift.inventory import InventoryError, require_protected
+from .drift.inventory import InventoryError, require_protected, sources
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
@@ -85,7 +84,7 @@ def _ask(host: str, inventory: Path) -> dict[str, Any] | str:
     with private.directory() as folder:
         run = ansible_process.run(
             private_data_dir=str(folder),
-            inventory=os.path.abspath(inventory),
+            inventory=sources([inventory]),
             # Not Ansible's implicit localhost: a profile of the control node is no use.
             host_pattern=f"{host}:&gpu_nodes",
             module=MODULE,

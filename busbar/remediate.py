@@ -18,15 +18,18 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, LOCKED, of_states
 
 from . import private
-from .ansible_process import environment, kept
-from .command_line import complain, not_installed
-from .drift import inventory, lock, signals
+from .ansible_process import environment, kept, passed
+from .command_line import add_ansible, complain, not_installed
+from .drift import inventory, lock, output, signals
 from .drift.inventory import InventoryError
 
 PLAYBOOK = "busbar.fabric.remediate"
 RESULTS = "busbar-results"
 # Bytes of the findings of the run itself.
 LIMIT = 256 << 20
+
+
+_WAY_OUT = ": write one with busbar drift -i INVENTORY --findings FILE, or name a record of localise.yml"
 
 
 class RemediateError(RuntimeError):
@@ -40,8 +43,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
     command.add_argument("--check", action="store_true", help="audit, print the plan, change nothing")
-    text = "NAME=VALUE, as for ansible-playbook"
-    command.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS", help=text)
+    add_ansible(command)
     command.add_argument("--findings-path", type=Path, metavar="FILE", help="write the remaining findings as JSON")
     command.add_argument("--forks", type=int, metavar="N", help="nodes queried in parallel (default: ansible.cfg)")
     command.set_defaults(run=run)
@@ -64,7 +66,12 @@ def remediate(arguments: argparse.Namespace) -> int:
     """The exit code. Raises RemediateError, InventoryError, lock.Held, signals.Interrupted, OSError."""
     for path in arguments.findings:
         if not path.is_file():
-            raise RemediateError(f"{path} is no file: name what busbar drift --findings, or localise.yml, has written")
+            raise RemediateError(f"{path} is not a file{_WAY_OUT}")
+        with path.open("rb") as stream:
+            if not stream.read(64).lstrip().startswith(b"{"):
+                raise RemediateError(f"{path} is not a findings file{_WAY_OUT}")
+    if arguments.findings_path:
+        output.require_folder(str(arguments.findings_path))
     manifest = inventory.read(arguments.inventory, arguments.limit)
     results = Path(_given(arguments.extra_vars) or manifest.results or RESULTS)
     with private.directory() as folder, _alone(results, arguments.check):
@@ -84,7 +91,7 @@ def command(arguments: argparse.Namespace, file: Path) -> list[str]:
     own = {"remediate_findings": findings, "busbar_findings_path": str(file)}
     words = ["ansible-playbook", PLAYBOOK]
     words += [word for path in arguments.inventory for word in ("-i", str(path))]
-    words += [word for given in arguments.extra_vars for word in ("-e", given)]
+    words += passed()
     words += ["-e", json.dumps(own)]
     words += ["--limit", arguments.limit] if arguments.limit is not None else []
     words += ["--forks", str(arguments.forks)] if arguments.forks else []

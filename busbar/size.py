@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 
@@ -156,7 +157,9 @@ def _profile(name: str) -> profiles.Profile:
         if "/" in name or not path.is_file():
             known = shipped()
             if name not in known:
-                raise ParseError(f"no profile {name[:60]!r}: name a file (.yml), or one of {', '.join(sorted(known))}")
+                raise ParseError(
+                    f"no profile {name[:60]!r}{did_you_mean(name, known, 'name a file (.yml), or one of ')}"
+                )
             return profiles.parse(known[name], name)
     if path.stat().st_size > _PROFILE:
         raise ParseError(f"{path} is larger than 1 MiB, which no profile is")

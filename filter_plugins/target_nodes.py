@@ -6,15 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleFilterError
 from ansible.inventory.manager import split_host_pattern
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean, error_text
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, suite
 
 GROUP = "gpu_nodes"
 FIRST = " For a first verdict without an inventory: busbar check, or busbar check -i 'host1,host2,'"
+# Ansible's own, and that of busbar measure, which no task has.
+_TAGS = ("all", "always", "never", "tagged", "untagged", "busbar_locks_only")
 
 
 def target_nodes(
@@ -24,6 +27,8 @@ def target_nodes(
     if context.CLIARGS.get("syntax"):
         return GROUP
     if why := ansible_core.unsupported():
+        raise AnsibleFilterError(why)
+    if why := _unknown_tag(context.CLIARGS):
         raise AnsibleFilterError(why)
     where = ", ".join(str(source) for source in sources or []) or "no inventory at all"
     missing = [str(source) for source in sources or [] if "," not in str(source) and not Path(str(source)).exists()]
@@ -41,6 +46,18 @@ def target_nodes(
     if not set(nodes) & set(selected):
         raise AnsibleFilterError(f"--limit {limit!r} leaves no host of the group {GROUP}")
     return GROUP
+
+
+def _unknown_tag(given: Mapping[str, Any]) -> str:
+    """Return which tag no role has, with the nearest; "" where a playbook of others may have tags of its own."""
+    folder = Path(suite.__file__).resolve().parent
+    ours = {root / name for root in folder.parents[:2] for name in ("", "playbooks")}
+    for playbook in given.get("args") or ():
+        if not playbook.startswith("busbar.fabric.") and Path(playbook).resolve().parent not in ours:
+            return ""
+    known = (*suite.ROLES, *_TAGS)
+    unknown = [tag for name in ("tags", "skip_tags") for tag in given.get(name) or () if tag not in known]
+    return f"no role has the tag {unknown[0]!r}{did_you_mean(unknown[0], known)}" if unknown else ""
 
 
 def _patterns(limit: str) -> list[str]:

@@ -86,7 +86,12 @@ _DERIVED = {
 }
 # These begin with common words: other people's variables may, too.
 _COMMON = ("platform", "reboot", "drain")
-_OWN_PREFIXES = ("busbar_", *(f"{part}_" for part in PARTS if part not in _COMMON and of_role(part)))
+RESERVED = "busbar_"
+# A site's own variables may begin with the name of a role, unless the rest is close to one of the role's.
+ROLE_PREFIXES = tuple(f"{part}_" for part in PARTS if part not in _COMMON and of_role(part))
+_RESTS = {prefix: [name[len(prefix) :] for name in VALUES if name.startswith(prefix)] for prefix in ROLE_PREFIXES}
+# At this ratio no single wrong, missing or swapped letter goes unseen.
+_CLOSE = 0.65
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "path": (str,),
@@ -153,8 +158,11 @@ def mine(name: str) -> bool:
     if name.startswith("__") or name in REGISTERED:
         return False
     # Comparing all of a host's few hundred variables letter by letter would take longer than the rest of the check.
-    if name.startswith(_OWN_PREFIXES):
+    if name.startswith(RESERVED):
         return True
+    prefix = next(filter(name.startswith, ROLE_PREFIXES), "")
+    if prefix:
+        return bool(difflib.get_close_matches(name[len(prefix) :], _RESTS[prefix], 1, _CLOSE))
     return name.startswith(("platform_", "bus", "nccl_")) and bool(difflib.get_close_matches(name, VALUES, 1, 0.9))
 
 

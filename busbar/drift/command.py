@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
 
 from .. import __version__, private
-from ..command_line import MORE, PACKAGES, complain, not_installed
+from ..command_line import MORE, PACKAGES, add_ansible, complain, not_installed
 from . import (
     actions,
     ageing,
@@ -94,6 +94,7 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     more.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
     command.add_argument("--findings", metavar="FILE", help="write findings for remediate and report --merge")
     _outputs(command, more)
+    add_ansible(command)
     command.set_defaults(run=drift)
 
 
@@ -127,6 +128,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
     text = f"time limit over all runs in seconds ({WITHIN})"
     more.add_argument("--within", type=_positive, metavar="S", help=text)
     _add_verdict(more, more)
+    add_ansible(command)
     command.set_defaults(run=show)
 
 
@@ -230,6 +232,8 @@ def _whole(
 def _locked(arguments: argparse.Namespace) -> int:
     """The night that this run asks for."""
     inventory.require_protected(arguments.inventory)
+    for name in (*_FORMATS, "findings"):
+        output.require_folder(getattr(arguments, name) or "-")
     begun = Run(
         id=0,
         started=_now(),
@@ -569,12 +573,20 @@ def _emit(
         **(more or {}),
     }
     targets = {name: output.dated(getattr(arguments, name), day) for name in makers if getattr(arguments, name, None)}
+    failed: list[OSError] = []
     for name, target in targets.items():
-        output.sweep(getattr(arguments, name))
         # node_exporter is another user, and what it reads names no value that a node has.
-        output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
+        mode = 0o644 if name == "prometheus" else arguments.mode
+        try:
+            output.sweep(getattr(arguments, name))
+            output.write(target, makers[name](), mode)
+        except OSError as error:
+            failed.append(error)
     if "-" not in targets.values():
-        print(text.rendered(data, again, verbose=arguments.verbose), end="")
+        print(text.rendered(data, again, verbose=arguments.verbose), end="", flush=True)
+    if failed:
+        # The verdict comes first.
+        raise failed[0]
 
 
 def _with_evidence(data: Mapping[str, Any]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.findings_file import
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import Manifest as Manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import build
 
-from ..ansible_process import environment, kept
+from ..ansible_process import environment, kept, passed
 
 
 class InventoryError(ValueError):
@@ -90,7 +90,7 @@ def require_protected(paths: Sequence[Path]) -> None:
 
 def _argv(paths: Sequence[Path]) -> list[str]:
     require_protected(paths)
-    return ["ansible-inventory", "--list", *(word for path in paths for word in ("-i", str(path)))]
+    return ["ansible-inventory", "--list", *passed(), *(word for path in paths for word in ("-i", str(path)))]
 
 
 def _list(argv: list[str]) -> dict[str, Any]:

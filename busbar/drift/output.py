@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import re
 import sys
@@ -43,6 +44,15 @@ def sweep(target: str) -> None:
     """Removes what runs that were killed have left of ``target``, on whatever day."""
     path = Path(target)
     leftovers.sweep(str(path.parent), re.compile(rf"\.{_of_days(path)}-{leftovers.RANDOM}"))
+
+
+def require_folder(target: str) -> None:
+    """Raise OSError where a file cannot be made: found before any host is queried."""
+    folder = Path(target).parent
+    number = 0 if os.access(folder, os.W_OK | os.X_OK) else errno.EACCES if folder.exists() else errno.ENOENT
+    number = number or (0 if folder.is_dir() else errno.ENOTDIR)
+    if number:
+        raise OSError(number, os.strerror(number), str(folder))
 
 
 def write(target: str, text: str, mode: int = 0o600) -> None:

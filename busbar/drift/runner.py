@@ -101,18 +101,17 @@ def run(
     host_timeout: int,
     timeout: int,
     variables: Mapping[str, Any],
-    options: Sequence[str] = (),
 ) -> dict[str, HostResult]:
     """Return host -> result, for every host of the manifest that ``expected`` then holds.
 
     host_timeout: seconds for one task on one host. timeout: for all that follows the reading of the inventory.
-    variables: busbar_engine*, where the inventory does not decide. options: more of ansible-playbook's.
+    variables: busbar_engine*, where the inventory does not decide.
     Raises InventoryError, RunnerError, signals.Interrupted.
     """
     environment = {"ANSIBLE_TASK_TIMEOUT": str(host_timeout)}
     if forks:
         environment["ANSIBLE_FORKS"] = str(forks)
-    words = ["--check", *options, *(["--limit", _absolute(limit)] if limit is not None else [])]
+    words = ["--check", *(["--limit", _absolute(limit)] if limit is not None else [])]
     with private.directory() as folder, signals.collected() as ended:
         file, answers = folder / "findings.json", folder / "heard"
         watch = _Watch(progress, folder / "manifest.json", timeout, expected)

@@ -9,6 +9,7 @@ faults that hide each other exclude each other.
 
 from __future__ import annotations
 
+import difflib
 import random
 import re
 from collections.abc import Callable, Iterable
@@ -549,10 +550,11 @@ FAULTS = {fault.name: fault for fault in _CATALOGUE}
 
 
 def named(name: str) -> Fault:
-    """Raises LabError, with the names there are."""
+    """Raises LabError, with the nearest name."""
     if name not in FAULTS:
-        between = ", ".join(fault.name for fault in cluster_faults.LOCALISED)
-        raise LabError(f"there is no fault {name!r}; there are {', '.join(FAULTS)}; between nodes {between}")
+        near = difflib.get_close_matches(name, [*FAULTS, *(fault.name for fault in cluster_faults.LOCALISED)], 1)
+        hint = f"did you mean {near[0]}?" if near else "busbar lab faults lists them"
+        raise LabError(f"there is no fault {name!r}; {hint}")
     return FAULTS[name]
 
 

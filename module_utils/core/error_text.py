@@ -1,10 +1,12 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Name the path, the reason and the way out of an error of the operating system."""
+"""Name the way out of an error of the operating system, and of a name that is not known."""
 
 from __future__ import annotations
 
+import difflib
 import errno
+from typing import Iterable
 
 # Reasons as errno(3) has them.
 _WAYS_OUT = {
@@ -26,3 +28,12 @@ def error_text(error: BaseException) -> str:
     path = "" if error.filename is None else "%s: " % (error.filename,)
     way_out = _WAYS_OUT.get(error.errno or 0)
     return path + error.strerror + ("; " + way_out if way_out else "")
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "known: ") -> str:
+    """Return ``; did you mean NAME?`` of the nearest known name; where none is near, all names after ``otherwise``."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return "; did you mean %s?" % near[0]
+    return "; " + otherwise + ", ".join(names) if otherwise else ""
