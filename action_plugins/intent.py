@@ -47,6 +47,9 @@ def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:
 
 def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     values = intent.read(given)
+    folder = Path(values["busbar_findings_path"] or "/").parent
+    if not folder.is_dir():
+        raise ParseError(f"busbar_findings_path: there is no folder {folder}; make it, or name another")
     name = values["busbar_platform"]
     path, data = load(name, [site / "profiles", *BUILT_IN])
     parsed = profile.parse(data, name)

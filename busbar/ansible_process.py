@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import argparse
+import locale
 import os
 import re
 import shlex
 import stat
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,27 @@ _BEFORE_PATH = {"extra_vars": "@", "vault_password_file": "", "vault_id": "[^@]*
 HOST_KEYS = "ANSIBLE_HOST_KEY_CHECKING"
 
 
+def use_utf8() -> None:
+    """Set a locale of UTF-8 where there is none, for this process and all below it: Ansible starts in no other."""
+    # The first variable that is set decides, as locale(7) has it.
+    name = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+    if "UTF8" not in name.upper().replace("-", ""):
+        os.environ["LC_ALL"] = locale.setlocale(locale.LC_ALL, "C.UTF-8")
+
+
 def pass_on(given: argparse.Namespace) -> None:
-    """Pass options of the command on to Ansible. Paths become absolute: ansible-runner starts it in another folder."""
+    """Pass options of the command on to Ansible. Paths become absolute: ansible-runner starts it in another folder.
+
+    Raises OSError for a file that is missing.
+    """
     _passed.clear()
     for name, before in _BEFORE_PATH.items():
         for value in getattr(given, name, None) or ():
             match = re.fullmatch(f"({before})(.+)", value)
-            word = f"{match[1]}{Path(match[2]).expanduser().absolute()}" if match else value
-            _passed.extend(["--" + name.replace("_", "-"), word])
+            path = Path(match[2]).expanduser().absolute() if match else Path("/")
+            # Also for a file that is missing: Ansible does not name it.
+            path.stat()
+            _passed.extend(["--" + name.replace("_", "-"), f"{match[1]}{path}" if match else value])
 
 
 def passed() -> list[str]:
@@ -48,9 +61,6 @@ def environment() -> dict[str, str]:
     given = dict(os.environ)
     # `.venv/bin/busbar` works without the environment being activated: ansible lies beside it.
     given["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    if not _is_utf8(given):
-        # Ansible does not start in another character set.
-        given["LC_ALL"] = "C.UTF-8"
     config = _config()
     if config:
         given["ANSIBLE_CONFIG"] = config
@@ -58,12 +68,6 @@ def environment() -> dict[str, str]:
     if (ROOT / "collections" / "ansible_collections").is_dir():
         given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "collections"), os.environ.get("PYTHONPATH")]))
     return given
-
-
-def _is_utf8(variables: Mapping[str, str]) -> bool:
-    """Whether the locale is UTF-8: the first variable that is set decides, as locale(7) has it."""
-    name = next(filter(None, (variables.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
-    return name.upper().replace("-", "").partition("@")[0].endswith(".UTF8")
 
 
 def _config() -> str | None:

@@ -52,10 +52,11 @@ def _run(argv: Sequence[str]) -> int:
         # What a file holds may not exist in the terminal's character set.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    ansible_process.use_utf8()
     parser = _parser()
     arguments, _unknown = parser.parse_known_args(argv)
-    ansible_process.pass_on(arguments)
     try:
+        ansible_process.pass_on(arguments)
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:

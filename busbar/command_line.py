@@ -47,8 +47,16 @@ def add_ansible(command: argparse.ArgumentParser) -> None:
     more.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS", help=text)
     text = "password of vaults, as for ansible-playbook"
     more.add_argument("--vault-password-file", action="append", metavar="FILE", help=text)
-    for option in ("--vault-id", "--become-password-file"):
-        more.add_argument(option, action="append", help=argparse.SUPPRESS)
+    text = "LABEL@FILE, as for ansible-playbook"
+    more.add_argument("--vault-id", type=_vault_id, action="append", metavar="ID", help=text)
+    text = "password for sudo, as for ansible-playbook"
+    more.add_argument("--become-password-file", action="append", metavar="FILE", help=text)
+
+
+def _vault_id(text: str) -> str:
+    if text.endswith(("@prompt", "@prompt_ask_vault_pass")) or "@" not in text:
+        raise argparse.ArgumentTypeError(f"no password is prompted for: write LABEL@FILE, not {text[:40]!r}")
+    return text
 
 
 def not_installed(modules: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 from . import ansible_process, private
 from .command_line import complain, print_list
 from .drift.inventory import InventoryError, require_protected, sources
+from .drift.output import require_folder
 
 MODULE = "busbar.fabric.topology_info"
 ARGUMENTS = " ".join(
@@ -39,6 +40,8 @@ def capture(host: str, inventory: Path, output: Path | None) -> int:
             "profile capture",
             f"{output} exists; a profile is intent, so it is never overwritten: review the draft, then move it",
         )
+    if output is not None:
+        require_folder(str(output))
     result = _ask(host, inventory)
     if isinstance(result, str):
         return complain("profile capture", result)

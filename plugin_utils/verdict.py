@@ -15,6 +15,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import start_way_out
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     Finding,
     from_dict,
@@ -215,7 +216,7 @@ def _role_result(
         have = _one_line("; ".join(said))
         said_whole = have if have.startswith((answer.SAID, "not asked: ")) else f"failed: {have}"
         # Of a node's own answer there is none: plugin_utils/answer.py drops what it does not know.
-        return [_no_result(role, role, said_whole, fix=result.get("fix") or AGAIN)], []
+        return [_no_result(role, role, said_whole, fix=result.get("fix") or start_way_out(have) or AGAIN)], []
     return [from_dict(item) for item in result["findings"]], result["passed"]
 
 

@@ -31,7 +31,7 @@ if str(ROOT / "collections") not in sys.path:
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
-from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, site_values, suite  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, intent, site_values, suite  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
 
 from busbar import cli  # noqa: E402
@@ -355,7 +355,11 @@ def table(values: Mapping[str, Value], link: Callable[[str], str]) -> list[str]:
 
 def parts(of: Mapping[str, Mapping[str, Value]]) -> list[str]:
     """docs/variables.md: a heading and a table for each part."""
-    lines: list[str] = []
+    prefixes = ", ".join(f"`{prefix}`" for prefix in intent.ROLE_PREFIXES)
+    lines = ["", "## Reserved names", ""]
+    lines += [f"`{intent.RESERVED}` and `__` are the suite's: an unknown name is an error. A site's own variables may"]
+    lines += ["begin with the name of a role, unless the rest is close to a variable of that role: `roce_qos_owner` is"]
+    lines += [f"accepted, `roce_qos_pcf` is an error. These names count: {prefixes}."]
     for part, values in of.items():
         lines += ["", f"## {HEADINGS.get(part, f'Role `{part}`')}", "", *table(values, _to_page)]
     return lines[1:]

@@ -50,7 +50,7 @@ from . import (
     text,
     waivers,
 )
-from .history import History, HistoryError
+from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
 from .progress import Progress
 from .run import HostResult, Run
@@ -233,7 +233,8 @@ def _locked(arguments: argparse.Namespace) -> int:
     """The night that this run asks for."""
     inventory.require_protected(arguments.inventory)
     for name in (*_FORMATS, "findings"):
-        output.require_folder(getattr(arguments, name) or "-")
+        if getattr(arguments, name):
+            output.require_folder(getattr(arguments, name))
     begun = Run(
         id=0,
         started=_now(),
@@ -263,8 +264,21 @@ def _locked(arguments: argparse.Namespace) -> int:
                 _engine(arguments),
             )
 
-    with _written(arguments.history or HISTORY) as nights:
-        return _night("drift", arguments, begun, expected, collect, nights)
+    try:
+        with _written(arguments.history or HISTORY) as nights:
+            return _night("drift", arguments, begun, expected, collect, nights)
+    except (HistoryError, OSError) as error:
+        if expected.manifest is not None or not is_disk_full(error):
+            raise
+        again = [
+            "busbar",
+            "drift",
+            *(word for source in inventory.sources(arguments.inventory) for word in ("-i", source)),
+        ]
+        # The verdict needs no history.
+        with private.directory() as folder, History.create(folder / HISTORY.name) as nights:
+            _night("drift", arguments, begun, expected, collect, nights, again)
+        raise
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import hashlib
 import json
 import os
@@ -92,8 +93,10 @@ class History:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(lock.opened(path))
             connection = sqlite3.connect(path, timeout=30, isolation_level=None)
-        except (OSError, sqlite3.Error) as error:
-            raise HistoryError(f"history {path} cannot be opened: {error_text(error)}") from error
+        except OSError as error:
+            raise HistoryError(f"history {error_text(error)}") from error
+        except sqlite3.Error as error:
+            raise HistoryError(f"history {path} cannot be opened: {error}") from error
         with contextlib.closing(connection), _told(path):
             history = cls(path, connection)
             history._prepare()
@@ -482,7 +485,7 @@ def _reader(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
         for file in (path, wal):
             shutil.copyfile(file, folder / file.name)
     except OSError as error:
-        raise HistoryError(f"history {path} cannot be read: {error_text(error)}") from error
+        raise HistoryError(f"history {error_text(error)}") from error
     return _connected((folder / path.name).as_uri(), stack)
 
 
@@ -502,6 +505,14 @@ def _told(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         raise HistoryError(f"history {path}: {error}" + (f"; {_way_out(path)}" if code in _BROKEN else "")) from error
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, HistoryError) and is_disk_full(error.__cause__)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
+from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.findings_file import GROUP
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import Manifest as Manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import build
@@ -90,7 +91,16 @@ def require_protected(paths: Sequence[Path]) -> None:
 
 def _argv(paths: Sequence[Path]) -> list[str]:
     require_protected(paths)
-    return ["ansible-inventory", "--list", *passed(), *(word for path in paths for word in ("-i", str(path)))]
+    # Its group_vars count for ansible-playbook, those of the current folder do not.
+    playbooks = Path(manifest.__file__).parents[2] / "playbooks"
+    return [
+        "ansible-inventory",
+        "--list",
+        "--playbook-dir",
+        str(playbooks),
+        *passed(),
+        *(word for path in paths for word in ("-i", str(path))),
+    ]
 
 
 def _list(argv: list[str]) -> dict[str, Any]:

@@ -44,7 +44,10 @@ def held(path: Path, note: str) -> Iterator[None]:
                 raise Held(f"another run has {path}: {other or 'it has just begun'}")
             time.sleep(0.05)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note.encode(), 0)
+        try:
+            os.pwrite(descriptor, note.encode(), 0)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         yield
     finally:
         os.close(descriptor)

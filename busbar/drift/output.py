@@ -49,9 +49,10 @@ def sweep(target: str) -> None:
 def require_folder(target: str) -> None:
     """Raise OSError where a file cannot be made: found before any host is queried."""
     folder = Path(target).parent
-    number = 0 if os.access(folder, os.W_OK | os.X_OK) else errno.EACCES if folder.exists() else errno.ENOENT
-    number = number or (0 if folder.is_dir() else errno.ENOTDIR)
-    if number:
+    if Path(target).is_dir():
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), target)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        number = errno.EACCES if folder.exists() else errno.ENOENT
         raise OSError(number, os.strerror(number), str(folder))
 
 

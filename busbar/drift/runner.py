@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ LEAST_BYTES = 64 * 2**20
 HOST_BYTES = 256 * 2**10
 # Seconds in which Ansible has read the inventory.
 START = 600
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_UNPARSED = re.compile(r"Unable to parse (\S+) as an inventory source")
 _Kind = TypeVar("_Kind")
 
 
@@ -136,7 +139,7 @@ def run(
         if ended:
             raise signals.Interrupted(ended[0], until_now(heard.read(answers), manifest) if manifest else "")
         if manifest is None:
-            raise InventoryError(clean(_unusable(limit, watch.failed or tail(done.stdout.read())), ()))
+            raise InventoryError(clean(_unusable(limit, done.stdout.read()), ()))
         # Ansible ends with 2 for drift and for its own mistakes: the file alone says that there is a verdict.
         if file.exists():
             return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
@@ -153,10 +156,12 @@ def _absolute(limit: str) -> str:
 
 
 def _unusable(limit: str | None, text: str) -> str:
-    """Return why there is nothing to query, from the errors that Ansible ended with."""
+    """Return why there is nothing to query, from what Ansible printed."""
     if "leaves us with no hosts" in text:
         return f"--limit {limit!r} leaves no host of the group {findings_file.GROUP}"
-    return text.rpartition("target_nodes' failed: ")[2] or "ansible-playbook ended before it read the inventory"
+    unparsed = _UNPARSED.search(" ".join(_COLOUR.sub("", text).split()))
+    hint = f"; Ansible cannot read {unparsed[1]}: ansible-inventory --list -i {unparsed[1]}" if unparsed else ""
+    return tail(text).rpartition("target_nodes' failed: ")[2] + hint
 
 
 def until_now(answers: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> str:
@@ -175,8 +180,8 @@ def clean(text: str, hidden: tuple[str, ...]) -> str:
 
 def tail(text: str, playbook: str = PLAYBOOK) -> str:
     """What ansible-playbook has said last, or of its errors."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "[ERROR]" in line or "ERROR!" in line]
+    lines = [line for line in _COLOUR.sub("", text).splitlines() if line.strip()]
+    errors = [line.removeprefix("[ERROR]: ") for line in lines if "[ERROR]" in line or "ERROR!" in line]
     said = " ".join(errors[:3] or lines[-3:]) or "it said nothing"
     if f"{playbook} could not be found" in said:
         said += (

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from typing import Iterable
 
 # Reasons as errno(3) has them.
@@ -19,6 +20,17 @@ _WAYS_OUT = {
     errno.EDQUOT: "free space, or name a path on another file system",
     errno.EROFS: "name a path on another file system",
 }
+_BECOME = "let the user become root without a password, or pass --become-password-file FILE"
+# Errors of Ansible, shells, su and sudo where nothing could be started on a node.
+_START = (
+    (r"[Mm]issing \S+ password|[Ii]ncorrect \S+ password|password is required|waiting for (become|privilege)", _BECOME),
+    (r"sudo\S*( command)? not found|not in the sudoers|not allowed to (run|execute)", "install sudo; " + _BECOME),
+    (r"No space left on device", "free space on the node"),
+    (
+        r"ended with 127|interpreter \S+ was not found|python\S*: (not found|No such file)",
+        "install Python 3.8 or later on the node, or set ansible_python_interpreter",
+    ),
+)
 
 
 def error_text(error: BaseException) -> str:
@@ -28,6 +40,11 @@ def error_text(error: BaseException) -> str:
     path = "" if error.filename is None else "%s: " % (error.filename,)
     way_out = _WAYS_OUT.get(error.errno or 0)
     return path + error.strerror + ("; " + way_out if way_out else "")
+
+
+def start_way_out(text: str) -> str:
+    """Return what to do where no program could be started on a node; "" where the text does not say why."""
+    return next((way_out for pattern, way_out in _START if re.search(pattern, text)), "")
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "known: ") -> str:

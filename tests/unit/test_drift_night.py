@@ -146,14 +146,51 @@ def test_a_night_that_the_history_has_no_room_for_is_printed(
     assert BAD.check in capsys.readouterr().out
 
 
-def test_a_report_that_cannot_be_written_is_told_with_the_night(night: Night, capsys: Any) -> None:
-    assert night.run("--html", f"{night.folder}/no/where.html") == 1
+@pytest.mark.parametrize("option", ["--html", "--json", "--junit", "--findings"])
+@pytest.mark.parametrize("place", ["no/where", "."])
+def test_a_missing_folder_is_found_before_any_host_is_queried(
+    option: str, place: str, night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(runner, "run", raising(AssertionError("a host was queried")))
+    assert night.run(option, f"{night.folder}/{place}") == 1
+    assert str(night.folder / Path(place).parent) in capsys.readouterr().err
+    assert not night.history.exists()
+
+
+@pytest.mark.parametrize("where", [(lock, "held"), (History, "begin")], ids=lambda where: where[1])
+def test_a_full_disk_costs_no_verdict(
+    where: tuple[Any, str], night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    original, full = getattr(*where), OSError(errno.ENOSPC, "No space left on device")
+    calls: list[object] = []
+
+    def once(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise full
+        return original(*arguments)
+
+    monkeypatch.setattr(*where, once)
+    bad = {"n1": replace(HOSTS["n1"], findings=(BAD,)), "n2": HOSTS["n2"]}
+    monkeypatch.setattr(runner, "run", played(bad))
+    assert night.run() == 1
+    assert BAD.check in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_is_told_with_the_night(
+    night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    where = f"{night.folder}/no/where.html"
+    monkeypatch.setattr(output, "write", raising(OSError(errno.ENOSPC, "No space left on device", where)))
+    assert night.run("--html", f"{night.folder}/where.html") == 1
     assert night.state()[0] == "done"
     [(said, code)] = night.told
     assert code == 1
     assert said.startswith("2 of 2 hosts checked in full")
     assert said.endswith("a report could not be written; the log says why\n")
-    assert "no/where.html" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "no/where.html" in printed.err
+    assert "2 of 2 hosts" in printed.out
 
 
 def test_an_output_that_breaks_is_told(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:

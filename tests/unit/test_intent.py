@@ -205,12 +205,26 @@ def test_every_mistake_is_named_at_once() -> None:
         assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["busbar_anything", "nccl_conf_pth", "platform_cros_checks", "busbar_platform"])
+@pytest.mark.parametrize(
+    "name",
+    ["busbar_anything", "nccl_conf_pth", "platform_cros_checks", "busbar_platform", "roce_qos_pcf"],
+)
 def test_our_names_and_near_misses_are_looked_at(name: str) -> None:
     assert intent.mine(name)
 
 
-@pytest.mark.parametrize("name", ["platform_team", "ansible_host", "__nccl_conf_x", "busbar_intent", "platform_result"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "platform_team",
+        "ansible_host",
+        "__nccl_conf_x",
+        "busbar_intent",
+        "platform_result",
+        "roce_qos_owner",
+        "gate_contact",
+    ],
+)
 def test_other_peoples_variables_are_left_alone(name: str) -> None:
     assert not intent.mine(name)
 

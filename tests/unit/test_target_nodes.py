@@ -10,6 +10,7 @@ from ansible.utils.context_objects import CLIArgs
 from ansible_collections.busbar.fabric.plugins.filter.target_nodes import target_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
+from busbar import ROOT
 from busbar.drift.inventory import InventoryError, require_protected
 
 GROUPS = {"all": ["a", "b", "s"], "gpu_nodes": ["a", "b"], "storage": ["s"]}
@@ -25,6 +26,26 @@ def inventory(tmp_path: Path) -> str:
 @pytest.mark.parametrize("limit", [None, "a", "all:!s", "gpu_nodes"])
 def test_the_group_is_targeted(inventory: str, limit: str | None) -> None:
     assert target_nodes(GROUPS, ["a"], limit, [inventory]) == "gpu_nodes"
+
+
+@pytest.mark.parametrize(
+    ("playbook", "tags", "meant"),
+    [
+        ("site.yml", ("roce_qoss",), "roce_qos"),
+        ("playbooks/drift.yml", ("all", "mtuu"), "mtu"),
+        ("busbar.fabric.site", ("gpus",), "known: "),
+        ("site.yml", ("mtu", "always"), ""),
+        ("/srv/own.yml", ("roce_qoss",), ""),
+    ],
+)
+@pytest.mark.parametrize("option", ["tags", "skip_tags"])
+def test_a_tag_that_no_role_has_is_refused_in_our_playbooks(
+    inventory: str, playbook: str, tags: tuple[str, ...], meant: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({"args": (playbook,), option: tags}))
+    with pytest.raises(AnsibleFilterError, match=meant) if meant else contextlib.nullcontext():
+        target_nodes(GROUPS, ["a"], None, [inventory])
 
 
 def test_a_host_list_is_an_inventory_too() -> None:
