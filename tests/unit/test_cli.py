@@ -257,7 +257,7 @@ def test_lab_names_what_there_is_instead_of_what_was_asked_for(lab: Path, tmp_pa
         (["-d", tmp_path / "absent", "break", "node01", "port-down"], "there is no lab in"),
         (["-d", lab, "break", "node99", "port-down"], "there are node01, node02"),
         (["-d", lab, "break", "../node01", "port-down"], "there are node01, node02"),
-        (["-d", lab, "break", "node01", "port-dwon"], "there are rail-missing"),
+        (["-d", lab, "break", "node01", "port-dwon"], "port-down?"),
         (["-d", lab, "repair", "node01", "port-down"], "does not have port-down"),
         (["-d", lab, "create"], "is not empty"),
         (["-d", ROOT / "README.md", "create"], "Not a directory"),
