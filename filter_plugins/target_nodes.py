@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleFilterError
@@ -48,7 +47,7 @@ def target_nodes(
     return GROUP
 
 
-def _unknown_tag(given: Mapping[str, Any]) -> str:
+def _unknown_tag(given: Mapping[str, Sequence[str]]) -> str:
     """Return which tag no role has, with the nearest; "" where a playbook of others may have tags of its own."""
     folder = Path(suite.__file__).resolve().parent
     ours = {root / name for root in folder.parents[:2] for name in ("", "playbooks")}

@@ -98,7 +98,7 @@ def worker_runs_tasks() -> Run | None:
     return known.run
 
 
-def as_inventory(host: str, variables: Mapping[str, Any]) -> Any:
+def as_inventory(host: str, variables: Mapping[str, object]) -> object:
     """Return variables of a host as ``ansible-inventory --list`` prints them; None where it is not known how."""
     if _inventory_legacy is None:
         return None

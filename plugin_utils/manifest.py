@@ -51,8 +51,8 @@ def read(path: Path) -> Manifest:
 def build(
     nodes: Sequence[str],
     chosen: Collection[str],
-    variables: Iterable[tuple[str, Mapping[str, Any]]],
-    encode: Callable[[str, Mapping[str, Any]], Any] = lambda _host, values: values,
+    variables: Iterable[tuple[str, Mapping[str, object]]],
+    encode: Callable[[str, Mapping[str, object]], object] = lambda _host, values: values,
 ) -> Manifest:
     """Return the manifest of an inventory.
 
@@ -60,7 +60,7 @@ def build(
     encode: returns variables of a host as ansible-inventory prints them, None where that is not known.
     """
     secrets: set[str] = set()
-    states: dict[str, Any] = {}
+    states: dict[str, object] = {}
     results, ages, simulated = set(), [], False
     for host, of_host in variables:
         secrets.update(redaction.among({name: value for name, value in of_host.items() if name != "groups"}))
@@ -82,7 +82,7 @@ def build(
     )
 
 
-def _digest(states: Mapping[str, Any]) -> str | None:
+def _digest(states: Mapping[str, object]) -> str | None:
     """Tell two states of an inventory apart. states: node -> variables of the suite, vaulted values as ciphertext."""
     if None in states.values():
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import getpass
 import json
 import re
@@ -231,6 +232,7 @@ def _whole(
 
 def _locked(arguments: argparse.Namespace) -> int:
     """The night that this run asks for."""
+    sources = inventory.sources(arguments.inventory)
     inventory.require_protected(arguments.inventory)
     for name in (*_FORMATS, "findings"):
         if getattr(arguments, name):
@@ -240,7 +242,7 @@ def _locked(arguments: argparse.Namespace) -> int:
         started=_now(),
         ended=None,
         state="running",
-        inventory="\n".join(inventory.sources(arguments.inventory)),
+        inventory="\n".join(sources),
         limit=arguments.limit,
         version=__version__,
         user=getpass.getuser(),
@@ -250,35 +252,32 @@ def _locked(arguments: argparse.Namespace) -> int:
     )
 
     expected = Expected()
-
-    def collect() -> Mapping[str, HostResult]:
-        with Progress() as progress:
-            return runner.run(
-                arguments.inventory,
-                arguments.limit,
-                expected,
-                progress,
-                arguments.forks,
-                arguments.host_timeout,
-                arguments.timeout,
-                _engine(arguments),
-            )
-
+    collect = functools.partial(_collect, arguments, expected)
     try:
         with _written(arguments.history or HISTORY) as nights:
             return _night("drift", arguments, begun, expected, collect, nights)
     except (HistoryError, OSError) as error:
         if expected.manifest is not None or not is_disk_full(error):
             raise
-        again = [
-            "busbar",
-            "drift",
-            *(word for source in inventory.sources(arguments.inventory) for word in ("-i", source)),
-        ]
+        again = ["busbar", "drift", *(word for source in sources for word in ("-i", source))]
         # The verdict needs no history.
         with private.directory() as folder, History.create(folder / HISTORY.name) as nights:
             _night("drift", arguments, begun, expected, collect, nights, again)
         raise
+
+
+def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, HostResult]:
+    with Progress() as progress:
+        return runner.run(
+            arguments.inventory,
+            arguments.limit,
+            expected,
+            progress,
+            arguments.forks,
+            arguments.host_timeout,
+            arguments.timeout,
+            _engine(arguments),
+        )
 
 
 @contextlib.contextmanager
@@ -311,21 +310,15 @@ def _night(
     try:
         hosts = collect()
         manifest = expected.manifest or Manifest((), (), False)
-        if manifest.simulated:
-            nights.simulated(number)
-        run = Run(**{**begun.__dict__, "id": number, "simulated": begun.simulated or manifest.simulated})
+        simulated = begun.simulated or manifest.simulated
+        nights.simulated(number, simulated)
+        run = Run(**{**begun.__dict__, "id": number, "simulated": simulated})
         data = keep(run, hosts, nights, again)
     except InventoryError:
         nights.forget(number)
         raise
     except BaseException as error:
-        state = "interrupted" if isinstance(error, signals.Interrupted) else "failed"
-        known = expected.manifest
-        name = type(error).__name__
-        # Without the manifest its secrets are not known.
-        said = str(error) if isinstance(error, _EXPECTED) else f"{name}: {error}" if known else name
-        with signals.collected():
-            nights.fail(number, state, _now(), runner.clean(said, known.secrets if known else ()))
+        _fail(nights, number, error, expected.manifest)
         raise
     if arguments.since:
         data = built(nights.run(number), arguments.since, nights, again)
@@ -335,7 +328,6 @@ def _night(
         more = {"findings": lambda: part.render(nights.run(number), manifest, hosts)}
         _emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
-        # The night stands in the history, and is told as it was.
         code = complain(command, error)
         said += "a report could not be written; the log says why\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
@@ -343,6 +335,15 @@ def _night(
     if arguments.keep_days:
         _prune(command, arguments, nights)
     return code
+
+
+def _fail(nights: History, number: int, error: BaseException, manifest: Manifest | None) -> None:
+    state = "interrupted" if isinstance(error, signals.Interrupted) else "failed"
+    name = type(error).__name__
+    # Without the manifest its secrets are not known.
+    said = str(error) if isinstance(error, _EXPECTED) else f"{name}: {error}" if manifest else name
+    with signals.collected():
+        nights.fail(number, state, _now(), runner.clean(said, manifest.secrets if manifest else ()))
 
 
 def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -587,20 +588,27 @@ def _emit(
         **(more or {}),
     }
     targets = {name: output.dated(getattr(arguments, name), day) for name in makers if getattr(arguments, name, None)}
-    failed: list[OSError] = []
-    for name, target in targets.items():
-        # node_exporter is another user, and what it reads names no value that a node has.
-        mode = 0o644 if name == "prometheus" else arguments.mode
-        try:
-            output.sweep(getattr(arguments, name))
-            output.write(target, makers[name](), mode)
-        except OSError as error:
-            failed.append(error)
+    failed = _write(arguments, targets, makers)
     if "-" not in targets.values():
         print(text.rendered(data, again, verbose=arguments.verbose), end="", flush=True)
     if failed:
         # The verdict comes first.
-        raise failed[0]
+        raise failed
+
+
+def _write(
+    arguments: argparse.Namespace, targets: Mapping[str, str], makers: Mapping[str, Callable[[], str]]
+) -> OSError | None:
+    """Write all that can be written, and return what went wrong last."""
+    failed = None
+    for name, target in targets.items():
+        try:
+            output.sweep(getattr(arguments, name))
+            # node_exporter is another user, and what it reads names no value that a node has.
+            output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
+        except OSError as error:
+            failed = error
+    return failed
 
 
 def _with_evidence(data: Mapping[str, Any]) -> dict[str, object]:

@@ -169,9 +169,9 @@ class History:
             )
         return int(cursor.lastrowid or 0)
 
-    def simulated(self, run: int) -> None:
-        """Note that hosts of a run are simulated, which is known once Ansible has read the inventory."""
-        self._db.execute("UPDATE run SET simulated = 1 WHERE id = ?", (run,))
+    def simulated(self, run: int, whether: bool) -> None:
+        """Note whether hosts of a run are simulated, which the inventory says."""
+        self._db.execute("UPDATE run SET simulated = ? WHERE id = ?", (whether, run))
 
     def forget(self, run: int) -> None:
         """Delete a run that queried no host."""

@@ -103,7 +103,7 @@ def run(
     forks: int | None,
     host_timeout: int,
     timeout: int,
-    variables: Mapping[str, Any],
+    variables: Mapping[str, object],
 ) -> dict[str, HostResult]:
     """Return host -> result, for every host of the manifest that ``expected`` then holds.
 
