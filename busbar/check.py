@@ -60,8 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     except (ParseError, OSError) as error:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return command_line.complain("check", text)
+        return command_line.complain("check", error)
     return int(data["code"])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 
@@ -32,7 +33,7 @@ def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
                 data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
             # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
             except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-                raise ParseError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from error
+                raise ParseError(f"profile {path} cannot be read: {' '.join(error_text(error).split())}") from error
             if not isinstance(data, dict):
                 raise ParseError(f"profile {path} is not a mapping")
             return path, data
