@@ -44,7 +44,7 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     config = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     done = subprocess.run(site, cwd=ROOT, env=environment(tmp_path, **config), capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode()
-    second = busbar("drift", "-i", inventory, "--fail-on", "critical")
+    second = busbar("drift", "-i", inventory, "--fail-on", "critical", "-v")
     assert second.rc == 0, second.out
     assert second.out.startswith("VERDICT OK: 2 of 2 hosts ok, ")
     assert "(simulated)" in second.out
