@@ -160,7 +160,7 @@ def bring(address, identity, find, mask, value):
                 if number(stream.read(2), 0) != new:
                     return "does not take the value"
     except OSError as error:
-        return error_text(error)
+        return error.strerror or str(error)
     return ""
 
 
