@@ -11,11 +11,11 @@ short_description: One line a role, with counts and a bar that moves; failures a
 version_added: 0.1.0
 description:
   - Prints a line for each role with how many hosts it worked on, changed, failed or did not reach, and its time.
-    On a terminal a bar moves meanwhile; without a terminal a role that still runs says so every 30 seconds.
+    On a terminal a progress bar moves; without one, a line every 30 seconds names the role that is still running.
   - A failure is printed at once, with its message, the task, file and line, and the host. Hosts that fail alike are
     counted, and named as a folded list when the role ends. So are hosts with the same C(--diff), and those of which
-    M(ansible.builtin.debug) says the same.
-  - A failure that a block rescues or that is ignored is printed as such and is no failed host.
+    M(ansible.builtin.debug) prints the same.
+  - A failure that a block rescues or that is ignored is printed as such and does not count as a failed host.
   - With C(-v), and where the environment variable E(CI) is set, all output is that of Ansible's C(default) callback,
     whose options this plugin has.
 author:

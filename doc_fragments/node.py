@@ -38,7 +38,7 @@ options:
     DISRUPTION = r"""
 options:
   max_disruption:
-    description: Most that activating a change may cost the node; changes above it are withheld and reported.
+    description: Highest disruption that activating a change may cause; changes above it are blocked and reported.
     type: str
     choices: [none, link, driver, reboot]
     default: none
@@ -59,7 +59,7 @@ options:
     type: str
     required: true
   mode:
-    description: V(cleanup) removes what the task has left of its answer.
+    description: V(cleanup) removes the task's stored result.
     type: str
     choices: [status, cleanup]
     default: status

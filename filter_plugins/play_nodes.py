@@ -21,7 +21,7 @@ def _wants(of_host: Mapping[str, Any], what: str) -> bool:
 
 
 def _scope(of_host: Mapping[str, Any]) -> str:
-    """Over what the inventory wants its benchmark; "" of a host that gave no answer."""
+    """Over what the inventory wants its benchmark; "" of a host that did not respond."""
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
     return values.get("nccl_benchmark_scope") or work.answer(of_host).get("scope") or ""
 
@@ -35,7 +35,7 @@ PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "sharp": lambda of_host: _wants(of_host, "sharp"),
     "verify": lambda of_host: _wants(of_host, "verify"),
     "benchmark": lambda of_host: work.due(suite.BENCHMARK, of_host),
-    # Whoever gave no answer may be one of them, and is to be named where others are measured.
+    # Whoever did not respond may be one of them, and is to be named where others are measured.
     "cluster": lambda of_host: _scope(of_host) != "node",
 }
 

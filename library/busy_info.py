@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: busy_info
-short_description: Say who uses a node, or would notice that a device of it goes away
+short_description: Report who uses a node, or would notice that a device of it is removed
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Processes on the GPUs, Slurm jobs on the node, GPUs that the kubelet has given to pods. Changes nothing.
-  - With O(devices) also what a change to them would cut off, each with the device it hangs on. The default route and
+  - Lists processes on the GPUs, Slurm jobs on the node and GPUs allocated to pods. Changes nothing.
+  - With O(devices), also lists what a change to them would cut off, each with its device - the default route and
     Ansible's own ssh connection, also over bonds, VLANs and bridges; processes with RDMA resources; NFS, Lustre, NVMe
     over fabrics and iSCSI; kernel modules in use over the RDMA drivers.
 options:
@@ -37,17 +37,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 reasons:
-  description: A line for each who uses the node; empty where nobody does.
+  description: One line for each user of the node; empty if it is idle.
   type: list
   elements: str
   returned: success
 unload_first:
-  description: With O(devices), kernel modules that are in the way of unloading the drivers and that nobody uses.
+  description: With O(devices), unused kernel modules that prevent unloading the drivers.
   type: list
   elements: str
   returned: success
 findings:
-  description: Empty; who uses the node is for the caller to judge.
+  description: Empty; the caller judges who uses the node.
   type: list
   elements: dict
   returned: success

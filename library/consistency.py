@@ -5,13 +5,14 @@
 
 DOCUMENTATION = r"""
 module: consistency
-short_description: Name the hosts whose rails differ from the fleet's
+short_description: (internal) Name the hosts whose rails differ from the fleet's
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Compares what M(busbar.fabric.rail_info) has read of all hosts of the play (variable C(rail_info_result)), firmware,
-    PSID, driver, rail order, MTU and QoS, with what the inventory declares or, where it declares nothing, with what
-    most hosts of the same profile, fabric and product have. A tie is told and not decided.
+  - Internal module of busbar.fabric. Compares what M(busbar.fabric.rail_info) has read of all hosts of the play
+    (variable C(rail_info_result)), firmware, PSID, driver, rail order, MTU and QoS, with what the inventory declares
+    or, where it declares nothing, with what most hosts of the same profile, fabric and product have. A tie is reported
+    and not decided.
 extends_documentation_fragment:
   - busbar.fabric.node.reads
 """

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: drift_timer
-short_description: Have busbar drift run every night on the control node
+short_description: Run busbar drift every night on the control node
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Writes C(busbar-drift.service) and C(busbar-drift.timer), with O(measure_schedule) also those of C(busbar-measure),
-    makes their user where there is none, enables and starts the timers, and says what the last run came to and which of
-    the paths that the services need are not there.
+    creates their user if it is missing, and enables and starts the timers. Reports the result of the last run, and
+    which of the paths that the services need are missing.
   - The service itself is never started here.
 options:
   state:
@@ -29,7 +29,7 @@ options:
     type: str
     default: 10m
   user:
-    description: Who asks the nodes. Made as a system user with the home C(/var/lib/busbar-drift) where there is none.
+    description: User that audits the nodes. Created as a system user with home C(/var/lib/busbar-drift) if missing.
     type: str
     default: busbar
   directory:
@@ -52,16 +52,16 @@ options:
     elements: str
     default: []
   keep_days:
-    description: How long nights are kept, at least 8.
+    description: Days that runs are kept in the history, at least 8.
     type: int
     default: 400
   notify:
-    description: Program, and its arguments, that gets a night unlike the last on its standard input.
+    description: Program and arguments; it gets a run that differs from the previous one on standard input.
     type: list
     elements: str
     default: []
   webhook_file:
-    description: File that holds the https address to which such a night is posted. O(user) has to be able to read it.
+    description: File with the https address to which such a run is posted. O(user) has to be able to read it.
     type: path
     default: ""
   environment:
@@ -83,7 +83,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Ask every night what differs
+- name: Audit the fleet every night
   busbar.fabric.drift_timer:
     directory: /srv/busbar
     command: [/srv/busbar/.venv/bin/busbar]
@@ -104,7 +104,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: fleet_audit
-short_description: Ask every host of the play what host_audit asks, from one worker
+short_description: Run host_audit on every host of the play from one worker
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
@@ -14,31 +14,32 @@ description:
     fork for each of them.
   - Connection, become method and interpreter of a host are those of its variables. Keywords of the task and of its play
     count for all hosts as they are for the first.
-  - A host that cannot be reached, or does not answer in time, has that in its answer; the task does not fail for it.
+  - A host that cannot be reached, or does not respond in time, is reported in its result; the task does not fail for
+    it.
 options:
   host_timeout:
-    description: Seconds for a host, from the login to its answer. What takes longer is left behind.
+    description: Seconds for a host, from login to result. A host that takes longer is abandoned.
     type: float
     default: 300
   collect:
-    description: Ask nobody, and put together what M(busbar.fabric.host_audit) has registered as C(host_audit_result)
-      on each host. For releases of ansible-core on which RV(by_task) says so.
+    description: Query no host; join what M(busbar.fabric.host_audit) has registered as C(host_audit_result)
+      on each host. For releases of ansible-core with RV(by_task).
     type: bool
     default: false
   engine:
-    description: Who fans out. C(ssh) asks each host over its own connection. C(slurm) asks all of them by one step of
-      Slurm's, as root, on nodes on which no job runs; the connection and C(become) of a host do not count then, and
+    description: How hosts are queried. C(ssh) uses a connection for each host. C(slurm) queries all of them by one step
+      of Slurm's, as root, on nodes on which no job runs; the connection and C(become) of a host do not count then, and
       O(host_timeout) counts for all of them at once. docs/slurm.md has what it needs.
     type: str
     choices: [ssh, slurm]
     default: ssh
   overlap:
-    description: With O(engine=slurm), also ask nodes on which jobs run, where their partition lets jobs share a node.
+    description: With O(engine=slurm), also query nodes with running jobs, where their partition lets jobs share a node.
     type: bool
     default: false
   heard:
-    description: File in which each answer is kept as it comes, for whoever judges a run that was interrupted. Without
-      it, a file in Ansible's temporary folder on the control node, which goes with the run.
+    description: File to which each result is written as it arrives, to judge a run that was interrupted. Without
+      it, a file in Ansible's temporary folder on the control node, removed after the run.
     type: path
     default: ""
   manifest:
@@ -51,7 +52,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Ask every host everything
+- name: Audit every host
   busbar.fabric.fleet_audit:
   run_once: true
   register: fleet_audit_result
@@ -64,17 +65,17 @@ hosts:
   type: dict
   returned: always
 begun:
-  description: When the first question was asked, in UTC.
+  description: When the first host was queried, in UTC.
   type: str
   returned: where the inventory is right
   sample: "2026-11-21T02:00:07Z"
 by_task:
-  description: Nobody was asked, for the inside of this ansible-core is not known. Every host is to be asked by a task
-    of its own.
+  description: No host was queried, because this release of ansible-core is not supported. Query every host
+    by a separate task.
   type: bool
-  returned: where that is so
+  returned: when true
 msg:
-  description: What is wrong with the variables of hosts; all hosts with right ones have been asked.
+  description: What is wrong with the variables of hosts; all other hosts have been queried.
   type: str
   returned: failure
 """

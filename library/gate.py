@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gate
-short_description: Install what keeps a sick node out of Slurm's jobs, and say what it has last said
+short_description: Install the gate that keeps a faulty node out of Slurm's jobs, and report its last verdict
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Writes the gate's program, the intent beside it, and what Slurm starts it by; runs it once where they have changed.
-  - Edits nothing of Slurm's. Reads the running configuration, and says the lines that slurm.conf lacks.
-  - The action plugin of this name makes program and intent.
+  - Writes the gate's program, its intent and the scripts by which Slurm starts it; runs it once after a change.
+  - Edits no file of Slurm. Reads the running configuration, and reports the lines that slurm.conf lacks.
+  - The action plugin of this name builds program and intent.
 options:
   stages:
     description: When Slurm runs it. An empty list removes the files; without it they are not judged.
@@ -20,7 +20,7 @@ options:
     elements: str
     choices: [health, prolog, epilog]
   fail:
-    description: What follows where the gate cannot tell.
+    description: Whether a node that the gate cannot judge stays in service (V(open)) or not (V(closed)).
     type: str
     choices: [open, closed]
     default: open
@@ -29,7 +29,7 @@ options:
     type: float
     default: 10
   max_share:
-    description: Most of a partition's nodes that it may have out at a time.
+    description: Largest share of a partition's nodes that the gate may take out of service at a time.
     type: float
     default: 0.1
   ignore:
@@ -42,7 +42,7 @@ options:
     type: str
     default: scontrol
   sums:
-    description: Path to what the file there has to sum up to; given by the action plugin.
+    description: Path to checksum of its file; given by the action plugin.
     type: dict
     default: {}
   texts:
@@ -73,7 +73,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -88,7 +88,7 @@ reboot_required:
   elements: str
   returned: success
 withheld:
-  description: Empty; it disturbs nobody.
+  description: Empty; it disturbs no job.
   type: list
   elements: str
   returned: success

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gate_info
-short_description: What the gate has last said of a node, or says now
+short_description: Report the gate's last verdict on a node, or a new one
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads what the gate keeps on the node; with O(run) has it check the node first.
+  - Reads the state that the gate stores on the node; with O(run) the gate checks the node first.
   - Changes nothing in Slurm, and no file but the gate's own state.
 attributes:
   check_mode:
@@ -34,7 +34,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: What the gate keeps, as in C(docs/gate.md); null where it has not run yet.
+  description: State of the gate, as in C(docs/gate.md); null where it has not run yet.
   type: dict
   returned: success
 findings:

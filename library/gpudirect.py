@@ -10,19 +10,19 @@ short_description: Give NICs a direct path to the GPUs' memory, by DMA-BUF or by
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Says which of the two paths the node can have, loads C(nvidia_peermem) where that is the one, and has it loaded at
+  - Reports which of the two paths the node can have, loads C(nvidia_peermem) if that is the one, and has it loaded at
     every boot. On Debian and Ubuntu through C(/etc/modules-load.d), with OFED and elsewhere by a systemd unit after
     C(openibd), because dracut would copy the module into the initramfs.
-  - Writes the options of the NVIDIA driver that the profile's C(driver_options) ask for into
+  - Writes the options of the NVIDIA driver in the profile's C(driver_options) into
     C(/etc/modprobe.d/busbar-nvidia.conf), unless another file there sets them; they are in effect after a reboot.
-  - Tells why the module does not load. Whether it does is read from C(/sys/module), not from an exit code.
-  - A run unloads no module. An old C(nv_peer_mem) loses its start at boot, and is left loaded until somebody drains the
-    node.
+  - Reports why the module does not load. Whether it is loaded is read from C(/sys/module), not from an exit code.
+  - A run unloads no module. An old C(nv_peer_mem) is no longer started at boot, and stays loaded until an administrator
+    drains the node.
 options:
   mode:
     description:
-      - Path that is asked for. V(auto) is DMA-BUF where the open GPU kernel modules and kernel 5.12 or later are, else
-        C(nvidia_peermem). With V(off) nothing is asked for and Busbar's own files are removed.
+      - Path that is wanted. V(auto) is DMA-BUF where the open GPU kernel modules and kernel 5.12 or later are, else
+        C(nvidia_peermem). With V(off) none is wanted and Busbar's own files are removed.
     type: str
     choices: [auto, peermem, dmabuf, "off"]
     default: auto
@@ -56,7 +56,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -66,7 +66,7 @@ commands:
   elements: str
   returned: success
 notes:
-  description: What somebody has to do in the end, such as to build the initramfs anew.
+  description: What an administrator still has to do, such as rebuild the initramfs.
   type: list
   elements: str
   returned: success

@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: hang_report
-short_description: Join what NCCL's RAS has told on several hosts, and say who holds up whom
+short_description: Join NCCL's RAS reports of several hosts, and report which rank holds up which
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Reads the variable C(nccl_ras_result) of every host of the play, which M(busbar.fabric.nccl_ras_info) has returned,
-    and prints a table for each job, the findings with their causes first, and the commands that keep what is gone when
-    a process is killed. Fails unless every job launches collectives and every host has answered.
+    and prints a table for each job, the findings with their causes first, and the commands that save what is lost when
+    a process is killed. Fails unless every job launches collectives and every host has responded.
 options:
   path:
     description: File on the control node for the report as JSON; empty for none.

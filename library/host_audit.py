@@ -6,27 +6,27 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_audit
-short_description: Ask a node everything that site.yml would check, in one question
+short_description: Audit everything on a node that site.yml would check, in one query
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Runs the modules of the roles in check mode, with the arguments that the roles' own tasks give them, in one process
     on the node. It finds what C(site.yml --check) finds, in a fraction of the time.
-  - Writes no file, not even a temporary one, but the record of counters that M(busbar.fabric.node_health) keeps, and
+  - Writes no file, not even a temporary one, but the record of counters that M(busbar.fabric.node_health) stores, and
     works where nothing can be written.
   - An action plugin pipes one script to C(python3 -I -S -) over the connection; where a become method takes its
     password from there (C(su)), the script travels as an argument of the module of this name.
-  - A tool that hangs is left behind after 20 seconds and not asked again; what only it could say is C(unknown). A read
+  - A tool that hangs is abandoned after 20 seconds and not run again; what only it reports is C(unknown). A read
     that never returns, as of a dead device, costs the module that read it, after O(timeout).
   - C(--tags) and C(--skip-tags) leave out the roles that they leave out of C(site.yml).
 options:
   roles:
-    description: Roles whose state is asked for; without it, all that own a state of a host.
+    description: Roles to audit; without it, all that own a state of a host.
     type: list
     elements: str
   timeout:
-    description: Seconds for each module. What does not answer in time is C(failed) in RV(roles), and those after it
-      are asked all at once, so that the whole takes not much more than twice this.
+    description: Seconds for each module. A module that takes longer is C(failed) in RV(roles), and those after it
+      run at once, so that the whole takes not much more than twice this.
     type: float
     default: 60
   first:
@@ -44,7 +44,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Ask the node everything
+- name: Audit the node
   busbar.fabric.host_audit:
   register: host_audit_result
 """
@@ -68,7 +68,7 @@ intent:
   type: str
   returned: success
 verify:
-  description: Whether the inventory asks for a proof of the network, which is C(verify.yml)'s to judge.
+  description: Whether the inventory requires a proof of the network, which C(verify.yml) judges.
   type: bool
   returned: success
 scope:
@@ -85,12 +85,12 @@ drain:
   type: bool
   returned: success
 wrong_inventory:
-  description: What is wrong with the host's variables, a sentence for each mistake; it was not asked.
+  description: What is wrong with the host's variables, a sentence for each mistake; it was not queried.
   type: list
   elements: str
   returned: where that is so
 msg:
-  description: Why there is no answer.
+  description: Why there is no result.
   type: str
   returned: failure
 """

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_limits
-short_description: Lift the limits on locked memory and open files, and look at those that jobs really get
+short_description: Lift the limits on locked memory and open files, and check those that jobs get
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Writes a file for logins (pam_limits) and one for services (systemd's defaults), unless other files say as much
+  - Writes a file for logins (pam_limits) and one for services (systemd's defaults), unless other files do so
     already. Reads what the daemons that start jobs have now, and the size of C(/dev/shm).
-  - Where asked for, edits Docker's C(daemon.json), writes a drop-in for containerd, and looks whether the kubelet has
+  - If configured, edits Docker's C(daemon.json), writes a drop-in for containerd, and checks whether the kubelet has
     RDMA devices to give away.
   - Restarts nothing.
 options:
@@ -21,11 +21,11 @@ options:
     type: int
     default: 1048576
   shm:
-    description: Least size of C(/dev/shm), such as V(8G); empty asks for nothing.
+    description: Least size of C(/dev/shm), such as V(8G); empty requires none.
     type: str
     default: 8G
   container_runtimes:
-    description: Container runtimes that this node has; none is asked for by itself.
+    description: Container runtimes that this node has; by default none is checked.
     type: list
     elements: str
     choices: [docker, containerd, kubelet]
@@ -68,7 +68,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -83,12 +83,12 @@ reboot_required:
   elements: str
   returned: success
 withheld:
-  description: Ids of the findings whose repair costs more than O(max_disruption).
+  description: Ids of the findings whose repair needs more than O(max_disruption) allows.
   type: list
   elements: str
   returned: success
 backup_files:
-  description: Copies that were kept.
+  description: Backup copies that were made.
   type: list
   elements: str
   returned: success

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ib_fabric_info
-short_description: Sweep the InfiniBand planes that a host sees, or read a sweep that was written down
+short_description: Sweep the InfiniBand planes that a host sees, or read a stored sweep
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Asks with infiniband-diags (C(sminfo), C(saquery), C(ibnetdiscover), C(iblinkinfo), C(ibqueryerrors)) which
-    switches, hosts and cables there are, how fast they run and what their counters say. Ports that have one subnet
+  - Queries with infiniband-diags (C(sminfo), C(saquery), C(ibnetdiscover), C(iblinkinfo), C(ibqueryerrors)) which
+    switches, hosts and cables there are, how fast they run and their counters. Ports that have one subnet
     manager are one plane, which is swept once, under a lock of the host, within O(seconds).
-  - These tools end with 0 also where most of the fabric did not answer. A sweep says whether it is complete, and in its
-    C(problems) what is missing.
-  - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, and asks no fabric.
-  - Changes nothing, and clears no counter. The findings are only what the host itself can say; the control node judges
+  - These tools also exit with 0 if most of the fabric did not respond. A sweep reports whether it is complete, and in
+    its C(problems) what is missing.
+  - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, and queries no fabric.
+  - Changes nothing, and clears no counter. The findings are only those of the host itself; the control node judges
     what the sweeps show.
 options:
   devices:
@@ -33,19 +33,19 @@ options:
     type: bool
     default: true
   partitions:
-    description: Also ask each host port for its partition keys; a question and a process a port.
+    description: Also query each host port for its partition keys; one process for each port.
     type: bool
     default: false
   known:
     description:
-      - Planes that somebody else has swept just now, by the GUIDs of the ports of their subnet managers; they are left
+      - Planes that another host has swept just now, by the GUIDs of the ports of their subnet managers; they are left
         out.
     type: list
     elements: str
     default: []
   dumps:
     description:
-      - Directory on the host with outputs of the tools, of any names; each folder in it is a plane of its own.
+      - Directory on the host with outputs of the tools, of any names; each folder in it is a separate plane.
     type: path
     default: ""
 extends_documentation_fragment:
@@ -58,7 +58,7 @@ EXAMPLES = r"""
   busbar.fabric.ib_fabric_info:
   register: fabric
 
-- name: Read what somebody has written down
+- name: Read a stored sweep
   busbar.fabric.ib_fabric_info:
     dumps: /var/tmp/fabric-2026-11-22
 """
@@ -73,7 +73,7 @@ sweeps:
   elements: dict
   returned: success
 findings:
-  description: Whether the host could ask, as in C(docs/findings.md).
+  description: Whether the host could query the fabric, as in C(docs/findings.md).
   type: list
   elements: dict
   returned: success

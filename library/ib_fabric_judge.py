@@ -5,18 +5,18 @@
 
 DOCUMENTATION = r"""
 module: ib_fabric_judge
-short_description: Judge what nodes have swept of the InfiniBand fabric
+short_description: (internal) Judge the InfiniBand fabric by the sweeps of its nodes
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Joins the sweeps of M(busbar.fabric.ib_fabric_info) (C(ib_fabric_result) of the nodes that
-    M(busbar.fabric.ib_fabric_plan) has named) with the cabling plan, the sweeps of the last record, and the GUIDs that
-    each host has given with M(busbar.fabric.topology_info). Each host gets the findings that are of its rails; what is
-    of no host is told of those that swept.
-  - Keeps the sweeps and the findings on the control node, in check mode, too - the next run reckons rates from them.
+  - Internal module of busbar.fabric. Joins the sweeps of M(busbar.fabric.ib_fabric_info) (C(ib_fabric_result) of the
+    nodes that M(busbar.fabric.ib_fabric_plan) has named) with the cabling plan, the sweeps of the last record, and the
+    GUIDs that each host has given with M(busbar.fabric.topology_info). Each host gets the findings of its rails; a
+    finding that belongs to no host goes to those that swept.
+  - Stores the sweeps and the findings on the control node, also in check mode - the next run computes rates from them.
 options:
   path:
-    description: Directory on the control node, of which C(fabric) takes the record; empty - none is kept.
+    description: Directory on the control node, of which C(fabric) takes the record; empty stores none.
     type: path
     default: ""
 extends_documentation_fragment:
@@ -37,7 +37,7 @@ hosts:
   type: dict
   returned: success
 path:
-  description: Directory of the record; empty where none was kept.
+  description: Directory of the record; empty if none was stored.
   type: str
   returned: success
 """

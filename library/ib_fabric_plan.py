@@ -5,16 +5,16 @@
 
 DOCUMENTATION = r"""
 module: ib_fabric_plan
-short_description: Decide who sweeps the InfiniBand fabric
+short_description: (internal) Decide which hosts sweep the InfiniBand fabric
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Of the nodes in C(busbar_fabric_hosts) those sweep that are in the play. What the last record has swept within
-    C(ib_fabric_interval) seconds is not swept again, which is said.
-  - Where C(busbar_fabric_hosts) is empty nobody sweeps, and nothing is said.
+  - Internal module of busbar.fabric. Of the nodes in C(busbar_fabric_hosts) those sweep that are in the play. A plane
+    that was swept within C(ib_fabric_interval) seconds is not swept again, with a note.
+  - If C(busbar_fabric_hosts) is empty, no host sweeps and nothing is reported.
 options:
   path:
-    description: Directory on the control node, of which C(fabric) has the records; empty - none is kept.
+    description: Directory on the control node, of which C(fabric) has the records; empty stores none.
     type: path
     default: ""
 extends_documentation_fragment:
@@ -46,7 +46,7 @@ known:
   elements: str
   returned: success
 last:
-  description: Whether the last record is judged, and nobody sweeps.
+  description: Whether the last record is judged, and no host sweeps.
   type: bool
   returned: success
 judge:
@@ -54,11 +54,11 @@ judge:
   type: bool
   returned: success
 wrong:
-  description: Names in C(busbar_fabric_hosts) that are no nodes of the group, and what is wrong with each.
+  description: Names in C(busbar_fabric_hosts) that are not nodes of the group, and what is wrong with each.
   type: dict
   returned: success
 values:
-  description: What the inventory says of the fabric.
+  description: What the inventory declares about the fabric.
   type: dict
   returned: success
 """

@@ -12,7 +12,7 @@ description:
   - Collects the variables of the suite that the inventory sets for a host, rejects unknown names and wrong types, and
     finds the platform profile that C(busbar_platform) names, first in C(profiles/) beside the inventory, then in the
     suite.
-  - Finds the bar of every benchmark that is asked for, first in C(bars.yml) beside the inventory, then in the suite.
+  - Finds the bar of every configured benchmark, first in C(bars.yml) beside the inventory, then in the suite.
   - Runs on the control node and touches no host.
 options:
   fail:

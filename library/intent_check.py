@@ -5,12 +5,13 @@
 
 DOCUMENTATION = r"""
 module: intent_check
-short_description: Fail once where the inventory is wrong, whatever the number of hosts
+short_description: (internal) Fail once where the inventory is wrong, whatever the number of hosts
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads what M(busbar.fabric.intent) has registered as C(busbar_intent) for every host of the play, and fails if it is
-    wrong for any. The message names each mistake once, with the hosts that have it.
+  - Internal module of busbar.fabric. Reads what M(busbar.fabric.intent) has registered as C(busbar_intent) for every
+    host of the play, and fails if it is wrong for any. The message names each mistake once, with the hosts that have
+    it.
   - Runs once, on the control node, and touches no host.
 extends_documentation_fragment:
   - busbar.fabric.node.reads

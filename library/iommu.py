@@ -10,14 +10,14 @@ short_description: Bring the IOMMU into passthrough mode and prove that it is
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Asks for C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, keeps them as
+  - Wants C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, stores them as
     M(busbar.fabric.kernel_args) does, and reads from the IOMMU groups of GPUs and NICs what is in effect.
   - In a virtual machine it judges the vIOMMU that the guest sees; a guest without one has nothing to set.
-  - Asks for the kernel arguments that the profile's C(kernel_args) name, too, in a virtual machine as elsewhere.
+  - Also wants the kernel arguments in the profile's C(kernel_args), in a virtual machine, too.
   - Never reboots. What is not active yet is in RV(reboot_required).
 options:
   passthrough:
-    description: Ask for passthrough; without it nothing of the IOMMU is asked, checked or written.
+    description: Require passthrough; without it nothing of the IOMMU is checked or written.
     type: bool
     default: true
   profile:
@@ -50,7 +50,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -65,12 +65,12 @@ reboot_required:
   elements: str
   returned: success
 withheld:
-  description: Ids of the findings whose repair costs more than O(max_disruption).
+  description: Ids of the findings whose repair needs more than O(max_disruption) allows.
   type: list
   elements: str
   returned: success
 backup_files:
-  description: Copies that were kept.
+  description: Backup copies that were made.
   type: list
   elements: str
   returned: success

@@ -10,15 +10,16 @@ short_description: Manage single arguments of the kernel's command line
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Adds and removes arguments for all kernels at the next boot, and says which of them this boot has. All other
+  - Adds and removes arguments for all kernels at the next boot, and reports which of them this boot has. All other
     arguments stay as they are, byte for byte.
-  - On Debian and Ubuntu the arguments are kept in C(/etc/default/grub.d/99-busbar.cfg), which puts right what
-    other files of GRUB's settings come to, on EL in the boot entries by
-    C(grubby), with systemd-boot in C(/etc/kernel/cmdline). A node whose boot loader keeps none is told as C(not_owned).
+  - On Debian and Ubuntu the arguments are stored in C(/etc/default/grub.d/99-busbar.cfg), which corrects what
+    other files of GRUB's settings result in, on EL in the boot entries by
+    C(grubby), with systemd-boot in C(/etc/kernel/cmdline). A node whose boot loader stores none is reported as
+    C(not_owned).
   - Never reboots. What is not active yet is in RV(reboot_required).
 options:
   args:
-    description: What is asked for.
+    description: The wanted arguments.
     type: list
     elements: dict
     required: true
@@ -70,7 +71,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -85,12 +86,12 @@ reboot_required:
   elements: str
   returned: success
 withheld:
-  description: Ids of the findings whose repair costs more than O(max_disruption).
+  description: Ids of the findings whose repair needs more than O(max_disruption) allows.
   type: list
   elements: str
   returned: success
 backup_files:
-  description: Copies that were kept.
+  description: Backup copies that were made.
   type: list
   elements: str
   returned: success

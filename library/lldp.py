@@ -6,28 +6,28 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: lldp
-short_description: Hold what the switch ports of the RoCE rails say of themselves by LLDP to the site's values
+short_description: Compare the LLDP data of the RoCE rails' switch ports with the site's values
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Asks lldpd, or systemd-networkd 256 and later where lldpd is not, what each RoCE rail that is up hears of its
-    neighbour, of a bond each member.
+  - Queries lldpd, or systemd-networkd 256 and later if lldpd is missing, which neighbour each RoCE rail that is up has,
+    for a bond that of each member.
   - Compares the largest frame that the switch port takes with the rail's MTU, and PFC, the DSCP map and ETS of the
-    switch, as its DCBX (IEEE 802.1Qaz) says them, with O(roce). C(docs/lldp.md) says what a site has to do for that.
+    switch, from its DCBX (IEEE 802.1Qaz), with O(roce). C(docs/lldp.md) describes what a site has to do for that.
   - Into which leaf a rail is plugged is compared over all hosts, on the control node.
   - Changes nothing. InfiniBand rails have no findings here.
 options:
   asked:
     description:
-      - V(auto) judges what is heard, and says in a note that nothing is; a rail alone that hears nothing is a finding.
-      - V(required) asks for an agent, and for a neighbour of every rail. V(none) asks for nothing.
+      - V(auto) judges what is received, and prints a note if nothing is; a single rail without LLDP is a finding.
+      - V(required) requires an agent, and a neighbour for every rail. V(none) requires nothing.
     type: str
     choices: [auto, none, required]
     default: auto
   dcbx:
     description:
-      - Whether a switch that says nothing of PFC and DSCP is a finding. Without it that is one only where other rails
-        of the host hear it.
+      - Whether a switch that sends no PFC and DSCP settings is a finding. By default only if other rails
+        of the host receive them.
     type: bool
     default: false
   mtu:

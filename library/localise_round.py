@@ -5,26 +5,26 @@
 
 DOCUMENTATION = r"""
 module: localise_round
-short_description: Take the results of a round of the search for slow nodes, and decide on the next
+short_description: (internal) Process one round of the search for slow nodes, and plan the next
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Begins a search over the hosts of the play, or goes on with the one that it has registered before
-    (C(localise_round_result)). Who takes part follows from M(busbar.fabric.nccl_cluster_member)
+  - Internal module of busbar.fabric. Starts a search over the hosts of the play, or continues the one that it has
+    registered before (C(localise_round_result)). Which hosts take part depends on M(busbar.fabric.nccl_cluster_member)
     (C(nccl_cluster_member_result)) and the node's own benchmark.
   - Reads what M(busbar.fabric.nccl_perf) and M(busbar.fabric.perftest) have measured in the last round, prints a line,
-    writes the record on the control node, and says what is to be measured next.
-  - Before the end it asks for the health of each node that is slow, or has a slow GPU or rail
-    (C(localise_health)). What that says of it, right after the load, is what it follows from.
-  - At the end it prints what was found, and gives each host its findings. What M(busbar.fabric.nccl_cluster) has found
-    follows from that where the search explains it.
+    writes the record on the control node, and plans what is measured next.
+  - At the end it requests the health of each node that is slow, or has a slow GPU or rail
+    (C(localise_health)). A fault found right after the load is its cause.
+  - Then it prints the result, and gives each host its findings. Findings of M(busbar.fabric.nccl_cluster)
+    get them as their cause where the search explains them.
 attributes:
   check_mode:
     support: full
     description: Nothing is measured. The last record is judged, and its age.
 options:
   path:
-    description: Directory on the control node, of which C(localise) takes the record; empty - none is kept.
+    description: Directory on the control node, of which C(localise) takes the record; empty stores none.
     type: path
     default: ""
   max_age_days:
@@ -65,7 +65,7 @@ gpus:
   type: dict
   returned: success
 ask:
-  description: Of the last round, the hosts that are slow, whose M(busbar.fabric.node_health) is to be asked.
+  description: Of the last round, the slow hosts on which M(busbar.fabric.node_health) is to run.
   type: list
   elements: str
   returned: success
@@ -78,7 +78,7 @@ hosts:
   type: dict
   returned: success
 cluster:
-  description: At the end, host to its findings of M(busbar.fabric.nccl_cluster) with what they follow from.
+  description: At the end, host to its findings of M(busbar.fabric.nccl_cluster) with their causes.
   type: dict
   returned: success
 record:
@@ -86,7 +86,7 @@ record:
   type: dict
   returned: success
 path:
-  description: Directory of the record; empty where none was kept.
+  description: Directory of the record; empty if none was stored.
   type: str
   returned: success
 """

@@ -5,12 +5,12 @@
 
 DOCUMENTATION = r"""
 module: localise_silent
-short_description: Name the hosts of tests that gave no figure
+short_description: (internal) Name the hosts of tests without a result
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Of the round that M(busbar.fabric.localise_round) has asked for. Those hosts are asked once more whether they can
-    take part - one of them may be busy by now, or gone.
+  - Internal module of busbar.fabric. Hosts of the round that M(busbar.fabric.localise_round) has planned. They are
+    queried again whether they can take part - one of them may now be busy or unreachable.
 options: {}
 extends_documentation_fragment:
   - busbar.fabric.node.control

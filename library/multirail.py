@@ -11,10 +11,11 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Sets the kernel's ARP and reverse path settings for the interface of every Ethernet rail, now and in a sysctl
-    drop-in. What another sysctl file says against it is named with its line, and left as it is.
-  - Where the policy asks for it, gives every rail a routing table of its own and a rule from its address, now by C(ip)
-    and at boot by a file of Busbar's own for systemd-networkd or netplan. With other owners a finding says what to add.
-  - Addresses are those that the rails have; nothing here gives an interface an address.
+    drop-in. A line of another sysctl file that contradicts them is reported, and left as it is.
+  - If the policy requires it, gives every rail its own routing table and a rule from its address, now by C(ip)
+    and at boot by Busbar's own file for systemd-networkd or netplan. With other network managers a finding lists what
+    to add.
+  - Addresses are those that the rails have; this module assigns none.
 options:
   policy:
     description:
@@ -28,7 +29,7 @@ options:
     description: Kernel settings for V(custom), from arp_ignore, arp_announce, rp_filter and accept_local to a number.
     type: dict
   source_routing:
-    description: For V(custom), whether each rail gets a routing table of its own.
+    description: For V(custom), whether each rail gets its own routing table.
     type: bool
   gateway:
     description:
@@ -39,7 +40,7 @@ options:
     default: ""
   mtu_judged:
     description:
-      - Whether M(busbar.fabric.netdev_mtu) judges the same rails. An owner that is not clear is its finding then.
+      - Whether M(busbar.fabric.netdev_mtu) judges the same rails. An unclear owner is then its finding.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -70,7 +71,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -80,7 +81,7 @@ commands:
   elements: str
   returned: success
 notes:
-  description: Sentences for the verdict, such as that no policy is asked for.
+  description: Sentences for the verdict, such as that no policy is configured.
   type: list
   elements: str
   returned: success

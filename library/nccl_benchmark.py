@@ -5,19 +5,20 @@
 
 DOCUMENTATION = r"""
 module: nccl_benchmark
-short_description: Judge all benchmark runs of a host together
+short_description: (internal) Judge all benchmark runs of a host together
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Takes what M(busbar.fabric.nccl_perf) returned for each run that the intent asks for. A run without a bar is
-    C(unknown). A slow or failed run that follows from what an earlier role found on the host says so.
+  - Internal module of busbar.fabric. Takes the result of M(busbar.fabric.nccl_perf) for each run that the intent
+    requires. A run without a bar is C(unknown). A slow or failed run names its cause if an earlier role found it on the
+    host.
 options:
   platform:
     description: The profile's name, for which there are bars.
     type: str
     required: true
   runs:
-    description: The runs asked for, as M(busbar.fabric.intent) returns them.
+    description: The configured runs, as M(busbar.fabric.intent) returns them.
     type: list
     elements: dict
     required: true

@@ -5,14 +5,15 @@
 
 DOCUMENTATION = r"""
 module: nccl_benchmark_report
-short_description: Print the benchmark of all hosts as one table and keep it as files and plots
+short_description: (internal) Print the benchmark of all hosts as one table and keep it as files and plots
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads the variable C(nccl_benchmark_result) of every host of the play; of hosts that were asked in the same run, and
-    whose stored results stand, what M(busbar.fabric.fleet_audit) has heard.
+  - Internal module of busbar.fabric. Reads the variable C(nccl_benchmark_result) of every host of the play; for hosts
+    that were audited in the same run, and whose stored results are still valid, the result of
+    M(busbar.fabric.fleet_audit).
   - Writes a directory with a JSON file for each host, C(busbw.svg) and C(busbw.png) on the control node. The plots need
-    matplotlib there; without it the report says so.
+    matplotlib there; without it the report notes that they are missing.
   - Where nothing was measured in this run, and a directory of an earlier run is there, no other is written.
 attributes:
   check_mode:

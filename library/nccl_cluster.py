@@ -5,21 +5,22 @@
 
 DOCUMENTATION = r"""
 module: nccl_cluster
-short_description: Join what a benchmark between nodes has measured
+short_description: (internal) Join what a benchmark between nodes has measured
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Joins the jobs that M(busbar.fabric.nccl_cluster_plan) has planned (C(nccl_cluster_plan_result)) and
-    M(busbar.fabric.nccl_perf) has run (C(nccl_cluster_measured) of the hosts that started them). Each host gets the
-    findings of its jobs, all in the same words. A job without a result costs its own hosts their verdict.
-  - Prints the table of all jobs and keeps the record and its plots on the control node.
+  - Internal module of busbar.fabric. Joins the jobs that M(busbar.fabric.nccl_cluster_plan) has planned
+    (C(nccl_cluster_plan_result)) and M(busbar.fabric.nccl_perf) has run (C(nccl_cluster_measured) of the hosts that
+    started them). Each host gets the findings of its jobs, all in the same words. A job without a result costs its own
+    hosts their verdict.
+  - Prints the table of all jobs and stores the record and its plots on the control node.
 attributes:
   check_mode:
     support: full
-    description: Nothing was measured. Each host gets what its last record says, and nothing is written.
+    description: Nothing is measured. Each host gets the findings of its last record, and nothing is written.
 options:
   path:
-    description: Directory on the control node, of which C(cluster) takes the record; empty - none is kept.
+    description: Directory on the control node, of which C(cluster) takes the record; empty stores none.
     type: path
     default: ""
 extends_documentation_fragment:
@@ -44,12 +45,12 @@ search:
   type: bool
   returned: success
 records:
-  description: Host to what the node itself is to keep, see M(busbar.fabric.nccl_cluster_record); of hosts that were
+  description: Host to what the node itself stores, see M(busbar.fabric.nccl_cluster_record); of hosts that were
     measured.
   type: dict
   returned: success
 path:
-  description: Directory of the record; empty where none was kept.
+  description: Directory of the record; empty if none was stored.
   type: str
   returned: success
 """

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_cluster_member
-short_description: Read what decides whether a node can take part in a benchmark between nodes
+short_description: (internal) Read what decides whether a node can take part in a benchmark between nodes
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads the node's own short name, who uses it, its build of nccl-tests and the RDMA devices of its rails.
-    M(busbar.fabric.nccl_cluster_plan) makes jobs of it.
+  - Internal module of busbar.fabric. Reads the node's own short name, who uses it, its build of nccl-tests and the RDMA
+    devices of its rails. M(busbar.fabric.nccl_cluster_plan) makes jobs of it.
   - Changes nothing.
 options:
   nccl_tests_path:
@@ -24,11 +24,11 @@ options:
     choices: [mpirun, srun]
     default: mpirun
   slurm_node:
-    description: The node's name in Slurm, to be asked whether it is drained; empty where Slurm is not to be asked.
+    description: The node's name in Slurm, to query whether it is drained; empty if Slurm is not to be queried.
     type: str
     default: ""
   nvlink_domain:
-    description: Ask the GPUs of which NVLink domain they are.
+    description: Query the NVLink domain of the GPUs.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -47,7 +47,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 member:
-  description: Its C(name) as C(hostname -s) says it, C(build) (NCCL, MPI and commit that the programs are made with)
+  description: Its C(name) as in C(hostname -s), C(build) (NCCL, MPI and commit that the programs are made with)
     and C(rails), number to C(device) and C(gpu). With O(nvlink_domain) C(domain), UUID and clique, and C(no_domain),
     why there is none.
   type: dict
@@ -167,7 +167,7 @@ def users(host: Host, slurm_node: str) -> List[Dict[str, str]]:
         have = slurm.read(host, slurm_node)
         said += [_unfit("busy: %s" % job, IDLE) for job in have.jobs]
         if have.node is None:
-            said.append(_unfit("Slurm does not answer for it: %s" % have.problem, "mend Slurm, see docs/slurm.md"))
+            said.append(_unfit("Slurm does not report it: %s" % have.problem, "mend Slurm, see docs/slurm.md"))
         elif have.node.drained:
             said.append(_unfit("drained: %s" % have.node, "scontrol update nodename=%s state=resume" % slurm_node))
     return said

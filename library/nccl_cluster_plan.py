@@ -5,18 +5,18 @@
 
 DOCUMENTATION = r"""
 module: nccl_cluster_plan
-short_description: Decide who is measured with whom between nodes
+short_description: (internal) Plan which nodes are measured together
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Makes jobs of the hosts of the play, from their intent (C(busbar_intent)), what M(busbar.fabric.nccl_cluster_member)
-    has read (C(nccl_cluster_member_result)) and what they have kept (C(nccl_cluster_stored)). Hosts that are busy, not
-    reached or cannot take part are left out by name.
+  - Internal module of busbar.fabric. Makes jobs of the hosts of the play, from their intent (C(busbar_intent)), what
+    M(busbar.fabric.nccl_cluster_member) has read (C(nccl_cluster_member_result)) and what they have stored
+    (C(nccl_cluster_stored)). Hosts that are busy, not reached or cannot take part are left out by name.
   - Jobs of one round are on disjoint hosts, and can run at the same time.
 attributes:
   check_mode:
     support: full
-    description: Plans only, and says what would be run.
+    description: Plans only, and prints what would be run.
 extends_documentation_fragment:
   - busbar.fabric.node.no_diff
 """

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_cluster_record
-short_description: Keep and judge what a node knows of the last benchmark between it and others
+short_description: (internal) Store and judge a node's record of the last benchmark between it and others
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Judges the record of the last benchmark of this scope that the node took part in, or writes it.
+  - Internal module of busbar.fabric. Judges the record of the last benchmark of this scope that the node took part in,
+    or writes it.
   - Changes nothing on the host but C(/var/lib/busbar/nccl_cluster).
 attributes:
   check_mode:
@@ -18,7 +19,7 @@ attributes:
     description: Writes nothing.
 options:
   scope:
-    description: What is asked for; with V(node) nothing is.
+    description: Configured scope; V(node) requires no record.
     type: str
     choices: [node, pair, rail, leaf, nvlink_domain, cluster]
     default: node
@@ -27,7 +28,7 @@ options:
     type: float
     default: 30
   measured:
-    description: What was measured just now, to be kept; C(finished), C(over), C(state) and C(said).
+    description: What was measured just now, to be stored; C(finished), C(over), C(state) and C(said).
     type: dict
     default: {}
 extends_documentation_fragment:
@@ -54,7 +55,7 @@ passed:
   elements: str
   returned: success
 due:
-  description: Why it is to be measured; empty where the record stands.
+  description: Why it is to be measured; empty if the record is still valid.
   type: str
   returned: success
 commands:

@@ -5,12 +5,13 @@
 
 DOCUMENTATION = r"""
 module: nccl_cluster_round
-short_description: Say what a round of jobs between nodes has measured
+short_description: (internal) Print what a round of jobs between nodes has measured
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Prints a line for each job of a round of M(busbar.fabric.nccl_cluster_plan) as soon as the round has ended, and
-    of many jobs one for all. They are first figures; M(busbar.fabric.nccl_cluster) judges all rounds together.
+  - Internal module of busbar.fabric. Prints a line for each job of a round of M(busbar.fabric.nccl_cluster_plan) as
+    soon as the round has ended, and of many jobs one for all. They are first figures; M(busbar.fabric.nccl_cluster)
+    judges all rounds together.
 options:
   round:
     description: Number of the round, from 0.
@@ -21,7 +22,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Say what the first round has measured
+- name: Print the first round
   busbar.fabric.nccl_cluster_round:
     round: 0
   run_once: true

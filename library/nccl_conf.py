@@ -11,7 +11,7 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Takes the rails from the profile and the device names from the host, and writes only the variables that these
-    facts justify, each under a comment that says why, in the form that every NCCL version parses alike.
+    facts justify, each under a comment with the reason, in the form that every NCCL version parses the same way.
   - Lints the text against the variables that the jobs' own libraries read, and lets each library's parser read it
     back in a private mount namespace before the file is touched.
   - Leaves the file untouched and names the rail when a rail has no device.
@@ -31,13 +31,13 @@ options:
     default: /etc/nccl.conf
   extra:
     description:
-      - The site's own variables, name to value. They are linted like the rest. Without it the file keeps those that it
-        has.
+      - The site's own variables, name to value. They are linted like the rest. Without it the file retains those that
+        it has.
     type: dict
   accepted:
     description:
       - Variables that something else than O(path) may set for jobs, C(NAME) or C(NAME=VALUE) to the site's reason. They
-        are named in RV(notes) and are no findings.
+        are named in RV(notes) and are not findings.
     type: dict
     default: {}
   containers:
@@ -107,7 +107,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run mended; in check mode, of those that a run would mend.
+  description: Ids of the findings that this run repaired; in check mode, that a run would repair.
   type: list
   elements: str
   returned: success

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_log_info
-short_description: Give the lines of NCCL_DEBUG output on a node that say something
+short_description: Return the relevant lines of NCCL_DEBUG output on a node
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads files with NCCL_DEBUG output, and returns the lines that tell networks, devices, connections, ranks and
+  - Reads files with NCCL_DEBUG output, and returns the lines about networks, devices, connections, ranks and
     failures, each connection once, for M(busbar.fabric.nccl_log_report) to judge those of all nodes together.
-  - Only regular files, and by no symbolic link in any part of the path. Nothing in them is loaded or executed.
+  - Only regular files, without a symbolic link in any part of the path. Nothing in them is loaded or executed.
 options:
   logs:
     description: Absolute paths of the files, at most 64.
@@ -20,7 +20,7 @@ options:
     elements: str
     required: true
   most:
-    description: MiB of each file that are looked at, from its begin.
+    description: MiB of each file that are read, from its beginning.
     type: int
     default: 1024
 extends_documentation_fragment:
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 logs:
-  description: Of each file its path, size, how much was read, the lines that were kept, and how many had no room.
+  description: Of each file its path, size, how much was read, the lines that were returned, and how many were left out.
   type: list
   elements: dict
   returned: success

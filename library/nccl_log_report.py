@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: nccl_log_report
-short_description: Say what happened to a job, out of NCCL_DEBUG output on several hosts
+short_description: Report what happened to a job, from NCCL_DEBUG output on several hosts
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:

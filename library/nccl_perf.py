@@ -14,12 +14,12 @@ description:
     started.
   - Judges exit code, sizes, ranks, hosts, correctness and, with O(bar_busbw), the bus bandwidth of the largest size.
     Exit code 0 alone proves nothing.
-  - Runs nothing on a node that somebody uses, see O(require_idle).
+  - Runs nothing on a node in use, see O(require_idle).
   - A run over more than one host has no verdict on its bandwidth without the proof of its transport. NCCL's own log of
     that very run (C(NCCL_DEBUG=INFO), which is set for it) has to show every rank, the network and the HCAs that were
-    used, and GPUDirect RDMA of each connection. A run over sockets is not good, whatever it reaches.
-  - With O(when=changed) nothing is run, either, where the stored result is good, young enough, and of the node as it is
-    now. With a result is kept what it depends on - driver, NCCL, the program's build, C(nccl.conf), kernel and its
+    used, and GPUDirect RDMA of each connection. A run over sockets is a finding, whatever its bandwidth.
+  - With O(when=changed) nothing is run, either, if the stored result is good, recent, and of the node as it is
+    now. A result is stored with what it depends on - driver, NCCL, the program's build, C(nccl.conf), kernel and its
     arguments, firmware of the NICs, GPUs, and a digest of O(environment).
   - Changes nothing on the host but its files below O(result_directory). The JSON of nccl-tests holds the whole
     environment; that part is removed before anything else is done with it.
@@ -33,7 +33,7 @@ options:
     type: path
     required: true
   collective:
-    description: What the program measures; needed where its name does not tell.
+    description: What the program measures; needed if its name does not show it.
     type: str
     choices: ["", all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, alltoallv, scatter, gather,
               sendrecv, hypercube]
@@ -77,8 +77,8 @@ options:
         this one first; C(addresses) those by which the launcher reaches them, where these are others; C(per_node) is
         the number of processes on each. C(options) are further words for the launcher, C(python) is the interpreter on
         the hosts.
-      - Each process is started by a guard, which binds it to the CPUs of its GPU, says what it found, and ends it at
-        O(timeout), and when whoever started it is gone.
+      - Each process is started by a guard, which binds it to the CPUs of its GPU, reports what it found, and ends it at
+        O(timeout), and when its parent process has ended.
       - Variables of O(environment) reach all hosts, by name.
     type: dict
   iterations:
@@ -123,14 +123,14 @@ options:
   environment:
     description:
       - The run's environment, beside C(PATH), C(HOME) and C(LC_ALL). Nothing else is handed on, but that
-        C(LD_LIBRARY_PATH) is what the marker of M(busbar.fabric.nccl_tests_build) beside the program says, where there
+        C(LD_LIBRARY_PATH) comes from the marker of M(busbar.fabric.nccl_tests_build) beside the program, where there
         is one and it is not set here.
       - The values are neither logged nor returned. Where C(NCCL_DEBUG) is set, NCCL writes into the run's directory;
         over several hosts into stdout, at level INFO.
     type: dict
     default: {}
   result_directory:
-    description: Each run makes a directory of its own below; the link C(latest) leads to the last one.
+    description: Each run makes its own directory below; the link C(latest) leads to the last one.
     type: path
     default: /var/lib/busbar/nccl_perf
   bar_busbw:
@@ -157,7 +157,7 @@ options:
     type: bool
     default: true
   keep:
-    description: How many runs are kept below O(result_directory).
+    description: How many runs are stored below O(result_directory).
     type: int
     default: 5
 extends_documentation_fragment:
@@ -220,8 +220,8 @@ busbw:
   returned: success
 repeats:
   description:
-    - Each run of the program - C(rc), C(busbw) as above, C(finished) in seconds since 1970, and C(ending), why it did
-      not end by itself.
+    - Each run of the program - C(rc), C(busbw) as above, C(finished) in seconds since 1970, and C(ending), why it was
+      ended.
   type: list
   elements: dict
   returned: success
@@ -239,7 +239,8 @@ transport:
     - What NCCL's log of a run over several hosts proves - C(networks) (C(NVLink) where all went over that), C(nodes)
       and C(expected) ranks as NCCL counts,
       C(proven), C(missing), C(gdr), and by host C(ranks), C(devices), C(without_gdr) and C(found).
-    - With O(repeats) of the run that proves least. Empty within a node, and where an earlier release kept the result.
+    - With O(repeats) of the run that proves least. Empty within a node, and for a result that an earlier release
+      stored.
   type: dict
   returned: success
 rails:
@@ -259,7 +260,7 @@ stored:
   type: bool
   returned: success
 due:
-  description: Why it was measured, or in check mode would be; empty where the stored result stands.
+  description: Why it was measured, or in check mode would be; empty if the stored result is still valid.
   type: str
   returned: success
 changed_since:
@@ -277,11 +278,11 @@ finished_at:
   type: float
   returned: success
 simulated:
-  description: Whether the program says that it simulates.
+  description: Whether the program reports that it simulates.
   type: bool
   returned: success
 run_directory:
-  description: Where the output of the run lies; empty where nothing was run.
+  description: Directory with the output of the run; empty where nothing was run.
   type: str
   returned: success
 record:

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_ras_info
-short_description: Ask the RAS of the NCCL jobs on a node which rank holds up the others
+short_description: Query the RAS of the NCCL jobs on a node for the rank that holds up the others
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Finds the processes that have libnccl mapped and the port at which RAS listens in them, and asks there twice what
-    each rank has launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node answers for the whole job.
-  - Says where there is no RAS what the job has to set. Reads C(/proc) and the answer of RAS, and changes nothing. A
-    port of a process without libnccl is not spoken to. Sees the processes of all users as root only.
+  - Finds the processes that have libnccl mapped and the port at which RAS listens in them, and queries there twice what
+    each rank has launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node reports on the whole job.
+  - If there is no RAS, it reports what the job has to set. Reads C(/proc) and the response of RAS, and changes nothing.
+    A port of a process without libnccl is not contacted. Sees the processes of all users as root only.
 options:
   interval:
-    description: Seconds between the two questions, in which a job that moves has to launch a collective; 0 asks once.
+    description: Seconds between the two queries, in which a job that makes progress has to launch a collective; 0
+      queries once.
     type: float
     default: 10
 extends_documentation_fragment:
@@ -34,7 +35,7 @@ EXAMPLES = r"""
 RETURN = r"""
 views:
   description:
-    - What RAS has answered, first and now, for each job. Ranks that are alike are groups of value, number and names.
+    - Response of RAS, first and now, for each job. Equal ranks are groups of value, number and names.
   type: list
   elements: dict
   returned: success
@@ -49,7 +50,7 @@ addresses:
   elements: str
   returned: success
 silent:
-  description: Ports where no valid answer came.
+  description: Ports without a valid response.
   type: list
   elements: dict
   returned: success

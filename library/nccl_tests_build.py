@@ -29,7 +29,7 @@ options:
     type: path
     default: /opt/nccl-tests
   commit:
-    description: The commit, as 40 hex digits. Where it is empty nothing is asked for, checked or built.
+    description: The commit, as 40 hex digits. If it is empty, nothing is checked or built.
     type: str
     required: true
   repository:
@@ -61,7 +61,8 @@ options:
     choices: [auto, required, "off"]
     default: auto
   mpi_home:
-    description: Directory of the MPI with C(include) and C(lib). Where it is empty, mpicc and the usual places say.
+    description: Directory of the MPI with C(include) and C(lib). Where it is empty, mpicc and the usual places are
+      searched.
     type: path
     default: ""
   build_timeout:
@@ -69,7 +70,8 @@ options:
     type: int
     default: 1800
   build:
-    description: Whether to build where it is needed. If not, nothing is changed, and RV(share) says what could be done.
+    description: Whether to build where it is needed. If not, nothing is changed, and RV(share) reports what could be
+      done.
     type: bool
     default: true
   pack:
@@ -115,7 +117,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run mended; in check mode, of those that a run would mend.
+  description: Ids of the findings that this run repaired; in check mode, that a run would repair.
   type: list
   elements: str
   returned: success
@@ -138,7 +140,7 @@ origin:
   type: str
   returned: success
 current:
-  description: Whether the build that is there is the one that was asked for.
+  description: Whether the existing build is the configured one.
   type: bool
   returned: success
 share:

@@ -5,12 +5,12 @@
 
 DOCUMENTATION = r"""
 module: nccl_tests_fetch
-short_description: Bring a packed build of nccl-tests from a node to the control node
+short_description: (internal) Bring a packed build of nccl-tests from a node to the control node
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - As M(ansible.builtin.fetch), up to a size, and with nothing in its result that the node has said. The control node
-    computes what other hosts are told to expect.
+  - Internal module of busbar.fabric. Like M(ansible.builtin.fetch), up to a size, and without any value from the node
+    in its result. The control node computes the checksum that other hosts expect.
 attributes:
   check_mode:
     support: full

@@ -5,13 +5,14 @@
 
 DOCUMENTATION = r"""
 module: nccl_tests_share
-short_description: Choose which hosts build nccl-tests and which get a copy
+short_description: (internal) Choose which hosts build nccl-tests and which get a copy
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads the variable C(nccl_tests_result) of every host of the batch, as M(busbar.fabric.nccl_tests_build) returns it
-    with O(busbar.fabric.nccl_tests_build#module:build=false). Of the hosts with the same C(class_id), one that has the
-    build, else the first that can build, is the source for those that need it.
+  - Internal module of busbar.fabric. Reads the variable C(nccl_tests_result) of every host of the batch, as
+    M(busbar.fabric.nccl_tests_build) returns it with O(busbar.fabric.nccl_tests_build#module:build=false). Of the hosts
+    with the same C(class_id), one that has the build, else the first that can build, is the source for those that need
+    it.
   - Runs on the control node and touches no host. For a task with C(run_once).
 extends_documentation_fragment:
   - busbar.fabric.node.reads
@@ -28,7 +29,7 @@ RETURN = r"""
 steps:
   description:
     - Host to what it has to do; hosts with nothing to do are absent. C(source) is the host to copy from, or empty for a
-      host that builds where it has no build; C(pack) says whether others copy from it; C(file) is the build's name in
+      host that builds where it has no build; C(pack) is whether others copy from it; C(file) is the build's name in
       RV(directory), which is this module's and no node's choice.
   type: dict
   returned: success

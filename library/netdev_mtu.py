@@ -6,22 +6,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: netdev_mtu
-short_description: MTU of the compute rails' interfaces, now and in the file of whoever sets them up
+short_description: MTU of the compute rails' interfaces, now and in the configuration of their network manager
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Brings the interface of every Ethernet rail, its bond, and the VLANs and bridges above it that RDMA uses, to one
     MTU. What shrinks is set from the top, what grows from below.
-  - Finds who sets an interface up at boot by that program's own rules (netplan, NetworkManager, systemd-networkd,
-    ifupdown, ifcfg) and writes the MTU there; everybody else's lines stay as they are. Netplan and networkd get a file
-    of Busbar's own. Where nobody, or more than one, sets the interface up, or a file is also that of an interface
-    which is no rail, nothing is written and a finding says so.
-  - Says what RDMA makes of it (C(active_mtu) of C(ibv_devinfo)) as a finding of its own.
-  - A changed MTU stops traffic for a moment, so that it needs O(max_disruption=link) and a node that nobody uses. The
+  - Detects which network manager sets an interface up at boot, by its own rules (netplan, NetworkManager,
+    systemd-networkd, ifupdown, ifcfg) and writes the MTU there; all other lines stay as they are. Netplan and networkd
+    get a file from Busbar. If none, or more than one, sets the interface up, or a file also applies to an interface
+    which is not a rail, nothing is written and a finding reports it.
+  - Reports the resulting RDMA MTU (C(active_mtu) of C(ibv_devinfo)) as a separate finding.
+  - A changed MTU stops traffic for a moment, so that it needs O(max_disruption=link) and an idle node. The
     file is written in any case.
 options:
   mtu:
-    description: MTU in bytes, 1280 to 65535; none asks for nothing. RDMA sends 4096 bytes at once from 4192 on.
+    description: MTU in bytes, 1280 to 65535; without it none is required. RDMA sends 4096 bytes at once from 4192 on.
     type: int
 extends_documentation_fragment:
   - busbar.fabric.node
@@ -51,7 +51,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -61,7 +61,7 @@ commands:
   elements: str
   returned: success
 notes:
-  description: Sentences for the verdict, such as that no MTU is asked for, or one too small for RDMA.
+  description: Sentences for the verdict, such as that no MTU is configured, or one too small for RDMA.
   type: list
   elements: str
   returned: success

@@ -12,9 +12,9 @@ author: Busbar contributors (@busbar)
 description:
   - Compares the settings of the rails' NICs, as they run and as they will after their next reset, with those that
     are wanted, by C(mstconfig) or C(mlxconfig).
-  - Writes what differs, and has the card load it by the lowest reset level that it offers, where O(max_disruption)
-    and whoever uses the node let it. Each level is tried once in a boot; then one reboot is asked for, and no second.
-  - A card none of whose ports is a rail or is named in O(devices) is neither asked nor written. Firmware is never
+  - Writes what differs, and has the card load it by the lowest reset level that it offers, if O(max_disruption)
+    allows it and the node is idle. Each level is tried once in a boot; then one reboot is requested, and no second.
+  - A card none of whose ports is a rail or is named in O(devices) is neither queried nor written. Firmware is never
     burned.
   - In a virtual machine nothing is written. Without O(settings), O(recommended) and C(nic_firmware) of O(profile) no
     tool is run.
@@ -74,7 +74,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -94,7 +94,7 @@ reboot_required:
   elements: str
   returned: success
 withheld:
-  description: Ids of the findings whose mending O(max_disruption), or somebody who uses the node, forbids.
+  description: Ids of the findings whose repair is blocked by O(max_disruption), or because the node is in use.
   type: list
   elements: str
   returned: success

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_health
-short_description: Judge what slows a right node, its GPUs, NVLinks, PCIe links and rails' ports
+short_description: Judge the health of a node's GPUs, NVLinks, PCIe links and rails' ports
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Asks C(nvidia-smi -q -x), its NVLinks, the kernel's log since the last question, AER, hwmon, the Fabric Manager,
-    the counters of the rails' ports and, where it is installed, mlxlink, each once. C(docs/health.md) says what each
-    finding means, and what is none.
-  - Growth counts, not totals. The counters of a question are kept on the node in
-    C(/var/lib/busbar/health/last.json) below O(system_root), also in check mode, as the nightly audit is one. This is a
-    record of the suite's own; nothing of the node's configuration is changed, ever.
-  - A question within 12 hours of the last is held to the same counters as that.
+  - Reads C(nvidia-smi -q -x), its NVLinks, the kernel's log since the previous run, AER, hwmon, the Fabric Manager,
+    the counters of the rails' ports and, where it is installed, mlxlink, each once. C(docs/health.md) explains what
+    each finding means, and what is not a finding.
+  - Growth counts, not totals. The counters of each run are stored on the node in
+    C(/var/lib/busbar/health/last.json) below O(system_root), also in check mode, because the audit uses it. This is a
+    record of the suite; the node's configuration is never changed.
+  - A run within 12 hours of the previous one is compared with the same counters.
 options:
   power_limit:
     description: Watts that the site caps its GPUs to; 0 for their default.
@@ -28,16 +28,16 @@ options:
     default: 20
   states_only:
     description:
-      - Only C(nvidia-smi -q -x), once, the kernel's log and the Fabric Manager are asked, and nothing that is judged by
-        its growth alone; of what slows a GPU for a moment nothing is said. The gate asks so between two jobs.
+      - Read only C(nvidia-smi -q -x), once, the kernel's log and the Fabric Manager, and nothing that is judged by
+        its growth alone; what slows a GPU for a moment is not reported. The gate does so between two jobs.
     type: bool
     default: false
   record:
-    description: Whether the counters of this question are kept.
+    description: Whether the counters of this run are stored.
     type: bool
     default: true
   since_boot:
-    description: Where no earlier counters are kept, judge what was counted since the boot.
+    description: If no earlier counters are stored, judge what was counted since the boot.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -80,8 +80,9 @@ notes:
   returned: success
 devices:
   description:
-    - GPUs, rails' NICs and bridges of which a counter has grown since the last night, or with which something is wrong,
-      for the report. C(seconds) is null where there is nothing to compare with; C(slowed) counters are microseconds.
+    - GPUs, rails' NICs and bridges of which a counter has grown since the previous run, or with which something is
+      wrong, for the report. C(seconds) is null where there is nothing to compare with; C(slowed) counters are
+      microseconds.
   type: list
   elements: dict
   returned: success
@@ -97,7 +98,7 @@ devices:
       slot: "12"
 ports:
   description:
-    - What the port of each rail has counted since the last night, which the control node compares over the fleet.
+    - What the port of each rail has counted since the previous run, which the control node compares over the fleet.
       C(seconds) is null where there is nothing to compare with.
   type: list
   elements: dict

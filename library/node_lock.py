@@ -6,14 +6,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_lock
-short_description: Keep other runs of the suite off a node
+short_description: (internal) Keep other runs of the suite off a node
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Takes or gives back C(/run/busbar/lock.json) on the node, which says what run works on it. A reboot frees it.
-  - The action plugin of this name says which run this is, and takes the lock over where the run that has it was
+  - Internal module of busbar.fabric. Takes or gives back C(/run/busbar/lock.json) on the node, which names the run that
+    works on it. A reboot frees it.
+  - The action plugin of this name identifies the run, and takes the lock over if the run that has it was
     started on the same control node and its process is gone.
-  - In check mode nothing is taken; whoever has the node is told in RV(notes).
+  - In check mode nothing is taken; RV(notes) names the run that has the node.
 attributes:
   check_mode:
     support: full

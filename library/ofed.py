@@ -10,8 +10,8 @@ short_description: Hold a node to one release of OFED, for every kernel that it 
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Compares repository, packages, hold, the modules of every installed kernel and the ones that are loaded with what is
-    asked for, and brings the node there with the system's own package manager and DKMS.
+  - Compares repository, packages, hold, the modules of every installed kernel and the ones that are loaded with the
+    configured release, and brings the node there with the system's own package manager and DKMS.
   - Loads no driver anew below O(max_disruption=driver). A package whose scripts would restart openibd finds it masked
     until the next boot at most.
   - Does nothing on a host that has none of its profile's NICs.
@@ -84,7 +84,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -156,7 +156,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     asked = profile.asked(given)
     node = topology.read(host, ask_nvidia_smi=False)
     if not rails.match(node, asked).nics:
-        note = "OFED was not asked for: none of the NICs of profile %s is there" % given["profile_name"]
+        note = "OFED was not requested: none of the NICs of profile %s is there" % given["profile_name"]
         return dict(apply.result(Plan(), Plan()), notes=[note] if asked.rails else [])
     machine = os.uname().machine
     want = _want(host, given, ofed.needs_umad(asked.gpus.models), machine)

@@ -5,12 +5,13 @@
 
 DOCUMENTATION = r"""
 module: on_node
-short_description: Run one of Ansible's own actions on a node, and take no orders from there
+short_description: (internal) Run one of Ansible's own actions on a node, and filter its result
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - What a module answers may hold C(ansible_facts), which stand above the inventory's variables, or C(add_host).
-    Ansible obeys them, whatever module it was. Of the answer to this task only what is named below is kept.
+  - Internal module of busbar.fabric. A module's result may hold C(ansible_facts), which override the inventory's
+    variables, or C(add_host). Ansible obeys them, whatever module it was. Of this task's result only what is named
+    below is returned.
 attributes:
   check_mode:
     support: full
@@ -40,7 +41,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 stat:
-  description: What M(ansible.builtin.stat) says of a file.
+  description: What M(ansible.builtin.stat) reports of a file.
   type: dict
   returned: with that action
 """

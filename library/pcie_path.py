@@ -6,22 +6,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: pcie_path
-short_description: Keep ACS from redirecting what GPUs and NICs exchange, and set the NICs' read requests
+short_description: Stop ACS from redirecting traffic between GPUs and NICs, and set the NICs' read requests
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Clears SrcValid and the redirecting bits of ACS on the bridges between GPUs, and between GPUs and compute NICs, that
     share a PCIe switch; sets the maximum read request of the compute NICs. All other bits and devices stay as they are.
   - Has both set again at every boot by a unit of systemd.
-  - In a virtual machine nothing is asked for and nothing is written. ACS is left alone, too, where a GPU is handed to
+  - In a virtual machine nothing is checked or written. ACS is left alone, too, where a GPU is handed to
     virtual machines.
 options:
   clear_acs:
-    description: Clear SrcValid, ReqRedir, CmpltRedir and UpstreamFwd; V(false) asks for nothing.
+    description: Clear SrcValid, ReqRedir, CmpltRedir and UpstreamFwd; V(false) requires nothing.
     type: bool
     default: true
   max_read_request:
-    description: Maximum read request of each compute NIC in bytes; V(0) asks for nothing.
+    description: Maximum read request of each compute NIC in bytes; V(0) requires nothing.
     type: int
     choices: [0, 128, 256, 512, 1024, 2048, 4096]
     default: 4096
@@ -55,7 +55,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -80,7 +80,7 @@ withheld:
   elements: str
   returned: success
 backup_files:
-  description: Empty; no copies are kept of files that nobody else writes.
+  description: Empty; the files are Busbar's own.
   type: list
   elements: str
   returned: success

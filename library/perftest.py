@@ -13,9 +13,9 @@ description:
   - Runs C(ib_write_bw) and C(ib_write_lat) on all rails of O(sessions) at once, as servers or as clients, under one
     time limit, and ends every process that it started. Both hosts of a pair run it at the same time, see
     M(busbar.fabric.rail_pairs).
-  - Reads the NICs' counters before and after, and says what their movement means.
-  - Runs nothing on a node that somebody uses, see O(require_idle).
-  - Changes nothing on the host but C(/var/lib/busbar/perftest), where the last result of each role is kept
+  - Reads the NICs' counters before and after, and reports what their change means.
+  - Runs nothing on a node in use, see O(require_idle).
+  - Changes nothing on the host but C(/var/lib/busbar/perftest), where the last result of each role is stored
     (O(store_result)).
 attributes:
   check_mode:
@@ -47,7 +47,7 @@ options:
     type: float
     default: 0.9
   latency:
-    description: Most microseconds, typical; 0 for no bar. Left out, it follows from link layer and rate.
+    description: Most microseconds, typical; 0 for no bar. By default it depends on link layer and rate.
     type: float
   traffic_class:
     description: Of RoCE packets; -1 for none.
@@ -76,7 +76,7 @@ options:
     type: float
     default: 30
   store_result:
-    description: Keep the results on the node in the place of the last ones, for check mode.
+    description: Store the results on the node in place of the last ones, for check mode.
     type: bool
     default: true
 extends_documentation_fragment:

@@ -5,11 +5,12 @@
 
 DOCUMENTATION = r"""
 module: perftest_wait
-short_description: Ask how far a perftest in the background is
+short_description: (internal) Report the progress of a perftest in the background
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - As M(ansible.builtin.async_status), and what comes of it is checked to be an answer of M(busbar.fabric.perftest).
+  - Internal module of busbar.fabric. Like M(ansible.builtin.async_status); it also checks that the result is one of
+    M(busbar.fabric.perftest).
 extends_documentation_fragment:
   - busbar.fabric.node.background
   - busbar.fabric.node.reads

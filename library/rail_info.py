@@ -44,7 +44,7 @@ info:
   type: dict
   returned: success
 busy:
-  description: Who uses the node, or why that is not known; empty for nobody.
+  description: Who uses the node, or why that is not known; empty if it is idle.
   type: list
   elements: str
   returned: success

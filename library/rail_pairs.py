@@ -5,17 +5,17 @@
 
 DOCUMENTATION = r"""
 module: rail_pairs
-short_description: Plan RDMA tests between disjoint pairs of hosts
+short_description: (internal) Plan RDMA tests between disjoint pairs of hosts
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Makes pairs of the idle hosts of the play that have the same profile and fabric, from what
-    M(busbar.fabric.rail_info) has read (variable C(rail_info_result)). In a pass every host is in one pair at most, and
-    server or client. Each pair has two passes with the roles exchanged.
+  - Internal module of busbar.fabric. Makes pairs of the idle hosts of the play that have the same profile and fabric,
+    from what M(busbar.fabric.rail_info) has read (variable C(rail_info_result)). In a pass every host is in one pair at
+    most, and server or client. Each pair has two passes with the roles exchanged.
 attributes:
   check_mode:
     support: full
-    description: Plans only. Nodes in use are paired, too, for check mode judges last results and tests nobody.
+    description: Plans only. Nodes in use are paired, too, because check mode judges last results and tests none.
 options:
   rounds:
     description: Partners of each host; in an odd number of hosts one round more, so that all have one.

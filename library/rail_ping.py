@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rail_ping
-short_description: Ask the same rail of other hosts whether a packet of the full MTU passes
+short_description: (internal) Ping the same rail of other hosts with packets of the full MTU
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Pings what M(busbar.fabric.rail_ping_plan) has planned for this host, all at once, with packets that must not be
-    fragmented. Says which end is too small, or that it is what lies between. Three packets each, on an idle or a busy
-    node.
+  - Internal module of busbar.fabric. Pings what M(busbar.fabric.rail_ping_plan) has planned for this host, all at once,
+    with packets that must not be fragmented. Reports which end has too small an MTU, or that a switch between them has.
+    Three packets each, on an idle or a busy node.
   - Changes nothing.
 options:
   pings:
@@ -31,7 +31,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Ask the rails of other hosts
+- name: Ping the rails of other hosts
   busbar.fabric.rail_ping:
     pings: "{{ rail_ping_plan_result.hosts[inventory_hostname].pings }}"
     findings: "{{ rail_ping_plan_result.hosts[inventory_hostname].findings }}"
@@ -40,7 +40,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: What does not pass, and what could not be asked, as in C(docs/findings.md).
+  description: What does not pass, and what could not be tested, as in C(docs/findings.md).
   type: list
   elements: dict
   returned: success

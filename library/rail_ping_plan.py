@@ -5,14 +5,14 @@
 
 DOCUMENTATION = r"""
 module: rail_ping_plan
-short_description: Plan which rails of which hosts ping each other
+short_description: (internal) Plan which rails of which hosts ping each other
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Makes one ring of the hosts of the play that have the same profile and fabric, from what M(busbar.fabric.rail_info)
-    has read (variable C(rail_info_result)). Each host asks its two neighbours, each Ethernet rail the same rail there;
-    so the number of pings of a host does not grow with the number of hosts.
-  - A host whose rails could not be read is nobody's neighbour.
+  - Internal module of busbar.fabric. Makes one ring of the hosts of the play that have the same profile and fabric,
+    from what M(busbar.fabric.rail_info) has read (variable C(rail_info_result)). Each host pings its two neighbours,
+    each Ethernet rail the same rail there; so the number of pings of a host does not grow with the number of hosts.
+  - A host whose rails could not be read is not a neighbour.
 options: {}
 extends_documentation_fragment:
   - busbar.fabric.node.reads
@@ -26,7 +26,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hosts:
-  description: Host to its C(pings), and to C(findings) of rails that nobody can be asked for.
+  description: Host to its C(pings), and to C(findings) of rails for which no other host can be pinged.
   type: dict
   returned: always
 """

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: reboot_plan
-short_description: Decide whether a host is rebooted now, and judge whether it came back
+short_description: (internal) Decide whether a host is rebooted now, and judge whether it came back
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Collects C(reboot_required) of the roles' results. A host is rebooted only where C(busbar_max_disruption) is
-    V(reboot), nobody uses it, and every host before it came back as it should.
+  - Internal module of busbar.fabric. Collects C(reboot_required) of the roles' results. A host is rebooted only where
+    C(busbar_max_disruption) is V(reboot), it is idle, and every host before it came back as it should.
   - Runs on the control node.
 attributes:
   check_mode:
@@ -48,7 +48,7 @@ give_back:
   type: dict
   returned: success
 again:
-  description: Roles to ask again once the node was rebooted, in their order.
+  description: Roles to check again after the reboot, in their order.
   type: list
   elements: str
   returned: success

@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: remediate
-short_description: Read which nodes are accused of what, and plan over all of them what is done
+short_description: (internal) Read which nodes have which faults, and plan their remediation
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads files of findings and the action log (V(read)), then makes a plan of what every accused host of the play has
-    said since (V(plan)), and prints it. What is not so any more is dropped, what was tried too often is refused, and
-    no more than a share of all hosts is acted on.
+  - Internal module of busbar.fabric. Reads files of findings and the action log (V(read)), then makes a plan from what
+    every such host of the play has reported since (V(plan)), and prints it. A fault that has gone is dropped, what was
+    tried too often is refused, and no more than a share of all hosts is acted on.
   - Does nothing to any host.
 attributes:
   check_mode:
@@ -19,7 +19,7 @@ attributes:
     description: Plans the same, and writes nothing into the action log.
 options:
   phase:
-    description: V(read) the files, or V(plan) once their hosts were asked.
+    description: V(read) the files, or V(plan) once their hosts were audited.
     type: str
     choices: [read, plan]
     required: true
@@ -29,7 +29,8 @@ options:
     elements: path
     default: []
   results:
-    description: Directory on the control node with the action log, and with the records of nodes that are kept out.
+    description: Directory on the control node with the action log, and with the records of nodes that stay out of
+      service.
     type: path
     required: true
   batches:
@@ -90,7 +91,7 @@ batches:
   elements: int
   returned: when planned
 provision:
-  description: Roles that are asked once more before a host is given back.
+  description: Roles that are checked again before a host is given back.
   type: list
   elements: str
   returned: when planned

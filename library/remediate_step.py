@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: remediate_step
-short_description: Write down one step of the remediation of a host before it is done, and judge what came of it
+short_description: (internal) Record one step of the remediation of a host before it is done, and judge its result
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Runs on the control node, between the steps of C(playbooks/tasks/remediate.yml), each of which registers
-    C(remediate_state) by it. Whatever is done to a host is in the action log before, so that a run that was killed has
-    left nothing that the next one does not know of.
+  - Internal module of busbar.fabric. Runs on the control node, between the steps of C(playbooks/tasks/remediate.yml),
+    each of which registers C(remediate_state) by it. Every action on a host is in the action log before it starts, so
+    that a run that was killed has left nothing unknown to the next one.
 attributes:
   check_mode:
     support: full
@@ -20,10 +20,10 @@ options:
   phase:
     description:
       - V(begin) decides whether the host's turn has come; V(drain), V(measure), V(role), V(reboot) and V(verify) write
-        down what begins, V(drained), V(measured), V(role_done), V(rebooted) and V(judge) what came of it.
+        down what begins, V(drained), V(measured), V(role_done), V(rebooted) and V(judge) its result.
       - V(wait) is for a host that is proven with others, once all of its turn are mended. V(failed) is for a task that
-        failed. V(close) writes why the host is kept out, V(closed) that it is, or has been given back; V(report) has
-        the findings.
+        failed. V(close) records why the host stays out of service, V(closed) that it does, or has been given back;
+        V(report) has the findings.
     type: str
     required: true
     choices:
@@ -44,7 +44,7 @@ options:
       - closed
       - report
   results:
-    description: Directory on the control node with the action log and the records of hosts that are kept out.
+    description: Directory on the control node with the action log and the records of hosts that stay out of service.
     type: path
     required: true
   role:

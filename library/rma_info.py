@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rma_info
-short_description: Read what whoever replaces a part of a node asks for
+short_description: Read what is needed to replace a part of a node
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:

@@ -10,15 +10,15 @@ short_description: Trust, PFC, maps, queues, buffers, ECN and ToS of all rails' 
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Holds the Ethernet port of every rail, of a bond each member, to the site's RoCE values. What O(roce) declares once
-    gives trust, the map of DSCPs, PFC, ECN and the ToS of rdma_cm; the other options say otherwise, or more.
+  - Brings the Ethernet port of every rail, of a bond each member, to the site's RoCE values. What O(roce) declares once
+    gives trust, the map of DSCPs, PFC, ECN and the ToS of rdma_cm; the other options override or extend that.
   - Uses C(mlnx_qos) where it is installed and the NIC is a ConnectX, else C(dcb) of iproute2. ECN can be set where the
     driver has a directory C(ecn), which is OFED's; else the finding names the firmware's variables.
   - Writes only what differs and reads each write back. A changed PFC mask bounces the link, so that it needs
-    O(max_disruption=link) and a node that nobody uses. Other settings of the port stay as they are.
-  - None of these settings outlives a reboot or a reload of the driver. So a udev rule, a unit of systemd for each port
-    and a script, which is this module's own code, set them again whenever a port's netdev comes. Where nobody uses the
-    link that may bounce it, whatever O(max_disruption) says.
+    O(max_disruption=link) and an idle node. Other settings of the port stay as they are.
+  - None of these settings outlives a reboot or a reload of the driver. So a udev rule, a systemd unit for each port
+    and a script, which is this module's own code, set them again whenever a port's netdev appears. On an unused link
+    that may bounce the link, regardless of O(max_disruption).
 attributes:
   check_mode:
     support: full
@@ -32,10 +32,11 @@ options:
       - The site's C(busbar_roce), of which C(dscp), C(priority), C(cnp_dscp) and C(cnp_priority) are used.
       - With C(dscp) alone, C(priority) is the one that NICs have for it by default, DSCP / 8, and congestion
         notifications are DSCP 48 with priority 6.
-      - Empty removes from the unit what no other option asks for; without it the unit keeps what it has.
+      - Empty removes from the unit what no other option needs; without it the unit retains what it has.
     type: dict
   trust:
-    description: What the NIC takes the priority from; empty is V(dscp) where O(roce) has a C(dscp), else not asked.
+    description: What the NIC takes the priority from; empty is V(dscp) where O(roce) has a C(dscp), else it is not
+      checked.
     type: str
     choices: ["", dscp, pcp]
     default: ""
@@ -63,7 +64,7 @@ options:
     description: Longest cable of the rails in metres, from which the driver sizes the buffers.
     type: int
   prio2buffer:
-    description: Receive buffer of each of the eight priorities. From then on the driver sizes none by itself.
+    description: Receive buffer of each of the eight priorities. From then on the driver sizes none automatically.
     type: list
     elements: int
   buffer_size:
@@ -78,7 +79,7 @@ options:
     description: Default ToS of rdma_cm. By default DSCP * 4 + 2.
     type: int
   traffic_class:
-    description: Forced upon every queue pair of the device, V(-1) for none. By default it is not asked.
+    description: Forced upon every queue pair of the device, V(-1) for none. By default it is not checked.
     type: int
   dcbx:
     description:
@@ -88,7 +89,7 @@ options:
     choices: ["", os, firmware]
     default: ""
   pause_off:
-    description: Switch global pause off where PFC is asked for.
+    description: Switch global pause off where PFC is configured.
     type: bool
     default: true
 extends_documentation_fragment:
@@ -119,7 +120,7 @@ passed:
   elements: str
   returned: success
 repaired:
-  description: Ids of the findings that this run has mended, or would in check mode.
+  description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
@@ -139,7 +140,8 @@ reboot_required:
   elements: str
   returned: success
 withheld:
-  description: Ids of the findings whose repair costs more than O(max_disruption), or would disturb somebody.
+  description: Ids of the findings whose repair needs more than O(max_disruption) allows, or would disturb a running
+    job.
   type: list
   elements: str
   returned: success

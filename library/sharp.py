@@ -10,10 +10,10 @@ short_description: What a node needs so that NCCL can reduce in the InfiniBand s
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Looks for C(libsharp_coll.so) and a network plugin of NCCL that exports CollNet, of one release, asks the port of
-    the aggregation manager, and judges the variables that switch SHARP on and off, and the thresholds of nodes.
-  - Reads files and loads none; runs no tool of SHARP, and changes nothing. That SHARP is used only NCCL's own log of a
-    job proves.
+  - Looks for C(libsharp_coll.so) and a network plugin of NCCL that exports CollNet, of one release, connects to the
+    port of the aggregation manager, and judges the variables that switch SHARP on and off, and the thresholds of nodes.
+  - Reads files and loads none; runs no tool of SHARP, and changes nothing. Only NCCL's own log of a job proves
+    that SHARP is used.
 options:
   directories:
     description: Where library and plugin lie; where it is empty, the places of HPC-X and of NVIDIA's packages.
@@ -23,7 +23,7 @@ options:
   manager:
     description:
       - The aggregation manager, C(HOST) or C(HOST:PORT). One TCP connection is opened and closed at once. Empty - a
-        node cannot tell whether there is one.
+        node cannot check whether there is one.
     type: str
     default: ""
   nodes:

@@ -6,24 +6,24 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: slurm_node
-short_description: Drain a node of Slurm for Busbar, give it back, or say how it is
+short_description: Drain a node of Slurm for Busbar, give it back, or report its state
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Runs where C(scontrol) and C(squeue) work, as a user who may change nodes.
   - What Busbar drains carries C(busbar:) in its reason. A node that anybody else has drained or set down is never
     resumed, and its reason never changed; it counts as drained.
-  - Where Slurm does not answer, or does not know the node, nothing is done and the finding is C(unknown).
+  - If Slurm does not respond, or does not know the node, nothing is done and the finding is C(unknown).
 attributes:
   check_mode:
     support: full
-    description: Says what it would do.
+    description: Reports what it would do.
   diff_mode:
     support: none
-    description: RV(commands) says all.
+    description: RV(commands) lists all changes.
 options:
   scheduler:
-    description: V(none) asks nobody and finds nothing.
+    description: V(none) queries nothing and finds nothing.
     type: str
     choices: [none, slurm]
     default: slurm
@@ -83,7 +83,7 @@ ours:
   type: bool
   returned: success
 notes:
-  description: That somebody else has drained it, and why.
+  description: That an administrator has drained it, and why.
   type: list
   elements: str
   returned: success
@@ -103,7 +103,7 @@ commands:
   elements: str
   returned: success
 repaired:
-  description: Empty; that a node was drained mends nothing.
+  description: Empty; draining a node repairs nothing.
   type: list
   elements: str
   returned: success

@@ -51,7 +51,7 @@ options:
     type: float
     default: 20
   recognition:
-    description: Return what tells the platform, for RV(recognition). Without O(draft), nvidia-smi is not run.
+    description: Return what identifies the platform, for RV(recognition). Without O(draft), nvidia-smi is not run.
     type: bool
     default: false
   draft:
@@ -82,9 +82,29 @@ EXAMPLES = r"""
 
 RETURN = r"""
 topology:
-  description: GPUs, NICs with role and reason, paths, NVIDIA driver, virtualization and what could not be read.
+  description: The machine as it was read; null for a value that it does not have or that could not be read.
   type: dict
   returned: success
+  contains:
+    gpus:
+      description:
+        - GPUs in PCI order, each with C(pci), C(index) in nvidia-smi, C(model), C(uuid), C(in_driver), C(numa_node),
+          C(nvlinks_active), C(nvlinks_total), C(fabric_state), C(fabric_status) and the link C(pcie) with
+          C(current_speed_gts), C(current_width), C(max_speed_gts) and C(max_width).
+      type: list
+      elements: dict
+    nics:
+      description:
+        - NICs, each with C(pci), C(role) and its C(reason), the RDMA device C(rdma), C(firmware), C(numa_node), C(pcie)
+          as for a GPU, C(netdevs) with C(name) and C(mtu), and C(ports) with C(number), C(state), C(phys_state),
+          C(rate_gbps), C(link_layer), the number of C(gids) and C(rocev2_ipv4_gid_index).
+      type: list
+      elements: dict
+    paths: {type: dict, description: "PCI address of a GPU to that of a NIC to their path class, such as V(PIX)."}
+    virtualization: {type: dict, description: "C(is_vm), C(hypervisor), C(cloud) and the C(source) of these."}
+    driver: {type: dict, description: "NVIDIA driver, C(version), C(open_kernel_module) and C(source)."}
+    software_rdma: {type: list, elements: str, description: RDMA devices without a PCI device.}
+    problems: {type: list, elements: str, description: "What could not be read, and why."}
 fabric:
   description: C(boot_id) of the host, and C(rails), the GUIDs and ports of the profile's InfiniBand rails.
   type: dict
@@ -111,7 +131,7 @@ doubts:
   elements: str
   returned: when O(draft) is set
 notes:
-  description: Sentences for the verdict, such as what of a virtual machine is its host's to say.
+  description: Sentences for the verdict, such as what only the hypervisor of a virtual machine knows.
   type: list
   elements: str
   returned: success
@@ -124,6 +144,15 @@ passed:
   description: Ids of the checks that are ok.
   type: list
   elements: str
+  returned: success
+evidence:
+  description: Id of each check that is ok or unsupported to its value and source.
+  type: dict
+  returned: success
+diff:
+  description: Empty; nothing is changed.
+  type: list
+  elements: dict
   returned: success
 commands:
   description: Empty; nothing is changed.

@@ -16,12 +16,12 @@ description:
   - Fails in check mode too, where Ansible itself ends with return code 0 on drift.
 options:
   roles:
-    description: The roles that had to report; without it, all of C(site.yml), or of the nightly check where O(nightly)
-      says so. With C(--tags) or C(--skip-tags), roles that ran nowhere are named but not counted.
+    description: The roles that had to report; without it, all of C(site.yml), or, with O(nightly), of the nightly
+      check. With C(--tags) or C(--skip-tags), roles that ran nowhere are named but not counted.
     type: list
     elements: str
   nightly:
-    description: What M(busbar.fabric.fleet_audit) has heard is all that there is. Otherwise it counts for the roles
+    description: Use only the results of M(busbar.fabric.fleet_audit). Otherwise they count for the roles
       that had nothing to do; a role that was to be played and has no result counts as C(unknown).
     type: bool
     default: false

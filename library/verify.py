@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: verify
-short_description: Join what the end-to-end proof found on a host
+short_description: (internal) Join what the end-to-end proof found on a host
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Joins the host's part of M(busbar.fabric.consistency), M(busbar.fabric.rail_pairs), the rail ping and its runs of
-    M(busbar.fabric.perftest). A planned test without a result is a finding. What an earlier role of the run found on
-    the same NIC is named as the cause.
+  - Internal module of busbar.fabric. Joins the host's part of M(busbar.fabric.consistency),
+    M(busbar.fabric.rail_pairs), the rail ping and its runs of M(busbar.fabric.perftest). A planned test without a
+    result is a finding. What an earlier role of the run found on the same NIC is named as the cause.
 options:
   measured:
     description: What M(busbar.fabric.perftest) returned in each pass.

@@ -5,12 +5,12 @@
 
 DOCUMENTATION = r"""
 module: verify_report
-short_description: Print the rail tests of all hosts and keep them in a file
+short_description: (internal) Print the rail tests of all hosts and keep them in a file
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads the variable C(verify_result) of every host of the play, prints the worst and the median of each rail, and
-    writes all figures and counters as JSON on the control node.
+  - Internal module of busbar.fabric. Reads the variable C(verify_result) of every host of the play, prints the worst
+    and the median of each rail, and writes all figures and counters as JSON on the control node.
 attributes:
   check_mode:
     support: full

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from ansible_collections.busbar.fabric.plugins.modules import topology_info
 
 from busbar.lab import faults, store
 from busbar.lab.machines import h200_vm, hgx_b200
@@ -67,3 +70,21 @@ def test_whatever_is_wrong_with_a_part_is_doubted(node: str, fault: str, lab: Pa
     doubts = capture(node)
     # At least one, and few: one fault is not told of every part.
     assert 1 <= len(doubts) <= 6, doubts
+
+
+def test_every_key_that_topology_info_returns_is_documented(on_node: Callable[..., dict[str, Any]]) -> None:
+    result = on_node("topology_info", "node01", guids=True, compare=True, draft=True, recognition=True)
+    documented = yaml.safe_load(topology_info.RETURN)
+    assert set(result) - {"changed", "invocation"} == set(documented)
+    contains = documented["topology"]["contains"]
+    assert set(result["topology"]) == set(contains)
+    gpu = result["topology"]["gpus"][0]
+    nic = next(nic for nic in result["topology"]["nics"] if nic["ports"] and nic["netdevs"])
+    for name, parts in {
+        "gpus": (gpu, gpu["pcie"]),
+        "nics": (nic, nic["ports"][0], nic["netdevs"][0]),
+        "virtualization": (result["topology"]["virtualization"],),
+        "driver": (result["topology"]["driver"],),
+    }.items():
+        named = set(re.findall(r"C\((\w+)\)", str(contains[name]["description"])))
+        assert named == {key for part in parts for key in part}, name
