@@ -44,7 +44,7 @@ UNREAD = 6
 FILES = 12
 NODE = Check(
     "nccl_log.node",
-    why="the log of a node that did not answer, or not all of it, is missing: what its ranks say is not known",
+    why="the log of a node that did not respond is missing, or part of it: the state of its ranks is unknown",
     fix="check that diagnose_logs names real paths of files there, and run it again for that host (--limit HOST)",
 )
 "Did every node give its logs (`playbooks/diagnose.yml`)"
@@ -153,7 +153,7 @@ def _head(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int, mos
 def _finding(finding: Finding, jobs: Sequence[Job], width: int, most: int | None) -> list[str]:
     """Return the lines of a finding. most: lines of a text; None: no limit."""
     severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
-    follows = " (likely follows from the first)" if finding.because else ""
+    follows = " (likely caused by the first)" if finding.because else ""
     # Of one job its name says nothing.
     parts = finding.subject.split(" ")
     of = f"{parts[0]} {parts[1]}: " if len(jobs) > 1 and len(parts) > 1 else ""
@@ -167,7 +167,7 @@ def _finding(finding: Finding, jobs: Sequence[Job], width: int, most: int | None
 def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
     """The worst finding in a few words; of what failed in nothing first that it came to its end."""
     if _no_text(log):
-        return f"this is no text: {log.binary} of {log.lines} lines hold zero bytes"
+        return f"this is not a text: {log.binary} of {log.lines} lines hold zero bytes"
     doubts = table_told.doubts(log.table)
     ended = "" if _reports(log) else went_on.in_order(log, jobs)
     ended = f"it came to its end in order ({ended}); " if ended else ""
@@ -182,7 +182,7 @@ def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
             said = failures.cut(_without_stamps((own.have or "").partition(";")[0]), 300)
             return f"no failure of NCCL is in these lines; a program reports: {said}"
         more = f"; worth a look: {doubts[0]}" if doubts else ""
-        return f"{ended}no failure is in these lines{more}; what they do not tell is below"
+        return f"{ended}no failure is in these lines{more}; what they do not show is below"
     first = (worst.have or "").partition(";")[0]
     first = failures.cut(_without_stamps(first), 300)
     slow = worst.check.startswith(_NO_FAILURES) or (worst.check, worst.state) == (judge_network.INTERFACE.id, "unknown")
@@ -191,13 +191,13 @@ def _verdict(log: Log, jobs: Sequence[Job], bad: Sequence[Finding]) -> str:
         first = f"{ended}no failure is in these lines; worth a look: {first}"
     proof = went_on.line(log, jobs[0]) if len(jobs) == 1 and worst.severity == "major" else 0
     if proof:
-        return f"no failure is in these lines: the job went on (line {proof}); worth a look: {first}"
-    state = "the cause is not told by these lines" if worst.state == "unknown" and not mere else ""
+        return f"no failure is in these lines: the job continued (line {proof}); worth a look: {first}"
+    state = "these lines do not show the cause" if worst.state == "unknown" and not mere else ""
     cause = PROVEN.search(worst.have or "")
     if worst.state == "unknown" and cause is not None:
         state = cause.group()
     elif worst.check == judge_program.PROGRAM.id and "a call of NCCL failed" not in worst.why:
-        state = state and "as a program says"
+        state = state and "as a program reports"
     return f"{first}" + (f" ({state})" if state else "")
 
 
@@ -246,7 +246,7 @@ def _quotes(log: Log, jobs: Sequence[Job], bad: Sequence[Finding], width: int) -
     for one, first in found:
         sentences += shown.quote(jobs[0], one, first)
     sentences += [f"and {log.quotes.left_out} more kinds of lines"] if log.quotes.left_out else []
-    return _block("what the log itself says, in its order:", sentences, width)
+    return _block("lines of the log, in order:", sentences, width)
 
 
 def _unread(log: Log, printed: str, width: int) -> list[str]:
@@ -254,7 +254,7 @@ def _unread(log: Log, printed: str, width: int) -> list[str]:
     found = [one for one in log.unread.kept if " ".join(one.text.split()) not in printed]
     sentences = [sentence for one in found for sentence in _of_unread(one)]
     if log.unread.left_out:
-        sentences.append(f"and {log.unread.left_out} more lines, which were not kept")
+        sentences.append(f"and {log.unread.left_out} more lines, not shown")
     return _block("lines that no rule has read, those that differ by numbers alone once:", sentences, width)
 
 
@@ -295,7 +295,7 @@ def _about(job: Job, log: Log) -> str:
     listed = log.table.ranks if not hosts else {}
     said = [f"{job.name}: NCCL's lines of {job.counted} process{'' if job.counted == 1 else 'es'}"]
     if job.counted is None:
-        said = [f"{job.name}: processes that are not told apart (no pid)"]
+        said = [f"{job.name}: processes that cannot be distinguished (no pid)"]
     if len(job.processes) == 1 and not job.processes[0].host and job.processes[0].key[1] is None:
         said = [f"{job.name}: the lines do not name their processes"]
     elif not job.processes:
@@ -331,7 +331,7 @@ def _about(job: Job, log: Log) -> str:
     least = "" if counted else "at least "
     nodes = "1 node" if job.nodes == 1 else f"{least}{job.nodes} nodes"
     named = max((process.shaped for process in job.processes), default=0)
-    # Of how many it is not told nothing is said here: hosts are named, or what is not shown says so.
+    # Of how many it is not told nothing is said here: hosts are named, or what is not shown reports it.
     if apart:
         said.append("communicators of one rank alone")
     elif job.nodes or named == 1:
@@ -339,7 +339,7 @@ def _about(job: Job, log: Log) -> str:
     release = ", ".join(job.versions)
     signed = {process.host for process in job.processes if process.versions}
     if len(job.versions) == 1 and signed and len(signed) < len(hosts):
-        release += " (said by %s)" % names(signed, 2)
+        release += " (reported by %s)" % names(signed, 2)
     said.append("NCCL %s" % (release or "release unknown"))
     if job.networks or job.called:
         said.append("network %s" % names(job.networks | job.called))

@@ -37,7 +37,7 @@ def follows(job: Job, one: Reported) -> str:
         text = "the peer is this host: a thread of NCCL lost its own process's proxy thread, whose operation failed"
         return text + " (%s); no other rank is lost by it" % _PROXY
     before = any(other.order < one.order and other.failure.kind not in _ADVICE for other in mine)
-    return "it follows from the failure before it in the same process" if refused and before else ""
+    return "caused by the failure before it in the same process" if refused and before else ""
 
 
 # Warnings after which a communicator is as good as before.

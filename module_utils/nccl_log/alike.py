@@ -115,7 +115,7 @@ def without_warning(job: Job, reported: Sequence[Reported]) -> str:
     if not said:
         return ""
     more = "; and %d more" % (len(said) - _TOLD) if len(said) > _TOLD else ""
-    text = "the same call fails on %s%s, without a warning of its own (%s -> %d)"
+    text = "the same call fails on %s%s, without its own warning (%s -> %d)"
     return text % ("; ".join(said[:_TOLD]), more, first.place, first.result)
 
 

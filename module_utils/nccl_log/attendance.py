@@ -63,7 +63,7 @@ def waits(log: Log, job: Job) -> str:
     """What proves that ranks wait for one that has not come; "" where nothing does."""
     root = sorted(note.text for process in job.processes for note in process.notes if note.kind == "root")
     if root:
-        return "the root of its bootstrap says: %s" % root[-1]
+        return "the root of its bootstrap reports: %s" % root[-1]
     if len({process.key for one in job.communicators for process in one.began.values()}) < 2:
         # The log of one rank never tells of the others.
         return ""

@@ -71,7 +71,7 @@ def _met(one: Reported, used: str) -> str:
 def _handshake(one: Reported, used: str) -> Told:
     of = {"": "", "bootstrap": " in bootstrap", "ras": " by RAS"}.get(used, " of %s" % used)
     why = "a TCP connection%s was taken, and what came first was not what belongs there%s" % (of, _met(one, used))
-    why += "" if used else "; the lines do not tell what the connection was for"
+    why += "" if used else "; the lines do not show what the connection was for"
     possible = "another program speaks to the port, or connections of two interfaces in one subnet mix"
     match = _WRONG.search(one.failure.text)
     if match:
@@ -91,14 +91,14 @@ def _address(one: Reported, used: str) -> Told:
     possible = "two builds or releases of NCCL among the ranks, or memory that was overwritten on the way"
     fix = "see that all ranks load one libnccl.so.2: `grep libnccl /proc/PID/maps` on each node"
     if used == "bootstrap":
-        why = "an address of bootstrap, as a rule that of rank 0 in the unique id that ranks hand each other, is no"
+        why = "an address of bootstrap, usually that of rank 0 in the unique id that ranks exchange, is not a"
         why += " address; no HCA is involved in that"
         fix += "; then how the program hands the unique id on"
         return Told(BOOTSTRAP, why, fix, possible + "; or the program passes the unique id on wrongly")
-    why = "the address that a peer handed over%s is no IP address%s" % (
+    why = "the address that a peer handed over%s is not an IP address%s" % (
         " for a connection of %s" % used if used else "", _met(one, used),
     )  # fmt: skip
-    why += "" if used else "; the lines do not tell for which connection"
+    why += "" if used else "; the lines do not show for which connection"
     if used == "NET/Socket":
         possible += "; or sends and receives of the ranks that do not fit each other, as outside of a group"
         fix += "; calls that send and receive belong between ncclGroupStart and ncclGroupEnd"

@@ -40,16 +40,16 @@ class Proof:
             return ""
         if self.ranks is None:
             return (
-                "no communicator is begun in the log: which ranks connected to SHARP (Connected CollNet) is not known"
+                "no communicator is started in the log: which ranks connected to SHARP (Connected CollNet) is not known"
             )
         without = self.ranks - len(self.connected)
         said = "%d of %d ranks did not connect to SHARP (Connected CollNet)" % (without, self.ranks)
         if self.connected:
             said += ": ranks %s" % jobs.missing(self.connected, self.ranks)
         if self.why:
-            said += "; NCCL says: %s" % self.why
+            said += "; NCCL reports: %s" % self.why
         elif self.plugin:
-            said += "; the plugin's own line of %d ranks is no proof: NCCL gave CollNet up after it" % self.plugin
+            said += "; the plugin's own line of %d ranks is not a proof: NCCL gave CollNet up after it" % self.plugin
         elif self.nvls:
             said += "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric"
         return said

@@ -12,25 +12,24 @@ from .process import Process
 from .quotes import Quote
 
 _KERNEL = (
-    "a kernel, of the program or of NCCL, as a rule did what it may not: CUDA tells it at a later call, so that NCCL"
-    " may be the first to meet it",
+    "usually a kernel of the program or of NCCL made an invalid access: CUDA reports it at a later call, so NCCL may"
+    " be the first to meet it",
     "run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; where it comes on one"
     " GPU alone, whatever runs there: `dmesg -T | grep -i xid` on its node",
 )
 _NO_KERNELS = (
-    "as a rule this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
-    "`nvidia-smi --query-gpu=name,compute_cap --format=csv` says what the GPU is: take a release of NCCL and of the"
+    "usually this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
+    "`nvidia-smi --query-gpu=name,compute_cap --format=csv` shows the GPU model: take a release of NCCL and of the"
     " framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` or"
     " `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded",
 )
 _DRIVER = (
     "the GPU's driver is older than the CUDA that NCCL or the program was built for",
-    "`nvidia-smi` on the node says the driver and the newest CUDA that it runs: a newer driver there (a"
-    " container has the"
-    " node's), or an image or wheel for that CUDA",
+    "`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: a newer driver there (a container has"
+    " the node's), or an image or wheel for that CUDA",
 )
 _BUSY = (
-    "CUDA gives this process no GPU: as a rule another process has it alone, or the driver wants it reset",
+    "CUDA gives this process no GPU: usually another process has it exclusively, or the driver wants it reset",
     "on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are left over,"
     " `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it",
 )
@@ -41,13 +40,12 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "misaligned address": _KERNEL,
     "an illegal instruction": _KERNEL,
     "device-side assert": (
-        "a check in a kernel failed, as a rule one of the program's: an index or label that is out of range",
-        "read the line with `Assertion` and `block: [..], thread: [..]` above it: it names the kernel and the"
-        " check; look at"
-        " the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
+        "a check in a kernel failed, usually one of the program: an index or label that is out of range",
+        "read the line with `Assertion` and `block: [..], thread: [..]` above it: it names the kernel and the check;"
+        " look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
     ),
     "invalid device ordinal": (
-        "the program asks for a GPU number that this process does not see",
+        "the program requests a GPU number that this process does not see",
         "compare the number of processes of a node (nproc_per_node, mpirun -N, nccl-tests: processes times -g) with"
         " `nvidia-smi -L` and CUDA_VISIBLE_DEVICES in the job",
     ),
@@ -61,10 +59,9 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "no kernel image": _NO_KERNELS,
     "device kernel image is invalid": _NO_KERNELS,
     "invalid resource handle": (
-        "as a rule a stream, event or handle of another GPU or of an earlier, failed context was used",
-        "see whether something failed before it; else whether each process sets its GPU (torch.cuda.set_device)"
-        " before it"
-        " makes streams and process groups",
+        "usually a stream, event or handle of another GPU or of an earlier, failed context was used",
+        "see whether something failed before it; else whether each process sets its GPU (torch.cuda.set_device) before"
+        " it makes streams and process groups",
     ),
     "CUDA driver version is insufficient": _DRIVER,
     "the provided PTX was compiled": _DRIVER,
@@ -81,31 +78,30 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
         "look at what ended it: its own lines before, another thread's exception, the launcher's signal",
     ),
     "initialization error": (
-        "CUDA could not begin in this process: as a rule it was used before a fork, or driver and devices are"
-        " not ready",
+        "CUDA could not start in this process: usually it was used before a fork, or driver and devices are not ready",
         "start workers by spawn and not fork, or touch CUDA only in the children; `nvidia-smi` in the job itself",
     ),
     "operation not permitted": (
-        "the process may not do this: as a rule memory that GPUs share, for which a container needs rights",
+        "the process may not do this: usually memory that GPUs share, for which a container needs rights",
         "on NVL72: an IMEX channel in the container (`ls /dev/nvidia-caps-imex-channels`), nvidia-imex on all nodes;"
         " else NCCL_CUMEM_ENABLE=0 or NCCL_MNNVL_ENABLE=0 to see whether it is this",
     ),
     "peer access is not supported": (
         "these GPUs, this driver or this virtual machine have no direct way between the GPUs",
-        "`nvidia-smi topo -p2p r` on the node; NCCL_P2P_DISABLE=1 goes on through the host's memory",
+        "`nvidia-smi topo -p2p r` on the node; NCCL_P2P_DISABLE=1 uses the host's memory",
     ),
     "peer mapping resources": (
         "a GPU has more peers than CUDA can map, such as more than 8 in one process",
         "one process for each GPU, or fewer GPUs in one process",
     ),
     "system not yet initialized": (
-        "CUDA is not ready on this machine: as a rule it has NVSwitches, and the Fabric Manager is not running, not"
+        "CUDA is not ready on this machine: usually it has NVSwitches, and the Fabric Manager is not running, not"
         " ready yet, or not of the driver's version",
         "`systemctl status nvidia-fabricmanager` on that node, its version against `cat /proc/driver/nvidia/version`,"
         " and `nvidia-smi -q | grep -A 3 Fabric` (State: Completed, Status: Success)",
     ),
     "the launch timed out": (
-        "a kernel ran longer than the driver allows: as a rule a GPU that drives a display, or a kernel that hangs",
+        "a kernel ran longer than the driver allows: usually a GPU that drives a display, or a kernel that hangs",
         "`nvidia-smi -q | grep -i display` on the node; else see which kernel hangs by py-spy and"
         " CUDA_LAUNCH_BLOCKING=1",
     ),

@@ -96,10 +96,9 @@ _RESULT = re.compile(
 # JAX and TensorFlow quote NCCL's last warning.
 _QUOTED = re.compile(r"[Ll]ast NCCL warning\(error\)[^:']{0,60}(?:: |')(?P<text>.{3,300}?)'?\.?(?:\s*\[|$)")
 _STORE = re.compile(
-    r"store->get\('(?P<code>[^']{1,80})'\) got error|client socket has (?:timed out|failed to connect to any)|"
-    r"DistStoreError|Timed out after \d+ seconds waiting for clients|"
-    r"(?:recvValue|sendBytes|recvVector) failed on SocketImpl|server socket has failed to (?:listen|bind) on any|"
-    r"RendezvousConnectionError|RendezvousTimeoutError"
+    r"store->get\('(?P<code>[^']{1,80})'\) got error|client socket has (?:timed out|failed to connect to"
+    r" any)|DistStoreError|Timed out after \d+ seconds waiting for clients|(?:recvValue|sendBytes|recvVector) failed on"
+    r" SocketImpl|server socket has failed to (?:listen|bind) on any|RendezvousConnectionError|RendezvousTimeoutError"
 )
 _LIBFABRIC = re.compile(
     r"libfabric:\d+:.{1,200}<(?:warn|critical|alert)> ?(?P<text>.{0,200}"

@@ -27,14 +27,14 @@ _RESET = re.compile(r"\b[Rr]eset(?: the)? gpu\b")
 OWN_FAULT = (48, 62, 74, 79, 95, 119, 120)
 # What an Xid asks for -> what to do.
 _DO: Dict[Optional[str], str] = {
-    xid.NOTHING: "nothing by itself; see `nvidia-smi -q -d ECC,ROW_REMAPPER` and what else the kernel's log has of it",
-    xid.RESTART: "as a rule the program's own error: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer; where it"
-    " comes on one GPU alone, whatever runs there, drain the node",
-    xid.SUPPORT: "ask NVIDIA's support with the archive of nvidia-bug-report.sh; restart the node",
+    xid.NOTHING: "nothing; see `nvidia-smi -q -d ECC,ROW_REMAPPER` and what else the kernel's log has of it",
+    xid.RESTART: "usually an error of the program: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer; if it"
+    " occurs on one GPU only, whatever runs there, drain the node",
+    xid.SUPPORT: "send the archive of nvidia-bug-report.sh to NVIDIA's support; restart the node",
     xid.RESET: "drain the node, end what runs on that GPU, and reset it: `nvidia-smi --gpu-reset -i ADDRESS`; where it"
     " comes back, have the GPU looked at",
-    xid.WORKFLOW: "drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`, `nvidia-smi nvlink -s` and `-e` on it say"
-    " whether memory or a link is bad; reset the GPU, and have it looked at where it comes back",
+    xid.WORKFLOW: "drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`, `nvidia-smi nvlink -s` and `-e` on it show"
+    " whether memory or a link is bad; reset the GPU, and have it inspected if the error returns",
     xid.REBOOT: "drain the node and restart it: the GPU does not come back before; where it goes again, have its seat,"
     " power and cooling looked at",
     xid.VM: "restart the virtual machine",
@@ -55,7 +55,7 @@ def ended_with(code: str) -> str:
 
 
 def meant(code: str) -> str:
-    """``: signal 6, SIGABRT: ...`` of a code that says so; "" of others."""
+    """``: signal 6, SIGABRT: ...`` of a code that reports it; "" of others."""
     return ended_with(code).partition(", that is")[2]
 
 
@@ -73,7 +73,7 @@ def killed(failures: Sequence[Reported]) -> str:
     said = [one.failure for one in failures if one.failure.kind == "exit"]
     said = [one for one in said if "Out Of Memory" in one.code or "SIGKILL" in ended_with(one.code)]
     who = ["rank %d (%s)" % (one.rank, one.peer) if one.rank is not None else one.peer for one in said]
-    return "ended by it, as a launcher says: %s" % names([one for one in who if one], 8) if any(who) else ""
+    return "ended by it, as a launcher reports: %s" % names([one for one in who if one], 8) if any(who) else ""
 
 
 def gpu_failed(first: Reported, reported: Sequence[Reported]) -> bool:
@@ -99,15 +99,15 @@ def look_after(code: str) -> Optional[str]:
             " `ulimit -c unlimited`, `coredumpctl gdb`"
         )
     if "SIGTERM" in said or "SIGHUP" in said or "SIGINT" in said:
-        return "it was told to end: see who else ended before it, and the scheduler's record (`sacct -j JOB`)"
+        return "it was ended on request: see which process ended before it, and the scheduler's record (`sacct -j JOB`)"
     return (
-        "see that process's own last lines, which say why: in the log of that rank or node (torchrun: --log-dir and"
+        "see that process's own last lines, which show why: in the log of that rank or node (torchrun: --log-dir and"
         " --tee 3; srun: --output with %t)"
     )
 
 
 def by_order(said: Failure) -> bool:
-    """Whether a process was told to end: as a rule the launcher ends the others after the first failure."""
+    """Whether a process was told to end: usually the launcher ends the others after the first failure."""
     return said.kind == "exit" and _BY_ORDER.search(said.code) is not None
 
 
@@ -150,7 +150,7 @@ def xid_follows(reported: Sequence[Reported], failures: Sequence[Reported]) -> b
 
 def _but_follows(number: int, others: Set[int]) -> bool:
     follows = any(number in xid.FOLLOWS.get(other, ()) for other in others)
-    # A channel that is torn down says nothing of why.
+    # A channel that is torn down has nothing about why.
     return follows or (number in (43, 45) and bool(others - {43, 45}))
 
 

@@ -77,7 +77,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Port:
-    """An HCA's port that NET/IB takes, in a line of its own; where ports are used as one its index is no network's."""
+    """An HCA's port that NET/IB takes, in a separate line; of merged ports its index is not a network's."""
 
     device: Device
 

@@ -55,7 +55,7 @@ def read(host: Host, path: str, most: int, room: int) -> Excerpt:
 def _open(host: Host, path: str) -> BinaryIO:
     """A regular file, by no link. Raises ReadError."""
     if not path.startswith("/") or ".." in path.split("/"):
-        raise ReadError(path, "is no absolute path without ..")
+        raise ReadError(path, "is not an absolute path without ..")
     descriptor = -1
     try:
         descriptor = os.open(host.system_root or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -68,7 +68,7 @@ def _open(host: Host, path: str) -> BinaryIO:
             os.close(descriptor)
             descriptor = inner
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ReadError(path, "is no regular file")
+            raise ReadError(path, "is not a regular file")
         stream = os.fdopen(descriptor, "rb")
         descriptor = -1
         return stream

@@ -26,7 +26,8 @@ def fingerprints(text: str) -> List[str]:
     ]
     shapes = [(one["rank"], one["shape"]) for one in said if one["shape"] is not None]
     if len({shape for _rank, shape in shapes}) > 1:
-        parts.append("the shapes differ: %s: as of an uneven split or padding, if the call is meant to be the same" % (
+        parts.append("the shapes differ: %s: as of an uneven split or padding, if the call is intended to be the"
+                     " same" % (
             ", ".join("[%s] on rank %s" % (shape, rank) for rank, shape in shapes[:4]),
         ))  # fmt: skip
     numbers_of = {int(one["number"]) for one in said if one["number"]}

@@ -29,28 +29,27 @@ POSSIBLE = {
         "queue_pair",
         "",
     ): "the address (GID) that NCCL uses is not there for this process: an index (NCCL_IB_GID_INDEX) that the port does"
-    " not have, or an interface outside of the container's network; or the HCA refuses what the peer asks for, such as"
+    " not have, or an interface outside of the container's network; or the HCA refuses a request of the peer, such as"
     " its MTU",
     (
         "queue_pair",
         "unreachable",
-    ): "a GID index that is not the RoCE v2 address on every port; no route or ARP answer between the two"
+    ): "a GID index that is not the RoCE v2 address on every port; no route or ARP response between the two"
     " addresses; HCAs of different rails that are not connected (then NCCL_CROSS_NIC=0)",
     (
         "completion",
         "local access violation work queue error",
     ): "memory of this node that the HCA may not reach: a registration that is gone, GPUDirect RDMA (peermem, ACS,"
-    " IOMMU),"
-    " or the HCA's firmware; no cable",
+    " IOMMU), or the HCA's firmware; no cable",
     (
         "completion",
         "invalid request local work queue error",
-    ): "the HCA refuses what NCCL asks of it (a size, a key or an operation): memory that is registered otherwise"
+    ): "the HCA refuses a request of NCCL (a size, a key or an operation): memory that is registered otherwise"
     " (GPUDirect RDMA, DMA-BUF), or driver, firmware and library of releases that do not fit; no cable",
     ("memory_limit", ""): "the limit of locked memory (`ulimit -l`) in the job or container; or the HCA has no more"
     " queues or registrations",
     ("cuda", "operation not supported"): "driver or virtual machine (vGPU, MIG, WSL) that cannot do what this NCCL"
-    " asks",
+    " requires",
     ("cuda", "invalid argument"): "a driver that does not fit this NCCL, or an earlier fault of the program's own",
     ("cuda", "invalid resource handle"): "a stream or handle of another GPU, or an earlier failure of CUDA",
     ("cuda", "device-side assert triggered"): "a check within a kernel of the program, such as an index out of range",
@@ -91,7 +90,7 @@ POSSIBLE = {
     (
         "plugin_waits",
         "",
-    ): "the peer is late, stuck or gone, or data is lost on the way; the lines do not tell which",
+    ): "the peer is late, stuck or gone, or data is lost on the way; the lines do not show which",
     (
         "connect",
         "",
@@ -130,7 +129,7 @@ POSSIBLE = {
         "driver_functions",
         "",
     ): "the driver's libcuda is older than the CUDA that this NCCL was built for, or a stub of it was loaded; NCCL may"
-    " go on without what needs the functions",
+    " continue without what needs the functions",
     ("no_pci_device", ""): "a device in software, or a container that does not show the device in /sys",
     ("net_plugin", "OFI"): "no EFA device in this container or instance, libfabric and plugin of different releases, or"
     " nodes that may not reach each other (security group)",
@@ -161,7 +160,7 @@ POSSIBLE = {
 }
 
 _QUEUES = (
-    "the limit of locked memory (`ulimit -l`) in the job or container, or the HCA has no more queues; the line tells no"
+    "the limit of locked memory (`ulimit -l`) in the job or container, or the HCA has no more queues; the line shows no"
 )
 _QUEUES += " error"
 # Words in a failure of a kind that prove a cause, and the cause.
@@ -190,15 +189,14 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "shared_memory",
         "(size 0)",
-        "what the peer handed over names no segment (size 0): the two do not agree how memory is shared, as where"
-        " one of"
-        " them takes memory of the host by cuMem; NCCL_CUMEM_HOST_ENABLE=0 on all goes round that; or the process that"
-        " made it has ended; it is no lack of room",
+        "what the peer handed over names no segment (size 0): the two do not agree how memory is shared, as where one"
+        " of them takes memory of the host by cuMem; NCCL_CUMEM_HOST_ENABLE=0 on all goes round that; or the process"
+        " that made it has ended; it is not a lack of room",
     ),
     (
         "shared_memory",
         "No such file or directory",
-        "the process that made the segment has ended, or the two do not share /dev/shm (containers); it is no lack"
+        "the process that made the segment has ended, or the two do not share /dev/shm (containers); it is not a lack"
         " of room",
     ),
     ("shared_memory", "ermission denied", "another user's segment, or a container that may not write /dev/shm"),
@@ -229,9 +227,8 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "net_plugin",
         "(type = 2)",
-        "memory of a GPU (type 2) that libfabric or the device's driver does not register: plugin, libfabric, the"
-        " NIC's driver"
-        " and NCCL of releases that do not fit, or no GPUDirect RDMA here",
+        "memory of a GPU (type 2) that libfabric or the device's driver does not register: plugin, libfabric, the NIC's"
+        " driver and NCCL of releases that do not fit, or no GPUDirect RDMA here",
     ),
     (
         "net_plugin",
@@ -242,7 +239,7 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
         "net_plugin",
         "nresponsive receiver",
         "the peer's process has ended, hangs or is not at it yet; or a security group or subnet lets no data through:"
-        " its EFA device itself answers",
+        " its EFA device itself responds",
     ),
     (
         "net_plugin",
@@ -257,8 +254,8 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "usage",
         "before the previous operation returned",
-        "an earlier call on this communicator, as a rule its initialisation, failed or was not waited for: its own"
-        " error stands before this one, or in the logs of the other ranks",
+        "an earlier call on this communicator, usually its initialisation, failed or was not waited for: its error is"
+        " before this one, or in the logs of the other ranks",
     ),
     (
         "usage",
@@ -280,7 +277,7 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
         "Network is unreachable",
         "this node has no route from the HCA's address (RoCE) to the peer's: an interface without its address, a GID"
         " index (NCCL_IB_GID_INDEX) of another subnet, no gateway, or rails that are not connected with each other"
-        " (NCCL_CROSS_NIC=0); nothing was sent yet, so that no cable or switch is told to be at fault",
+        " (NCCL_CROSS_NIC=0); nothing was sent yet, so no cable or switch is at fault",
     ),
     (
         "connect",
@@ -298,7 +295,7 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "store",
         "failed on SocketImpl",
-        "as a rule the process that holds the store (rank 0) ended first; less often the connection to it was cut",
+        "usually the process that holds the store (rank 0) ended first; less often the connection to it was cut",
     ),
     (
         "store",
@@ -309,16 +306,16 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "connect",
         "No route to host",
-        "an interface that does not reach this node (NCCL_SOCKET_IFNAME on the peer), a peer's host that is down or in"
-        " another network (no ARP answer), no route, or a firewall that rejects; a process that had ended would be told"
-        " otherwise (Connection refused)",
+        "an interface that does not reach this node (NCCL_SOCKET_IFNAME on the peer), a peer's host that is down or"
+        " in another network (no ARP response), no route, or a firewall that rejects; a process that had ended gives"
+        " another error (Connection refused)",
     ),
     (
         "mismatch",
         "message truncated",
         "the two ranks of a message disagree on its size: another element type or count, a call more or less on one"
-        " side, or other values of NCCL_PROTO, NCCL_ALGO or NCCL's release; the message did arrive, so that it is no"
-        " fault of the link",
+        " side, or other values of NCCL_PROTO, NCCL_ALGO or NCCL's release; the message did arrive, so the link is"
+        " not at fault",
     ),
     ("libfabric", "FI_HMEM", "this device has no RDMA: no GPUDirect RDMA on it"),
 )
@@ -328,7 +325,8 @@ POSSIBLE_AT: Tuple[Tuple[str, str, str, str], ...] = (
         "cuda",
         "out of memory",
         "shared memory",
-        "memory of the host that CUDA was asked for (cuMem): the driver, WSL or the container does not give it, and the"
+        "memory of the host that was requested from CUDA (cuMem): the driver, WSL or the container does not provide"
+        " it, and the"
         " GPU's own memory may be free; NCCL_CUMEM_HOST_ENABLE=0 goes round it; less often the GPU's memory is full",
     ),
     (
@@ -336,8 +334,7 @@ POSSIBLE_AT: Tuple[Tuple[str, str, str, str], ...] = (
         "operation not supported",
         "by P2P",
         "memory that GPUs share over NVLink by fabric handles (MNNVL, IMEX): no IMEX channel in the container, or"
-        " nvidia-imex"
-        " does not run on all nodes; or a driver or virtual machine (vGPU, MIG, WSL) that cannot share it",
+        " nvidia-imex does not run on all nodes; or a driver or virtual machine (vGPU, MIG, WSL) that cannot share it",
     ),
     (
         "cuda",
@@ -352,8 +349,7 @@ POSSIBLE_AT: Tuple[Tuple[str, str, str, str], ...] = (
         "NVLS",
         "NVLS",
         "Fabric Manager (on GB200: IMEX, too) was not running, failed, or was started again without a reset of the"
-        " GPUs; a"
-        " container without its rights; NCCL_NVLS_ENABLE=0 goes on without NVLink SHARP",
+        " GPUs; a container without its rights; NCCL_NVLS_ENABLE=0 continues without NVLink SHARP",
     ),
 )
 # Where no word of the system's tells more: kind, code.
@@ -362,7 +358,7 @@ LAST: Dict[Tuple[str, str], str] = {
     ("verbs", "ibv_create_qp"): _QUEUES,
     ("verbs", "ibv_alloc_pd"): _QUEUES,
     ("registration", "ibv_reg_mr"): "the limit of locked memory (`ulimit -l`) in the job, memory that the HCA may not"
-    " reach (ACS, IOMMU, no nvidia_peermem), or too many registrations; the line tells no error",
+    " reach (ACS, IOMMU, no nvidia_peermem), or too many registrations; the line shows no error",
 }
 # By file of NCCL's sources: what went on. The innermost call that names one decides.
 STAGES: Tuple[Tuple[str, str], ...] = (
@@ -397,10 +393,10 @@ SYSTEM: Tuple[Tuple[str, str], ...] = (
     ("Resource temporarily unavailable", "a limit of processes and threads (`ulimit -u`, pids.max)"),
     ("Bad address", "memory of the GPU that the HCA's driver cannot pin: nvidia_peermem not loaded and no DMA-BUF"),
     ("Remote I/O error", "the HCA's firmware refused the command: see dmesg on the node"),
-    ("Connection refused", "nobody listens there: the peer had ended, or the address is another host's"),
+    ("Connection refused", "no process listens there: the peer had ended, or the address is another host's"),
     ("Connection reset", "the peer's process ended"),
     ("Broken pipe", "the peer's process ended"),
-    ("timed out", "no answer: a firewall, no route, or a peer that hangs"),
+    ("timed out", "no response: a firewall, no route, or a peer that hangs"),
     ("No route to host", "no route, or a firewall that refuses"),
     ("Network is unreachable", "no route from this interface"),
     ("Address already in use", "another process has the port, such as one left over of a job before"),

@@ -10,7 +10,7 @@ from ..core.check import Check
 
 RETRIES = Check(
     "nccl_log.completion",
-    why="an HCA reports that an operation of a connection failed: its status says what may be behind it",
+    why="an HCA reports that an operation of a connection failed: its status shows possible causes",
     fix="see `busbar diagnose` on the logs of all ranks, and playbooks/verify.yml between the nodes named here",
     severity="critical",
 )
@@ -25,28 +25,25 @@ PORT = Check(
 "Did every port and queue of the HCAs stay up"
 QUEUE_PAIR = Check(
     "nccl_log.queue_pair",
-    why="an RDMA connection was not established: on RoCE as a rule the peer's address did not resolve, or has no route",
+    why="an RDMA connection was not established: on RoCE the peer's address usually did not resolve, or has no route",
     fix="take NCCL_IB_GID_INDEX out of the job (2.21 and later find the RoCE v2 GID themselves); run"
-    " playbooks/verify.yml"
-    " between the nodes: it pings every rail",
+    " playbooks/verify.yml between the nodes: it pings every rail",
     severity="critical",
 )
 "Was every RDMA connection established"
 MEMORY_LIMIT = Check(
     "nccl_log.memory_limit",
-    why="RDMA pins memory, and the HCA's driver could not: as a rule the process may not lock as much",
-    fix="`ulimit -l` in the job itself has to say unlimited; run site.yml for the node with --tags"
-    " host_limits, and start"
-    " containers with --ulimit memlock=-1",
+    why="RDMA pins memory, and the HCA's driver could not: usually the process may not lock that much",
+    fix="`ulimit -l` in the job itself has to print unlimited; run site.yml for the node with --tags host_limits, and"
+    " start containers with --ulimit memlock=-1",
     severity="critical",
 )
 "May processes lock as much memory as RDMA needs"
 VERBS = Check(
     "nccl_log.verbs",
     why="a call of the RDMA library failed: it may be the HCA, its driver, a limit, or the container's view of them",
-    fix="`ibv_devinfo -v` and `dmesg -T | grep -i mlx` on the node; in a container /dev/infiniband has to be"
-    " there; then run"
-    " site.yml with --tags mofed,nvidia_peermem",
+    fix="`ibv_devinfo -v` and `dmesg -T | grep -i mlx` on the node; in a container /dev/infiniband has to be there;"
+    " then run site.yml with --tags mofed,nvidia_peermem",
     severity="critical",
 )
 "Do the calls of the RDMA library succeed"
@@ -57,7 +54,7 @@ DUPLICATE = Check(
     " as many processes as GPUs; with Slurm --gpus-per-task=1 only where the program then uses device 0",
     severity="critical",
 )
-"Has each rank a GPU of its own"
+"Has each rank a separate GPU"
 VERSIONS = Check(
     "nccl_log.version",
     why="all ranks of a job need the same NCCL: others refuse each other, or hang, or read each other's messages wrong",
@@ -76,15 +73,15 @@ BOOTSTRAP = Check(
 "Did the ranks find each other"
 CONNECTION = Check(
     "nccl_log.connection",
-    why="a rank whose connection is closed is a victim as a rule: look at the rank that went away first",
+    why="a rank whose connection is closed is usually a victim: look at the rank that ended first",
     fix="look at what went away first: its last lines, `dmesg -T` on its node for OOM and Xid, the scheduler's record",
     severity="critical",
 )
 "Did every rank stay until the end"
 SHARED_MEMORY = Check(
     "nccl_log.shared_memory",
-    why="ranks of a node talk through /dev/shm, and a segment there could not be made or used: no room as a rule, or"
-    " CUDA refused the memory",
+    why="ranks of a node communicate through /dev/shm, and a segment there could not be made or used: usually no"
+    " space, or CUDA refused the memory",
     fix="`df -h /dev/shm` in the job: start the container with --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of"
     " medium Memory on /dev/shm), and remove what is left there: rm /dev/shm/nccl-*",
     severity="critical",
@@ -92,7 +89,7 @@ SHARED_MEMORY = Check(
 "Has /dev/shm room for NCCL"
 CUDA = Check(
     "nccl_log.cuda",
-    why="a call of CUDA failed, in NCCL or beside it: it may be the GPU, its driver, its memory, what was asked for,"
+    why="a call of CUDA failed, in NCCL or beside it: it may be the GPU, its driver, its memory, an invalid request,"
     " or an earlier fault of a kernel",
     fix="`nvidia-smi -q` and `dmesg -T | grep -i xid` on the node named here; no Xid there: run the program with"
     " CUDA_LAUNCH_BLOCKING=1 to see which kernel fails first",
@@ -101,23 +98,23 @@ CUDA = Check(
 "Do CUDA's calls succeed"
 FABRIC_MANAGER = Check(
     "nccl_log.fabric_manager",
-    why="what was asked of NVSwitch, or of NVLink across nodes, failed: as a rule Fabric Manager (or IMEX) is not"
+    why="a request to NVSwitch, or to NVLink across nodes, failed: usually Fabric Manager (or IMEX) is not"
     " running, not ready, or not of the driver's version",
     fix="`systemctl status nvidia-fabricmanager` on the node (GB200: nvidia-imex), its version has to be the driver's;"
-    " `nvidia-smi -q | grep -A 3 Fabric` has to say Completed and Success",
+    " `nvidia-smi -q | grep -A 3 Fabric` has to print Completed and Success",
     severity="critical",
 )
 "Are NVSwitches and NVLink across nodes ready"
 NVLINK_P2P = Check(
     "nccl_log.nvlink_p2p",
-    why="GPUs that NVLink joins may not reach each other: as a rule hardware, or a GPU that needs a reset",
+    why="GPUs that NVLink joins may not reach each other: usually hardware, or a GPU that needs a reset",
     fix="drain the node, `nvidia-smi topo -p2p r` and `nvidia-smi nvlink -s` there; reset the GPUs or reboot",
     severity="critical",
 )
 "Do GPUs that NVLink joins reach each other"
 MISMATCH = Check(
     "nccl_log.mismatch",
-    why="as a rule ranks did not call the same collective with the same size, or have other settings or another NCCL",
+    why="usually ranks did not call the same collective with the same size, or have other settings or another NCCL",
     fix="compare NCCL's release and NCCL_ variables of all ranks (this command shows both), then the order and sizes of"
     " the program's collectives: NCCL_DEBUG_SUBSYS=COLL shows them",
     severity="critical",
@@ -125,50 +122,47 @@ MISMATCH = Check(
 "Do all ranks call the same collectives with the same sizes and settings"
 SETTING = Check(
     "nccl_log.setting",
-    why="NCCL refuses what a variable asks for",
-    fix="take NCCL_ALGO, NCCL_PROTO, NCCL_NET and NCCL_NET_PLUGIN out of the job and out of"
-    " /etc/nccl.conf, then put back"
-    " what is needed one by one: `busbar lint` says what each means",
+    why="NCCL refuses the value of a variable",
+    fix="take NCCL_ALGO, NCCL_PROTO, NCCL_NET and NCCL_NET_PLUGIN out of the job and out of /etc/nccl.conf, then put"
+    " back what is needed one by one: `busbar lint` explains each",
     severity="critical",
 )
-"Can NCCL do what its variables ask for"
+"Can NCCL do what its variables require"
 NO_WAY = Check(
     "nccl_log.no_transport",
     why="two ranks have no way to reach each other",
-    fix="take NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_IB_HCA out of the job; all nodes have to use"
-    " HCAs of the same link"
-    " layer",
+    fix="take NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_IB_HCA out of the job; all nodes have to use HCAs of the same"
+    " link layer",
     severity="critical",
 )
 "Is there a way between all ranks"
 WATCHDOG = Check(
     "nccl_log.watchdog",
-    why="a collective did not end in time: PyTorch tells who waited, not who is to blame",
-    fix="while it hangs ask `busbar hang HOST` which rank is behind; else set TORCH_NCCL_DUMP_ON_TIMEOUT=1 and"
-    " TORCH_FR_BUFFER_SIZE=20000 (PyTorch before 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE=20000), and compare the ranks' last"
-    " collective",
+    why="a collective did not end in time: PyTorch reports which ranks waited, not the cause",
+    fix="while it hangs run `busbar hang HOST` to find the rank that is behind; else set TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+    " and TORCH_FR_BUFFER_SIZE=20000 (PyTorch before 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE=20000), and compare the ranks'"
+    " last collective",
     severity="critical",
 )
 "Did every collective end in time"
 EXIT = Check(
     "nccl_log.exit",
-    why="a process ended: what others wait for or lose after it follows from that as a rule",
-    fix="its own last lines say why; signal 9: `dmesg -T | grep -i oom` on its node, and the limit of its"
+    why="a process ended: later waits and lost connections of others are usually caused by that",
+    fix="its own last lines show why; signal 9: `dmesg -T | grep -i oom` on its node, and the limit of its"
     " cgroup or pod",
     severity="critical",
 )
-"Did every process end by itself"
+"Did every process end normally"
 NET_PLUGIN = Check(
     "nccl_log.net_plugin",
-    why="the plugin that brings the network reports a failure: NCCL may end, wait, or go on over TCP",
+    why="the plugin that brings the network reports a failure: NCCL may end, wait, or continue over TCP",
     fix="see in the job itself whether the plugin's devices are there, and that plugin, its libraries and the driver"
-    " are"
-    " of one installation; NCCL_DEBUG=INFO says which network is used in the end",
+    " are of one installation; NCCL_DEBUG=INFO shows which network is used",
 )
 "Does the network's plugin work without a failure"
 DEVICE = Check(
     "nccl_log.device",
-    why="an RDMA device without a PCI device is as a rule RDMA in software (rxe, siw): no GPUDirect, and no faster than"
+    why="an RDMA device without a PCI device is usually RDMA in software (rxe, siw): no GPUDirect, and no faster than"
     " TCP",
     fix="`rdma link` and `ls -l /sys/class/infiniband` in the job and on the node: a device in software has no PCI"
     " address there; let NCCL_IB_HCA name the HCAs alone",
@@ -176,25 +170,24 @@ DEVICE = Check(
 "Is every RDMA device one of hardware"
 LIMITS = Check(
     "nccl_log.limits",
-    why="the system gives the process no more files, sockets or threads, as a rule for a limit: each"
-    " connection of NCCL needs some",
+    why="the system gives the process no more files, sockets or threads, usually because of a limit: each connection"
+    " of NCCL needs some",
     fix="`ulimit -n -u` in the job itself, and pids.max of its cgroup: raise them (LimitNOFILE, docker --ulimit,"
-    " Slurm's"
-    " PropagateResourceLimits); run site.yml for the node with --tags host_limits",
+    " Slurm's PropagateResourceLimits); run site.yml for the node with --tags host_limits",
     severity="critical",
 )
 "May processes open as many files and threads as NCCL needs"
 HOST_MEMORY = Check(
     "nccl_log.host_memory",
-    why="NCCL could not allocate memory of the host: as a rule that, or the job's share of it, gave out",
+    why="NCCL could not allocate memory of the host: usually the memory, or the job's share of it, ran out",
     fix="`dmesg -T | grep -i oom` on the node, and the memory limit of the job's cgroup or pod",
     severity="critical",
 )
 "Has the host memory for NCCL"
 USAGE = Check(
     "nccl_log.usage",
-    why="NCCL refuses a call as one that it may not be given: as a rule the program's or framework's, and no setting"
-    " of the node mends that",
+    why="NCCL refuses an invalid call: usually an error of the program or framework, which no setting of the node"
+    " repairs",
     fix="look in the program's own traceback for the call of NCCL that was refused; try another release of the"
     " framework",
     severity="critical",
@@ -204,24 +197,23 @@ TOPOLOGY = Check(
     "nccl_log.topology",
     why="NCCL warns about the node's PCI and NVLink topology as this process sees it",
     fix="`nvidia-smi topo -m` in the job and on the node: they have to agree; in a virtual machine NCCL needs the"
-    " provider's file (NCCL_TOPO_FILE), in a container the whole of /sys; take NCCL_TOPO_FILE and NCCL_GRAPH_FILE"
-    " out of"
-    " the job where the provider did not set them",
+    " provider's file (NCCL_TOPO_FILE), in a container the whole of /sys; take NCCL_TOPO_FILE and NCCL_GRAPH_FILE out"
+    " of the job where the provider did not set them",
 )
 "Does NCCL understand the node's topology"
 STORE = Check(
     "nccl_log.store",
-    why="PyTorch's processes meet at a store in rank 0's process (MASTER_ADDR:MASTER_PORT), by TCP and before NCCL: as"
-    " a rule it was not reached, ended, or a process came too late",
+    why="PyTorch's processes meet at a store in rank 0's process (MASTER_ADDR:MASTER_PORT), by TCP and before NCCL:"
+    " usually it was not reached, ended, or a process came too late",
     fix="see first how the process of rank 0 ended, and its own log; then whether every node reaches MASTER_ADDR and"
-    " MASTER_PORT (`nc -vz ADDRESS PORT`), and whether as many processes were started as WORLD_SIZE says",
+    " MASTER_PORT (`nc -vz ADDRESS PORT`), and whether as many processes were started as in WORLD_SIZE",
     severity="critical",
 )
 "Did PyTorch's processes find each other"
 RANKS = Check(
     "nccl_log.ranks",
     why="a communicator needs all of its ranks: while one is missing the others wait",
-    fix="see on the nodes of the missing ranks whether their processes run, and can reach rank 0's address; ask"
+    fix="see on the nodes of the missing ranks whether their processes run, and can reach rank 0's address; run"
     " `busbar hang HOST` while it waits",
     severity="critical",
 )
@@ -247,18 +239,18 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes",
     ),
     ("net_plugin", "FasTrak"): (
-        "GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: as a rule later broken pipes and"
-        " timeouts follow from it",
+        "GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: it usually causes later broken pipes and"
+        " timeouts",
         "take plugin, its receive daemon (rxdm) and NCCL of one release of GCP's installer; see whether the daemon runs"
         " on both nodes, has its GPUs and NICs, and shares its socket and /dev with the job's container",
     ),
     ("plugin_warning", ""): (
         "a warning of the plugin that brings the network, which this command has no rule for: it may be no failure",
-        "read it with the plugin's lines above it; see whether NCCL goes on, and what the peers' logs say at that time",
+        "read it with the plugin's lines above it; see whether NCCL continues, and read the peers' logs of that time",
     ),
     ("fallback", "cuMem"): (
-        "NCCL's memory by cuMem is not available here: NCCL goes on with the older way, no failure by itself",
-        "nothing for the job; NCCL_CUMEM_ENABLE=0 does not ask for it",
+        "NCCL's memory by cuMem is not available here: NCCL uses the older method, which is not a failure",
+        "nothing for the job; NCCL_CUMEM_ENABLE=0 switches it off",
     ),
     ("mismatch", "PyTorch"): (
         "PyTorch itself compared the ranks' calls before they reached NCCL, and they differ: the program's ranks are"
@@ -268,40 +260,37 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " difference is the place to look",
     ),
     ("no_interface", ""): (
-        "this process found no interface that it may use: as a rule what"
-        " NCCL_SOCKET_IFNAME asks for is not there or not up in the job or container",
+        "this process found no interface that it may use: usually the interface in NCCL_SOCKET_IFNAME is missing or"
+        " not up in the job or container",
         "`ip -br address` in the job itself; NCCL_SOCKET_IFNAME has to name an interface that is up and has an address"
         " on every node, or be left out",
     ),
     ("connect", ""): (
-        "a TCP connection was not made: what is closed behind it follows as a rule",
-        "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), see what the peer's log says"
-        " after Bootstrap, and set NCCL_SOCKET_IFNAME to the interface between the nodes where it is another one",
+        "a TCP connection was not made: this usually causes the connections closed after it",
+        "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), read the peer's log after"
+        " Bootstrap, and set NCCL_SOCKET_IFNAME to the interface between the nodes where it is another one",
     ),
     ("hca_skipped", ""): (
-        "NCCL passes over an RDMA device that it cannot open and goes on with the others: this node may use an HCA"
-        " less than"
-        " its peers",
+        "NCCL passes over an RDMA device that it cannot open and continues with the others: this node may use an HCA"
+        " less than its peers",
         "`ls -l /dev/infiniband` and `ibv_devinfo` in the job: each device of the node needs its uverbs file there"
-        " (device"
-        " plugin, docker --device); then compare the lines `NET/IB : Using` of all nodes",
+        " (device plugin, docker --device); then compare the lines `NET/IB : Using` of all nodes",
     ),
     ("port", "local catastrophic error"): (
         "the HCA itself has failed, as it reports: it may be its firmware, its PCIe slot, or the driver that reset it;"
         " no cable and no peer does that",
-        "`dmesg -T | grep -i mlx` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node, and"
-        " see its"
-        " firmware",
+        "`dmesg -T | grep -i mlx` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node, and see"
+        " its firmware",
     ),
     ("fallback", ""): (
-        "NCCL could not do something in the first way and goes on in another one: no failure by itself",
+        "NCCL could not use its first method and uses another one: not a failure",
         "nothing where the job ran on and is fast enough; else see the lines before it",
     ),
     ("fallback", "Cannot initialize CollNet"): (
-        "in-network reduction (SHARP) was asked for and could not be set up: NCCL goes on point to point, which is at"
-        " most slower; calls that returned an error before it belong to it",
-        "see the lines of SHARP before it and sharp_am on the subnet manager's host; a job that does not ask for"
-        " CollNet does without",
+        "in-network reduction (SHARP) was requested and could not be set up: NCCL continues point to point, which is"
+        " at most slower; calls that returned an error before it belong to it",
+        "see the lines of SHARP before it and sharp_am on the subnet manager's host; a job that does not request"
+        " CollNet does not need it",
     ),
     ("fallback", "falling back to simple order"): (
         "NCCL found no way through the GPUs that fits its search, as is usual where P2P is off, and takes them in"
@@ -309,79 +298,78 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "nothing for the job; `nvidia-smi topo -m` shows how the GPUs are connected",
     ),
     ("sharp", ""): (
-        "SHARP, reduction in InfiniBand's switches, could not be set up for this job: as a rule NCCL goes"
-        " on without it (Cannot initialize CollNet), at most slower",
+        "SHARP, reduction in InfiniBand's switches, could not be set up for this job: usually NCCL continues without"
+        " it (Cannot initialize CollNet), at most slower",
         "`systemctl status sharp_am` on the subnet manager's host and its log: jobs and trees that are taken, limits,"
-        " reservations; a job that does not ask for CollNet does without SHARP",
+        " reservations; a job that does not request CollNet does not need SHARP",
     ),
     ("no_network", ""): (
-        "this process has not the network that was asked for, or none at all: its plugin is not there or did not start",
+        "this process does not have the requested network, or has none: its plugin is missing or did not start",
         "read the plugin's and NET/ lines before it; see NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and NCCL_SOCKET_IFNAME"
         " in the job and in /etc/nccl.conf, and that the interface that they name is up in the job (`ip -br address`)",
     ),
     ("algorithm", ""): (
-        "for a call NCCL has no algorithm and protocol left, or does not take what names them: possibly NCCL_ALGO or"
+        "for a call NCCL has no algorithm and protocol left, or does not accept the variables that name them:"
+        " possibly NCCL_ALGO or"
         " NCCL_PROTO (a name that this release does not know, or none that fits the call), a plugin's tuner, or a size,"
-        " type or number of elements that no algorithm of this release takes; which one, these words do not tell",
+        " type or number of elements that no algorithm of this release takes; the message does not show which",
         "take NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN out of the job and out of /etc/nccl.conf where they are set"
         " (names are Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree, PAT, and LL, LL128, Simple); where none"
         " is, NCCL_DEBUG_SUBSYS=COLL shows the call with its count and type: try a smaller one, or another release",
     ),
     ("merely_tried", ""): (
         "a TCP connection was not made at this try, and NCCL tries it again: no failure yet",
-        "where it comes again: try the address from the node that reports it (`ip route get ADDRESS`, `ping`), and see"
-        " what the peer's log says after Bootstrap",
+        "if it recurs: try the address from the node that reports it (`ip route get ADDRESS`, `ping`), and read the"
+        " peer's log after Bootstrap",
     ),
     ("bootstrap", "already"): (
-        "two processes came with the same number of rank: as a rule the launcher gives it twice, or one of an earlier"
-        " start is left over; it is no fault of the network",
-        "see what sets RANK (Slurm: SLURM_PROCID, mpirun: OMPI_COMM_WORLD_RANK) in each process, and that no process"
-        " of an"
-        " earlier start is left over",
+        "two processes have the same rank number: usually the launcher assigned it twice, or a process of an earlier"
+        " start is left over; the network is not at fault",
+        "see what sets RANK (Slurm: SLURM_PROCID, mpirun: OMPI_COMM_WORLD_RANK) in each process, and that no process of"
+        " an earlier start is left over",
     ),
     ("bootstrap", "mismatch"): (
-        "what a process told rank 0 of the job is not what the others told: as a rule it is another release or build of"
-        " NCCL, or of an earlier start; TCP itself works",
+        "a process sent rank 0 of the job other data than the rest: usually it has another release or build of NCCL,"
+        " or is of an earlier start; TCP itself works",
         "compare the libnccl.so.2 that each rank loads (`grep libnccl /proc/PID/maps`), and see that no process of an"
         " earlier start is left over; the numbers in the line, where they make no sense, speak for two releases",
     ),
     ("accept", ""): (
-        "a rank could not take a TCP connection: as a rule its own listening socket was closed before",
+        "a rank could not accept a TCP connection: usually its own listening socket was closed before",
         "see what its process did before: another thread that ended NCCL, or a limit of files (`ulimit -n`)",
     ),
     ("shared_memory", "attaching"): (
-        "ranks of a node talk through /dev/shm, and a segment that another process makes could not be attached to: as a"
-        " rule that process has ended, or the two do not share /dev/shm",
+        "ranks of a node communicate through /dev/shm, and a segment that another process makes could not be attached"
+        " to: usually that process has ended, or the two do not share /dev/shm",
         "see first whether and how the process that made it ended; ranks of a node in several containers need a common"
         " /dev/shm (docker --ipc=host, Kubernetes: one pod), and nothing may clean /dev/shm while the job runs",
     ),
     ("ras", ""): (
-        "it is from RAS, which answers questions on running jobs: no collective needs it, and a job goes on without",
-        "nothing for the job; NCCL_RAS_ADDR=HOST:PORT gives a second job on the node a port of its own",
+        "it is from RAS, which reports on running jobs: no collective needs it, and a job continues without it",
+        "nothing for the job; NCCL_RAS_ADDR=HOST:PORT gives a second job on the node its own port",
     ),
     ("event", ""): (
-        "the HCA reports a change and no failure: as a rule the subnet manager was started again or has changed"
+        "the HCA reports a change and no failure: usually the subnet manager was started again or has changed"
         " something, or a port has come back that was down before",
-        "nothing where the job went on; often: see the port's own errors before it, and the subnet manager's log",
+        "nothing where the job continued; often: see the port's own errors before it, and the subnet manager's log",
     ),
     ("libfabric", ""): (
         "it is a line of libfabric's own, below the network plugin",
-        "see the plugin's own lines (NET/OFI) and whether NCCL went on",
+        "see the plugin's own lines (NET/OFI) and whether NCCL continued",
     ),
     ("fabric_manager", "NVLS"): (
-        "NVLink SHARP (NVLS) could not be set up: as a rule Fabric Manager is not running or not of the driver's"
-        " version; it may be the driver, the container's rights, or what NCCL asked for, too",
-        "`systemctl status nvidia-fabricmanager` on the node, its version has to be the driver's; `nvidia-smi -q |"
-        " grep -A 3"
-        " Fabric` has to say Completed and Success; NCCL_NVLS_ENABLE=0 goes on without NVLink SHARP",
+        "NVLink SHARP (NVLS) could not be set up: usually Fabric Manager is not running or not of the driver's"
+        " version; other causes are the driver, the container's rights, or the request of NCCL",
+        "`systemctl status nvidia-fabricmanager` on the node, its version has to be the driver's; `nvidia-smi -q | grep"
+        " -A 3 Fabric` has to print Completed and Success; NCCL_NVLS_ENABLE=0 does without NVLink SHARP",
     ),
     ("driver_old", ""): (
         "the GPU's driver is older than the CUDA that NCCL or the program was built for",
-        "`nvidia-smi` on the node says the driver and the newest CUDA that it runs: install a newer driver on the node"
+        "`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: install a newer driver on the node"
         " (a container has the node's), or an image or wheel for that CUDA",
     ),
     ("name", ""): (
-        "a host's name, as a rule of NCCL_COMM_ID, does not resolve here",
+        "a host name, usually in NCCL_COMM_ID, does not resolve here",
         "`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out",
     ),
     ("compiled", ""): (
@@ -390,17 +378,16 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " was compiled for, or compile it again",
     ),
     ("hca_lost", ""): (
-        "NCCL gave up on an HCA or on a connection of it, and goes on without it only where there is another one",
+        "NCCL gave up on an HCA or on a connection of it, and continues without it only where there is another one",
         "look at the port on the node named here: `ibstat`, `rdma link`, `dmesg -T | grep -i mlx`, the switch's log at"
         " that time; cable and transceiver first",
     ),
     ("fabric_manager", "MNNVL"): (
-        "memory that GPUs share over NVLink between nodes (MNNVL) was not had: as a rule that is IMEX's work, and it is"
-        " not ready or not given to this process",
+        "memory that GPUs share over NVLink between nodes (MNNVL) was not available: usually IMEX is not ready, or"
+        " this process has no access to it",
         "`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node of the domain; the job needs an IMEX"
-        " channel"
-        " (`ls /dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 goes on without NVLink between"
-        " nodes",
+        " channel (`ls /dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 continues without NVLink"
+        " between nodes",
     ),
     ("peer_access", ""): (
         "memory that GPUs or processes were to share was refused by CUDA",
@@ -408,11 +395,10 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " namespace (docker --ipc=host), and each has to see all of the job's GPUs there",
     ),
     ("net_plugin", "OFI"): (
-        "the plugin for libfabric (AWS EFA or another provider) reports a failure: NCCL may end, wait, or go on over"
+        "the plugin for libfabric (AWS EFA or another provider) reports a failure: NCCL may end, wait, or continue over"
         " TCP",
         "in the job itself: `fi_info` shows the providers (AWS: `-p efa`); plugin, libfabric and the NIC's driver have"
-        " to be of one"
-        " installation; the security group has to allow all traffic within itself",
+        " to be of one installation; the security group has to allow all traffic within itself",
     ),
     ("uds", ""): (
         "ranks of a node hand each other memory by Unix sockets, and one was not reached or broke",
@@ -428,48 +414,48 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on every node",
     ),
     ("value", ""): (
-        "NCCL does not take the value that a variable or the program asks for, and goes on with another one",
-        "take the variable out, or give it a value that is allowed: `busbar lint` says which",
+        "NCCL does not accept the value of a variable or of the program, and uses another one",
+        "take the variable out, or give it a value that is allowed: `busbar lint` lists them",
     ),
     ("topology_file", ""): (
         "a file with a topology or a graph (NCCL_TOPO_FILE, NCCL_GRAPH_FILE) cannot be read, is not in order, or does"
         " not fit this node and job",
-        "`ls -l` of the file in the job itself; take the variable out, or get the file anew from who provides it",
+        "`ls -l` of the file in the job itself; take the variable out, or get the file again from who provides it",
     ),
     ("gdrcopy", ""): (
-        "GDRCopy, which NCCL_GDRCOPY_ENABLE or a plugin asks for, does not work: latency only, no way for data",
+        "GDRCopy, which NCCL_GDRCOPY_ENABLE or a plugin requires, does not work: it affects latency only, not the"
+        " data path",
         "`lsmod | grep gdrdrv` and `ls -l /dev/gdrdrv` in the job; library and module have to be of one release; or"
-        " take"
-        " NCCL_GDRCOPY_ENABLE out",
+        " take NCCL_GDRCOPY_ENABLE out",
     ),
     ("device_api", ""): (
-        "the program asks for NCCL's symmetric memory or for its network from within kernels (GIN, RMA), and something"
+        "the program requests NCCL's symmetric memory or its network from within kernels (GIN, RMA), and something"
         " that these need is not there",
-        "see the program's own options for GIN, RMA or symmetric memory (DeepEP and NVSHMEM-like libraries use"
-        " them), and"
-        " what its documentation asks of HCA, driver and NCCL",
+        "see the program's own options for GIN, RMA or symmetric memory (DeepEP and NVSHMEM-like libraries use them),"
+        " and what its documentation requires of HCA, driver and NCCL",
     ),
     ("device_api", "space"): (
-        "NCCL found no room for a window in the range of addresses that it keeps for symmetric memory: the memory"
+        "NCCL found no room for a window in the address range that it reserves for symmetric memory: the memory"
         " of host or GPU need not have run out",
         "see how much the program registers as windows in all (ncclCommWindowRegister, symmetric memory of PyTorch) and"
         " gives back; where that is little, try another release of NCCL",
     ),
     ("confidential", ""): (
         "confidential computing is on, and not for several GPUs: traffic between GPUs is not protected",
-        "the provider or `nvidia-smi conf-compute -q` tells the mode of the machine",
+        "the provider or `nvidia-smi conf-compute -q` shows the mode of the machine",
     ),
     ("internal", ""): (
         "NCCL found its own state in disorder: a fault of NCCL or of a plugin, memory that the program has overwritten,"
         " or what is left after another failure",
-        "mend other failures of this log first; none: try another release of NCCL, and report it with the whole log",
+        "repair other failures of this log first; none: try another release of NCCL, and report it with the whole log",
     ),
     ("nvml", ""): (
-        "the NVIDIA management library (NVML) was not there, or did not answer as NCCL needs it",
+        "the NVIDIA management library (NVML) was missing, or its response was not usable for NCCL",
         "`nvidia-smi` in the job itself; in a container all GPUs of the job and libnvidia-ml.so.1 of the node's driver",
     ),
     ("xid", ""): (
-        "the driver reports an error on a GPU (Xid): its number says whether GPU, link or a program is behind it",
+        "the driver reports an error on a GPU (Xid): its number shows whether the GPU, a link or a program is the"
+        " cause",
         "look the number up in NVIDIA's list of Xid errors; 48, 63, 64, 74, 79, 94, 95, 119 or 140: drain the node, and"
         " reset the GPU or replace it",
     ),
@@ -478,8 +464,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("exit", "NODE_OUT_OF_MEMORY"): _OOM,
     ("time_limit", ""): (
         "the scheduler ended the job at its time limit",
-        "see by the last lines whether it was still at work: then raise the limit (`scontrol show job`); where it hung,"
-        " or was done and did not end, ask `busbar hang HOST` next time",
+        "see by the last lines whether it was still at work: then raise the limit (`scontrol show job`); if it hung,"
+        " or was done and did not end, run `busbar hang HOST` next time",
     ),
     ("cancelled", ""): ("the job was cancelled: by a user, the scheduler, or another task's end", "see `sacct -j JOB`"),
     ("node_failure", ""): (
@@ -487,18 +473,17 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         "see whether the node named there is up: `sinfo -R`, its console, and BMC",
     ),
     ("queue_pair", "unreachable"): (
-        "an RDMA connection was not established: as a rule the peer's address did not answer, on RoCE an address of the"
-        " rail, which needs ARP and a route",
+        "an RDMA connection was not established: usually the peer's address did not respond, on RoCE an address of"
+        " the rail, which needs ARP and a route",
         "from the node that reports it, from the address of its HCA to the peer's (the GIDs of the line, where it has"
         " some; else `rdma link`, `show_gids` or `ip -br address` on both nodes): `ping -I OWN_ADDRESS PEER_ADDRESS`,"
         " `ip route get PEER_ADDRESS`, `ip neigh`; rails that are not connected with each other: NCCL_CROSS_NIC=0; and"
         " take NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail",
     ),
     ("sxid", ""): (
-        "an NVSwitch reports a fatal fault of its own or of a link: GPUs of the node that use it fail after it",
-        "drain the node; /var/log/fabricmanager.log and `nvidia-smi nvlink -e` name link and GPU; restart the"
-        " node (or reset"
-        " all GPUs and NVSwitches with the Fabric Manager stopped), and have it looked at where it comes back",
+        "an NVSwitch reports a fatal fault of itself or of a link: GPUs of the node that use it fail after it",
+        "drain the node; /var/log/fabricmanager.log and `nvidia-smi nvlink -e` name link and GPU; restart the node (or"
+        " reset all GPUs and NVSwitches with the Fabric Manager stopped), and have it looked at where it comes back",
     ),
     ("unresolved", ""): (
         "a host's name does not resolve where the line was written: nothing could be started or reached there",
@@ -513,19 +498,19 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ),
     ("store", "port"): (
         "the process that is to open the port of PyTorch's store could not: nothing was sent, and no network is"
-        " involved; as a rule another process on that host has the port, or MASTER_ADDR is no address of that host",
+        " involved; usually another process on that host has the port, or MASTER_ADDR is not an address of that host",
         "`ss -ltnp` on that host shows who has the port: end what is left of an earlier job, or take another port"
         " (MASTER_PORT, --master_port, --rdzv_endpoint), and let one process only open it",
     ),
     ("signalled", ""): (
-        "a rank gave up the wait for a collective and had all others write their flight recorders: who merely got the"
-        " signal, or ended after it, has not failed first",
+        "a rank gave up the wait for a collective and had all others write their flight recorders: a rank that only"
+        " got the signal, or ended after it, has not failed first",
         "see the own log of the rank that signalled, at and before that time: it names the collective and how long it"
         " waited; then what the other ranks did then, by their flight recorders' dumps",
     ),
     ("stuck", ""): (
-        "PyTorch's heartbeat monitor had no sign of life of the watchdog's thread: as a rule a call of CUDA or NCCL"
-        " hangs, or a lock, and an abort that hangs ends so too; who says so is not who is to blame",
+        "PyTorch's heartbeat monitor had no sign of life of the watchdog's thread: usually a call of CUDA or NCCL"
+        " hangs, or a lock, or an abort; the reporting rank is not the cause",
         "py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks"
         " (TORCH_NCCL_DUMP_ON_TIMEOUT=1); `nvidia-smi` and `dmesg -T | grep -i xid` on its node",
     ),
@@ -535,8 +520,8 @@ BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
     (
         "topology",
         r"Error : ring \d",
-        "NCCL checks the rings that it made of what all ranks told each other: this one does not go through every rank,"
-        " so the rings of the ranks do not fit together; why, the line does not tell",
+        "NCCL checks the rings that it built from the data of all ranks: this one does not go through every rank, so"
+        " the rings do not fit together; the line does not show why",
         "compare the ranks: NCCL_* in their environments and /etc/nccl.conf, which libnccl.so.2 each loads (`grep"
         " libnccl /proc/PID/maps`), `nvidia-smi topo -m` on each node; then run it with NCCL_DEBUG=INFO on all ranks,"
         " which shows the rings of each; where all are alike try another release of NCCL",
@@ -544,25 +529,25 @@ BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
     (
         "shared_memory",
         r"\(size 0\)",
-        "ranks of a node talk through /dev/shm, and what another process handed over names no segment there: what ranks"
-        " tell each other of a connection came empty or damaged, and no room is missing",
+        "ranks of a node communicate through /dev/shm, and the data of another process names no segment there: the"
+        " connection data between ranks arrived empty or damaged, and space is not the problem",
         "set NCCL_CUMEM_HOST_ENABLE=0 on all ranks and see that they load one libnccl.so.2; then whether the process"
         " that should have made the segment ended before",
     ),
     (
         "store",
         "failed on SocketImpl",
-        "a connection to PyTorch's store, which is in the process of rank 0 as a rule, broke after it was made: the"
-        " store had been reached, and as a rule the process that holds it ended",
+        "a connection to PyTorch's store, which is usually in the process of rank 0, broke after it was made: the"
+        " store had been reached, and usually the process that holds it ended",
         "see first how the process of rank 0 ended, and its own log: what came before this line there is the cause",
     ),
     (
         "net_plugin",
         r"nresponsive receiver|UNDELIVERABLE|Undeliverable",
-        "data, or a handshake, for a peer was not answered: as a rule it is the peer that has something to tell",
-        "look at the peer: whether its process was alive at that time, and the last lines of its own log; where it was"
-        " alive and said nothing, what is between the nodes (AWS: the security group has to allow all traffic within"
-        " itself)",
+        "a peer did not respond to data or a handshake: usually the peer's log has the cause",
+        "look at the peer: whether its process was alive at that time, and the last lines of its log; if it was"
+        " alive and logged nothing, check the network between the nodes (AWS: the security group has to allow all"
+        " traffic within itself)",
     ),
     (
         "net_plugin",
@@ -576,13 +561,13 @@ BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
         "net_plugin",
         r"^(?!.*\(type = 2\)).*Cannot allocate memory",
         "the plugin runs and has its device, and was refused memory",
-        "`ulimit -l` in the job itself has to say unlimited (containers: --ulimit memlock=-1); `free -h` and the job's"
-        " memory limit (cgroup, pod) on that node; fewer communicators and buffers need fewer registrations",
+        "`ulimit -l` in the job itself has to print unlimited (containers: --ulimit memlock=-1); `free -h` and the"
+        " job's memory limit (cgroup, pod) on that node; fewer communicators and buffers need fewer registrations",
     ),
     (
         "topology_file",
         "XML Import Channel",
-        "the graph file (NCCL_GRAPH_FILE) was read, and names a device that this communicator does not have: as a rule"
+        "the graph file (NCCL_GRAPH_FILE) was read, and names a device that this communicator does not have: usually"
         " it was made for other or more GPUs than this job has",
         "take NCCL_GRAPH_FILE out (/etc/nccl.conf and an image may set it, too): NCCL then searches for itself",
     ),
@@ -590,8 +575,8 @@ BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
         "plugin_warning",
         "Cannot get incoming CPU|Maximum retry reached for (?:accept|connect)",
         "FastSocket did not get the CPU or queue that it wants for a connection: it is about the placement of flows,"
-        " and may cost time or speed; no failure by itself",
-        "see whether `NET/FastSocket : Connected` follows: then it goes on, and nothing has to be done but for speed",
+        " and may cost time or speed; not a failure",
+        "see whether `NET/FastSocket : Connected` follows: then it continues, and nothing has to be done but for speed",
     ),
 )
 CHECKS = {

@@ -20,7 +20,7 @@ from .job import Reported
 from .jobs import Job
 from .judge_calls import stage_of
 
-# Of these who says what is told by words of their own.
+# Of these who says what is told by their own words.
 _TOLD_APART = (
     "signalled",
     "completion",
@@ -90,7 +90,7 @@ def _what(case: Case) -> str:
     if case.kind == "exit":
         in_vain = any(waited(one) for one in case.job.failures)
         text = failure.text + ends.meant(failure.code)
-        return text + (": the first to end, which need not be where it began" if in_vain else "")
+        return text + (": the first to end, which need not be where it started" if in_vain else "")
     more = " and other devices" if case.kind == "hca_skipped" and devices_differ(case.reported) else ""
     # NCCL breaks a text of its sources in two, and prints what stands before the second half.
     return cut(re.sub(r" {3,}", " ", failure.text.partition("\n")[0]), 260) + more
@@ -125,7 +125,7 @@ def _order(case: Case, first: Reported) -> str:
     elif waited(first):
         text = "the first failure of this log: whom it waited for may have failed or gone before"
     elif kind != "closed" and came_before(lost, first):
-        text = "a connection was lost before it in the log: which came first is not told"
+        text = "a connection was lost before it in the log: which came first is unknown"
     elif came_before([one for one in job.failures if waited(one)], first):
         text = "a wait was given up before it in the log, and it may be how that ended"
     else:
@@ -140,7 +140,7 @@ def _order(case: Case, first: Reported) -> str:
     after = any(kind_of(one) == "consequence" for one in job.failures)
     raised = sorted({one.failure.code for one in job.failures if kind_of(one) == "exception" and one.failure.code})
     return " (%s)" % text + (", after which NCCL warns of more" if after else "") + (
-        "; the program's exception (%s) names no cause of its own" % raised[0] if raised and kind != "exception" else ""
+        "; the program's exception (%s) names no other cause" % raised[0] if raised and kind != "exception" else ""
     )  # fmt: skip
 
 
@@ -207,8 +207,8 @@ def _severity(case: Case, first: Optional[Reported], came: str) -> Optional[str]
         return "major"
     if first is not None and outcome.last_words(case.job, case.one):
         return "critical"
-    merely = case.kind == "plugin_warning" and _by_words(case) is not None
-    return "minor" if merely or case.kind in MINOR or (case.kind in OPEN and first is None) else None
+    only = case.kind == "plugin_warning" and _by_words(case) is not None
+    return "minor" if only or case.kind in MINOR or (case.kind in OPEN and first is None) else None
 
 
 _LESS = (
@@ -216,12 +216,12 @@ _LESS = (
     " `nvidia-smi` whether another process has memory of that GPU; no fault of the network or of the GPU"
 )
 _NO_NEED = (
-    "a size that is no real need: garbage of a collective that did not complete before it (all_gather_object and its"
+    "a size that is not a real need: garbage of a collective that did not complete before it (all_gather_object and its"
     " like make room by a size that they gather first), or a wrong shape; less often one tensor that no GPU can hold"
 )
 _SIZE = (
-    "see where the size comes from, in the call that asked for it: no smaller batch mends a wrong one; what failed or"
-    " waited before it comes first; no fault of the GPU"
+    "see where the size comes from, in the call that requested it: a smaller batch does not repair a wrong size; what"
+    " failed or waited before it comes first; the GPU is not at fault"
 )
 _ROOM = (
     "`nvidia-smi` on that node shows who has the GPU's memory; leave room for NCCL: a lower fraction of the"
@@ -242,7 +242,7 @@ def _why_and_fix(case: Case, stage: str, came: str) -> Tuple[Optional[str], Opti
     if kind == "cuda":
         why, fix = cuda_errors.look_after(failure.code) or (why, fix)
         if cuda_errors.absurd(failure.text):
-            why, fix = "a program asked for more memory than the GPU has in all", _SIZE
+            why, fix = "a program requested more memory than the GPU has in total", _SIZE
         elif _proven(case):
             fix = _LESS
         elif code == "out of memory" and "shared memory" not in stage:
@@ -255,18 +255,19 @@ def _why_and_fix(case: Case, stage: str, came: str) -> Tuple[Optional[str], Opti
         fix = ends.xid_said(case.reported)[1]
         if int(code) in ends.OWN_FAULT:
             why = (
-                "the driver reports an error on a GPU (Xid): this one is as a rule of the GPU, its links or its driver,"
+                "the driver reports an error on a GPU (Xid): this one usually comes from the GPU, its links or its"
+                " driver,"
             )
             why += " and not of a program or of NCCL"
         if ends.xid_follows(case.reported, case.job.failures):
-            fix = "nothing by itself: see what is said of the other Xids of this GPU"
+            fix = "nothing: see the findings for the other Xids of this GPU"
     elif kind == "exit" and (kind, failure.code) not in OWN:
         fix = ends.look_after(failure.code)
     elif kind == "connect" and any(one.done for one in case.job.communicators):
         why = (
             "a TCP connection was not made once an initialisation had completed: the way to the peer is gone since, or"
         )
-        why += " the peer is, or it is not for that communicator (RAS has connections of its own)"
+        why += " the peer is, or it is not for that communicator (RAS has its own connections)"
     elif kind == "watchdog":
         fix = _COMPARE if case.out_of_step else judge_watchdog.look_after(case.job) or fix
     return why, net_plugins.here(case.job.processes, fix or "", net_plugins.NO_EFA_FIX) or None

@@ -146,7 +146,7 @@ def _hca_skipped(case: Case) -> List[str]:
 
 def _verbs(case: Case) -> List[str]:
     opened = went_on_with(case)
-    text = "NCCL goes on with the HCAs that it can open (%s): no failure by itself"
+    text = "NCCL continues with the HCAs that it can open (%s): not a failure"
     return [text % names(opened, 8)] if opened else []
 
 
@@ -154,15 +154,15 @@ def _interface(case: Case) -> List[str]:
     said = ["NCCL_SOCKET_IFNAME=%s" % value for value in list(case.job.set_to("NCCL_SOCKET_IFNAME"))[:3]]
     if said:
         return said
-    text = "NCCL_SOCKET_IFNAME=%s, as a command or program says%s"
-    asked = ": as a rule this host has no such interface that is up" if case.kind == "no_interface" else ""
+    text = "NCCL_SOCKET_IFNAME=%s, as a command or program reports%s"
+    asked = ": usually this host has no such interface that is up" if case.kind == "no_interface" else ""
     return [text % (value, asked) for name, value in case.job.commanded if name == "NCCL_SOCKET_IFNAME"]
 
 
 def _time_limit(case: Case) -> List[str]:
     done = [one for one in case.job.quotes if one.kind == signals.SUCCESS and one.source == case.one.source]
     done = [one for one in done if one.order < case.one.order]
-    text = "a program says before it (line %d): %s: it may have been done, and not have come to its end"
+    text = "a program reports before it (line %d): %s: it may have finished without exiting"
     return [text % (done[-1].order, done[-1].text[:120])] if done else []
 
 
@@ -176,7 +176,7 @@ def _exit(case: Case) -> List[str]:
     own = ends.signal_of(one.failure.code)
     told = [other for other in case.reported if ends.by_order(other.failure)]
     if told and len(case.reported) - len(told) == 1 and own == 0:
-        which = "all others were told to end"
+        which = "all others were ended"
     codes = {other.failure.code for other in case.reported} - {one.failure.code}
     # One end is told as a code and as a signal.
     codes = {code for code in codes if own == 0 or ends.signal_of(code) != own}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What of a job's failures came first: by times of one clock, or by the order of the lines of one file.
 
-Where neither is there, it is not told. Who merely lost a connection, waited or was ended is never first beside others.
+Where neither is there, it is not told. Who only lost a connection, waited or was ended is never first beside others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .jobs import Job
 
 _UNREACHABLE = ("timed out", "nreachable", "No route", "Host is down")
 
-# Kinds of which each code is a finding of its own.
+# Kinds of which each code is its own finding.
 _BY_CODE = (
     *("completion", "cuda", "port", "net_plugin", "fabric_manager", "verbs", "registration", "xid"),
     "limits",
@@ -185,7 +185,7 @@ def _given_up(job: Job) -> List[Reported]:
 
 
 def first_of(job: Job) -> Optional[Reported]:
-    """What came before what merely follows; None where it is not told."""
+    """What came before what only follows; None where it is not told."""
     roots = [
         one
         for one in job.failures

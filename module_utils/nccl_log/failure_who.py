@@ -52,7 +52,7 @@ def who(job: Job, reported: Sequence[Reported]) -> str:
             said.append(who)
     if not said:
         same = len({NUMBER.sub("#", one.failure.text) for one in reported}) == 1
-        return ("seen %d times" if same else "%d lines say it") % len(reported) if len(reported) > 1 else ""
+        return ("seen %d times" if same else "%d lines report it") % len(reported) if len(reported) > 1 else ""
     if reported[0].failure.kind == "watchdog" and len(said) > 1:
         ranks = [one.failure.rank for one in reported if one.failure.rank is not None]
         ranks += _also_waiting(job, reported)
@@ -142,7 +142,7 @@ def of_each(job: Job, reported: Sequence[Reported]) -> str:
     return "HCA %s%s" % ("; ".join(said[:_EACH]), "; and on %d more" % (len(said) - _EACH) if len(said) > _EACH else "")
 
 
-# Of processes and of the HCAs of each, which are told.
+# Of processes and of the HCAs of each, which are reported.
 _EACH, _DEVICES = 8, 16
 # Failures to open a device, which belong to who reports them.
 _SKIPPED = ("hca_skipped", "verbs", "no_device")
@@ -214,7 +214,7 @@ def announced(job: Job, one: Reported) -> str:
     text = "the one connection over the network that this process announces is %d->%d, so it is likely that one"
     text %= next(iter(one.process.crossed))
     ready = any(world.done & set(job.ranks_of(one.process)) for world in job.communicators)
-    return text + (", asked for after its Init COMPLETE, by a send or receive or a first collective" if ready else "")
+    return text + (", requested after its Init COMPLETE, by a send or receive or a first collective" if ready else "")
 
 
 def unreached(job: Job, reported: Sequence[Reported]) -> str:
@@ -223,12 +223,12 @@ def unreached(job: Job, reported: Sequence[Reported]) -> str:
     text = "not reached: %s" % ", ".join(peers) if peers else "the line names no address"
     local = {peer for peer in (one.failure.peer for one in reported) if peer.lower().startswith(_LINK_LOCAL)}
     if local:
-        text += "; %s is a link-local address, as a rule of an interface that is not meant for this" % names(local, 2)
+        text += "; %s is a link-local address, usually of an interface that is not intended for this" % names(local, 2)
     return text + own_bridge(reported)
 
 
 def own_bridge(reported: Sequence[Reported]) -> str:
-    """Addresses that no other host is reached by, as a rule."""
+    """Addresses that no other host is reached by, usually."""
     bridges = {one.failure.peer for one in reported if _BRIDGE.match(one.failure.peer)}
     if not bridges:
         return ""
@@ -274,7 +274,7 @@ def went_away(job: Job, reported: Sequence[Reported]) -> str:
     text += own_bridge(reported)
     if any(map(aftermath.of_itself, reported)):
         text += "; a peer is on the reporter's own host: it may be a thread of NCCL's own (proxy) there, whose end then"
-        text += " follows from another failure on that host"
+        text += " was caused by another failure on that host"
     if not named and job.world is not None and job.world.ranks == 2:
         own = {rank for one in reported if one.process is not None for rank in job.ranks_of(one.process)}
         text += "; of two ranks in all the other is rank %d" % (1 - max(own)) if own in ({0}, {1}) else ""
@@ -331,7 +331,7 @@ def waits_for_ended(job: Job, reported: Sequence[Reported], cause: Optional[Find
     failed -= {one.failure.rank for one in reported}
     if cause is None or not failed:
         return ""
-    return "as rank %s failed before, these ranks wait for what does not come: a longer timeout mends nothing" % (
+    return "as rank %s failed before, these ranks wait for what does not come: a longer timeout repairs nothing" % (
         numbers(rank for rank in failed if rank is not None)
     )
 
@@ -353,5 +353,5 @@ def link_local(job: Job, reported: Sequence[Reported]) -> str:
     for one in reported:
         roce = one.failure.device.startswith("roce") or layers.get(one.failure.device) == "RoCE"
         if "<link-local>" in one.failure.text or (roce and "ocalGid fe80" in one.failure.text):
-            return "the GIDs are link-local: as a rule a RoCE port without an address, which NCCL_IB_HCA can leave out"
+            return "the GIDs are link-local: usually a RoCE port without an address, which NCCL_IB_HCA can leave out"
     return ""

@@ -52,7 +52,7 @@ SHARP = (
     r"SHArP .*(?:rror|fail)|\bsharp_\w+ (?:failed|error)|(?:SAT|LLT|Streaming) [Tt]ree.*fail|"
     r"[Ff]ailed to lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"
 )
-# Only what has to be told apart. The first rule that fits decides.
+# Only what has to be distinguished. The first rule that fits decides.
 _RULES: Tuple[Tuple[str, str], ...] = (
     # What the system refuses says more than the call that was refused.
     ("limits", r"(?P<code>Too many open files)"),
@@ -60,17 +60,15 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ("limits", r"(?:Thread creation|pthread_create).*?(?P<code>Resource temporarily unavailable)?$"),
     (
         "completion",
-        r"Got completion (?:from peer (?P<peer>\S{1,100}?)(?:<\d+>)? )?with "
-        r"(?:error|status=?) ?(?:\w{1,40}\()?(?P<code>\d{1,3})\)?"
-        r"(?:.*\bhca (?P<device>\S{1,64}))?",
+        r"Got completion (?:from peer (?P<peer>\S{1,100}?)(?:<\d+>)? )?with (?:error|status=?)"
+        r" ?(?:\w{1,40}\()?(?P<code>\d{1,3})\)?(?:.*\bhca (?P<device>\S{1,64}))?",
     ),
     (
         # No failures by themselves.
         "event",
         r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:\w+ )?event[^:]*: (?P<code>client"
-        r" reregistration|"
-        r"(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|port active|communication established|"
-        r"send queue drained|last WQE reached|SRQ limit reached)",
+        r" reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|port active|communication"
+        r" established|send queue drained|last WQE reached|SRQ limit reached)",
     ),
     (
         # Of a queue: it goes with a failed completion.
@@ -236,16 +234,14 @@ _RULES: Tuple[Tuple[str, str], ...] = (
     ("gdrcopy", r"GDRCOPY|\bgdr_\w+(?:\(.*\))? ?(?:failed|not available)|GDRCopy|Failed to open libgdrapi"),
     (
         "usage",
-        r"argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device count|communicator)|"
-        r"reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|rank requested|config|"
-        r"device \d)"
-        r"|Invalig config|[Bb]locking and nonblocking|not in a group call|already been destroyed|corrupted comm object|"
-        r"Attempt to use communicator before|to self without a matching|ncclRedOp|Streams given to a communicator|"
-        r"ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|improper usage of|exceeds ndev|cannot be captured in"
-        r" a graph|"
-        r"[nN]etName .* (?:does not match|different from)|not being captured by|ncclCommGetUniqueId|FP8 reduction"
-        r" support|"
-        r"fails to share parent comms",
+        r"argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device"
+        r" count|communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|rank"
+        r" requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|already been"
+        r" destroyed|corrupted comm object|Attempt to use communicator before|to self without a"
+        r" matching|ncclRedOp|Streams given to a communicator|ncclGroup\(\) can be CUDA graph"
+        r" captured|ncclCommGrow|improper usage of|exceeds ndev|cannot be captured in a graph|[nN]etName .* (?:does not"
+        r" match|different from)|not being captured by|ncclCommGetUniqueId|FP8 reduction support|fails to share parent"
+        r" comms",
     ),
     (
         "device_api",
@@ -283,12 +279,11 @@ _SETTLED = re.compile(r"Could not find nccl\w{1,60} symbol|DMA_?BUF [Ss]upport i
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
 # Warnings that change nothing where a network is found all the same.
 _HARMLESS = re.compile(
-    r"dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|NCCL_SOCKET_NTHREADS is greater|"
-    r"total number of sockets is greater|NCCL_WORK_FIFO_\w+=|Missing \S* ?symbol|not able to (?:find|"
-    r"load)|Failed to open libnccl|NCCL_NET_MERGE_POLICY|"
-    r"has been set to \"1\" and communicator|non-fatal async event|Continue without profiler|"
-    r"not dumping topology|Duplicate (?:option|registration)|RAS thread terminating|^RAS received unknown|"
-    r"unknown event type|Profiler|Inspector|remote FLID|Unable to create thread context due to old"
+    r"dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|NCCL_SOCKET_NTHREADS is greater|total number of"
+    r" sockets is greater|NCCL_WORK_FIFO_\w+=|Missing \S* ?symbol|not able to (?:find|load)|Failed to open"
+    r" libnccl|NCCL_NET_MERGE_POLICY|has been set to \"1\" and communicator|non-fatal async event|Continue without"
+    r" profiler|not dumping topology|Duplicate (?:option|registration)|RAS thread terminating|^RAS received"
+    r" unknown|unknown event type|Profiler|Inspector|remote FLID|Unable to create thread context due to old"
 )
 
 

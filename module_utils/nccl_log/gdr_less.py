@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import AbstractSet
 
-# Soft-RoCE and soft iWARP, by the names that their devices have as a rule.
+# Soft-RoCE and soft iWARP, by the names that their devices have usually.
 _SOFTWARE = re.compile(r"^(?:rxe|siw)(?:_?\d|_\w)")
 # Omni-Path.
 _OPA = re.compile(r"^(?:hfi1|opa)_?\d")
@@ -20,9 +20,9 @@ FIX = "nothing on this device or platform: no module helps; where another HCA wa
 def likely(device: str, gpus: AbstractSet[str]) -> str:
     """Why a device has none, as far as names tell; "" where it may have it. gpus: models that the log names."""
     if all(_SOFTWARE.match(part) for part in device.split("+")):
-        return "a software device by its name (Soft-RoCE, soft iWARP), which as a rule cannot do it"
+        return "a software device by its name (Soft-RoCE, soft iWARP), which usually cannot do it"
     if all(_OPA.match(part) for part in device.split("+")):
-        return "an Omni-Path device by its name, which over verbs (NET/IB) has none as a rule"
+        return "an Omni-Path device by its name, which over verbs (NET/IB) usually has none"
     if gpus and all(_SHARED.search(gpu) for gpu in gpus):
         return "the GPUs are GB10 (DGX Spark), whose GPU and CPU share one memory: the platform does not support it"
     return ""

@@ -50,7 +50,7 @@ _REPEATED = re.compile(rb"(?:\x1b\[\d{1,3}m)? \[repeated (\d{1,9})x across clust
 # What a build of nccl-tests for debugging puts before, and into, its lines.
 _SOURCE = re.compile(rb"[A-Za-z_]\w{0,80}\(\), [\w-]{1,80}\.cu:\d{1,6}, ?")
 
-# What only RCCL, AMD's build of NCCL, and its programs print; a path says so in a line of the library alone.
+# What only RCCL, AMD's build of NCCL, and its programs print; a path reports it in a line of the library alone.
 _RCCL = (
     *(b"RCCL version", b"RCCL performance", b"+hip", b"HIP failure", b"HIP error"),
     b'Missing "iommu=pt" from kernel',
@@ -493,7 +493,7 @@ class Reader:
             self._shared.add(process, "plugins", Plugin("NET", "speaks", said.net))
         process.no_gdr(said.why)
         known = process.gdr_devices.get(said.device)
-        by_plugin = "the plugin %s has it off, though NET/IB reports it as enabled for this HCA; why is not told"
+        by_plugin = "the plugin %s has it off, though NET/IB reports it as enabled for this HCA; the reason is unknown"
         if said.net not in ("IB", "Socket") and not said.able and known:
             process.gdr_why = process.gdr_why or by_plugin % said.net
         if said.net == "IB" and said.able and known is False and process.gdr_why:
@@ -648,7 +648,7 @@ class Reader:
                 parts = said.parts if len(self.log.processes) <= _DETAILED else ""
                 process.init_seconds = (said.total, said.bootstrap, parts)
             own = [self.log.communicators.get(key) for key in process.pointers.values()]
-            # As a rule Init COMPLETE stands before it.
+            # Usually Init COMPLETE stands before it.
             if not any(one is not None and one.ranks == said.ranks and said.rank in one.done for one in own):
                 add(process, "timed", (said.rank, said.ranks))
         elif isinstance(said, events.Returned):

@@ -24,7 +24,7 @@ from .quotes import Quote
 NAMED = 6
 # Files of NCCL's networks.
 _CALLED = re.compile(r"(?:^|/)transport/net_(?:(?P<Socket>socket)|(?P<IB>ib))[./]")
-# What merely hands on to a network, and the network transport itself.
+# What only hands on to a network, and the network transport itself.
 _WRAPPERS, _TRANSPORT = re.compile(r"(?:^|/)include/net\.h:|^(?:src/)?net\.cc:"), re.compile(r"(?:^|/)transport/net\.c")
 # What a network reports of data that it carries: one that is not used has none.
 _CARRIED = ("mismatch", "completion")
@@ -78,7 +78,7 @@ class Job:
         """``3 of 8 processes``."""
         some, members = set(found), self.members
         if members is None:
-            return "some of the processes, which are not told apart"
+            return "some of the processes, which cannot be distinguished"
         count = sum(one in some for one in members)
         return "%s of %d process%s" % (count or "one", len(members), "" if len(members) == 1 else "es")
 
@@ -220,7 +220,7 @@ def split(log: Log) -> List[Job]:
             communicators[number_of[process.key]].append(one)
     failures: List[List[Reported]] = [[] for _processes in ordered]
     for said in log.failures if ordered else ():
-        # What no process signed is told with the first job.
+        # What no process signed is reported with the first job.
         failures[number_of[said.process.key] if said.process is not None else 0].append(said)
     return [
         _job(log, None if len(ordered) == 1 else number, processes, communicators[number], failures[number])

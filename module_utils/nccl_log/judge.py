@@ -30,17 +30,16 @@ from .judge_network import AGAIN, CAPTURE
 
 READABLE = Check(
     "nccl_log.readable",
-    why="what is not in the log, or not kept of it, cannot be judged",
+    why="what is not in the log, or was dropped from it, cannot be judged",
     fix=AGAIN,
 )
 "Is it NCCL_DEBUG output, whole and of a size that was read to its end"
 LEVEL = Check(
     "nccl_log.level",
-    why="at level WARN NCCL says of networks, HCAs and connections no more than its warnings name: no verdict on them"
-    " is possible",
+    why="at level WARN NCCL reports networks, HCAs and connections only in warnings: no verdict on them is possible",
     fix=AGAIN,
 )
-"Does the log have INFO lines, and those that tell the network and the connections"
+"Does the log have INFO lines, and those on the network and the connections"
 
 
 # Checks of what makes a job slow, and ends none.
@@ -109,7 +108,7 @@ def fails(log: Log) -> bool:
 
 
 def _slow_last(found: List[Finding]) -> List[Finding]:
-    """Beside failures what merely makes a job slow comes last of those that are as severe, and not minor."""
+    """Beside failures what only makes a job slow comes last of those that are as severe, and not minor."""
 
     def key(one: Finding) -> Tuple[bool, bool, int, bool]:
         slow = one.check in _SLOW or "nable to open device" in (one.have or "")[:60]
@@ -151,9 +150,9 @@ def _readable(log: Log) -> List[Finding]:
         if log.failures or log.quotes.all:
             have += "; lines of others (PyTorch, a launcher, the scheduler, a program, the kernel) report something"
         if log.binary:
-            have += "; %d hold zero bytes: it is no text" % log.binary
+            have += "; %d hold zero bytes: it is not a text" % log.binary
         if log.tests or log.table.ranks or any(test.rows and not test.other for test in log.table.tests):
-            have += "; it is the output of nccl-tests without NCCL's INFO lines: which network is used is not told"
+            have += "; it is the output of nccl-tests without NCCL's INFO lines: which network is used is unknown"
         if log.ras.groups or log.ras.blocks:
             have += "; it is a report of NCCL's RAS"
         known = (
@@ -171,11 +170,11 @@ def _readable(log: Log) -> List[Finding]:
         return [READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity)]
     found = []
     if log.beyond:
-        have = "not kept: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(log.beyond.items()))
+        have = "not stored: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(log.beyond.items()))
         fix = "give the files of fewer ranks at once"
         found.append(READABLE.judge(source, "unknown", "all of it", have, fix=fix))
     if log.collapsed:
-        have = "Ray left out %d lines that were like others: which processes wrote them is not told" % log.collapsed
+        have = "Ray left out %d lines that were equal to others: which processes wrote them is unknown" % log.collapsed
         fix = "run it again with RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, which Ray does not touch"
         found.append(READABLE.judge("%s repeated" % source, "unknown", "all of it", have, fix=fix, severity="minor"))
     if log.binary:
@@ -190,14 +189,14 @@ def _tests(log: Log) -> List[Finding]:
     if not table.failed and not table.wrong:
         return []
     have = "nccl-tests counted %s wrong values%s" % (
-        table.wrong if table.wrong else "some", "; its end says: out of bounds values %s" % table.failed[-1].strip()
+        table.wrong if table.wrong else "some", "; its end reports: out of bounds values %s" % table.failed[-1].strip()
         if table.failed else "",
     )  # fmt: skip
     why = "data that ranks received was not what was sent: no result of such a job is to be believed"
     fix = (
         "run nccl-tests on each node alone, then on pairs, and drain the node where it comes again; see `nvidia-smi -q"
     )
-    fix += " -d ECC`; in a virtual machine or with an IOMMU try NCCL_P2P_DISABLE=1 on one node to tell the way apart"
+    fix += " -d ECC`; in a virtual machine or with an IOMMU try NCCL_P2P_DISABLE=1 on one node to find the path"
     return [WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")]
 
 
@@ -206,7 +205,7 @@ def _level(log: Log, job: Job, proof: int) -> List[Finding]:
     if not log.info:
         if not log.warnings:
             return []
-        have = "warnings alone: what NCCL tells at level INFO of network, HCAs, GPUDirect RDMA and channels is missing"
+        have = "warnings only: the INFO lines on network, HCAs, GPUDirect RDMA and channels are missing"
         return [LEVEL.judge(job.name, "unknown", "INFO lines", have, severity="minor" if proof else "major")]
     silent = []
     if not job.networks and not job.called:
@@ -220,7 +219,7 @@ def _level(log: Log, job: Job, proof: int) -> List[Finding]:
         silent.append("over how many nodes it runs")
     if not silent:
         return []
-    have = "the log does not tell: %s" % "; ".join(silent)
+    have = "the log does not show: %s" % "; ".join(silent)
     why = "what NCCL did not print cannot be judged: there is no verdict on it"
     return [LEVEL.judge(job.name, "unknown", "lines of INIT, NET and GRAPH", have, why=why, severity="minor")]
 
@@ -241,7 +240,7 @@ def _versions(job: Job) -> List[Finding]:
         hosts = {process.host for process in job.processes}
         have = job.versions[0]
         if said and len(said) < len(hosts):
-            have += ", as %s says; %s: no release" % (hosts_of(said, 3), hosts_of(hosts - said, 3))
+            have += ", according to %s; %s: no release" % (hosts_of(said, 3), hosts_of(hosts - said, 3))
         return [failure_checks.VERSIONS.judge(job.name, "ok", "one NCCL", have, "NCCL version")]
     on = []
     for version in job.versions:
@@ -292,7 +291,7 @@ def older_driver(log: Log, job: Job) -> Tuple[str, bool]:
         return "", False
     text = "the driver is of CUDA %d.%d and this NCCL was built for %d.%d, which is newer" % (*have, *want)
     if have[0] == want[0]:
-        return text + "; within one major release that works as a rule", False
+        return text + "; within one major release that usually works", False
     return text, True
 
 
@@ -302,7 +301,7 @@ def _driver(log: Log, job: Job) -> List[Finding]:
         return []
     why = "a driver that is older than the CUDA of the library lacks functions that it may call"
     fix = (
-        "`nvidia-smi` on the node says the newest CUDA that its driver runs: take a newer driver, or an image for that"
+        "`nvidia-smi` on the node shows the newest CUDA that its driver runs: take a newer driver, or an image for that"
     )
     fix += " CUDA"
     subject = "%s driver" % job.name

@@ -52,16 +52,13 @@ def bare(job: Job) -> List[Finding]:
     have += _works(job) + _test_hosts(job) + _proxy_calls(job)
     code = str(traced[0][0].result) if traced else ""
     meant = [text for number, words, text in RESULTS if number == code or any(word in have for word in words)]
-    have += "; that is, as a rule: %s" % meant[0] if meant else ""
+    have += "; that is, usually: %s" % meant[0] if meant else ""
     have += "; %s" % came_to if came_to else ""
     errors = [one for one in job.quotes if one.kind == signals.ERROR and not one.nccl and one.text[:150] not in have]
     errors = [one for one in errors if not one.about or "NCCL" not in one.about.replace("nccl-", "NCCL")]
     if errors:
         # What no rule knows may be the cause.
-        have += (
-            "; this command knows no line of this log that names the cause; other programs say: %s"
-            % errors[0].text[:200]
-        )
+        have += "; no known line of this log names the cause; other programs report: %s" % errors[0].text[:200]
     elif not any(kind_of(one) in ("warning", "fallback") for one in job.failures):
         have += "; the warning before it, which names the cause, is not in this log"
     fix = "run it again with NCCL_DEBUG=WARN at least, and give this command the logs of all ranks"
@@ -73,7 +70,7 @@ def bare(job: Job) -> List[Finding]:
     warned = any(one.process is not None for one in job.failures)
     state = "drift" if warned and "the initialisation" in came_to else "unknown"
     if not job.failures and not job.communicators and _alone(traced):
-        have += "; no call around it returned an error: NCCL may have taken it in its stride"
+        have += "; no call around it returned an error: NCCL may have recovered"
         return [WARNING.judge(job.name, "unknown", "no failure", have, "", fix, severity="minor", why=_LONE)]
     return [WARNING.judge(job.name, state, "no failure", have, "", fix, severity="critical", why=why)]
 
@@ -91,12 +88,12 @@ def _aborted(job: Job, aborted: Sequence[Process], call: Call) -> Finding:
     """Where all calls that returned an error are such as an abort ends."""
     have = "a communicator was aborted (Abort COMPLETE), by %s" % names([job.who(one) for one in aborted], 4)
     told = next((one for one in job.quotes if "failed or timed out" in one.text), None)
-    have += "; PyTorch says that operations of NCCL failed or timed out (line %d)" % told.order if told else ""
-    have += "; calls on sockets that returned an error (first %s -> %d) go with that as a rule, and are no cause" % (
+    have += "; PyTorch reports that operations of NCCL failed or timed out (line %d)" % told.order if told else ""
+    have += "; calls on sockets that returned an error (first %s -> %d) usually go with that, and are not a cause" % (
         call.place, call.result,
     )  # fmt: skip
     have += "; what was before it is not in these lines"
-    why = "who aborts a communicator as a rule waited in vain, met an error, or was at its end"
+    why = "a process that aborts a communicator usually waited in vain, met an error, or was at its end"
     fix = "see what stands before it in the logs of all ranks: a timeout of PyTorch's watchdog, an exception, a warning"
     return WARNING.judge(job.name, "unknown", "no failure", have, "", fix, severity="critical", why=why)
 
@@ -205,7 +202,7 @@ def _proxy_calls(job: Job) -> str:
     if not said:
         return ""
     ranks, calls = {int(match.group(1)) for match in said}, {match.group(2) for match in said}
-    text = "; the proxy thread of rank %s did not do what it was asked for (%s)" % (numbers(ranks), names(calls, 3))
+    text = "; the proxy thread of rank %s did not do what was requested (%s)" % (numbers(ranks), names(calls, 3))
     text += (
         ": the warnings of that rank's process may name the interface (NCCL_SOCKET_IFNAME), a firewall or the device"
         + _other_ends(job, ranks)

@@ -51,10 +51,10 @@ def _worth_telling(job: Job) -> Tuple[Reported, ...]:
     """The failures without those that others say again, each of the kind that its neighbours show it to be."""
     failures = settled(job.failures)
     if any(kind_of(one) == "port_in_use" for one in failures):
-        # Why no port could be opened is told there.
+        # Why no port could be opened is reported there.
         failures = tuple(one for one in failures if code_of(one) != "port")
     if any(kind_of(one) == "watchdog" for one in failures):
-        # A rank that timed out says so itself: what the others heard of it tells how far they came.
+        # A rank that timed out reports it itself: what the others heard of it tells how far they came.
         failures = tuple(
             replace(one, failure=replace(one.failure, kind="progress")) if kind_of(one) == "signalled" else one
             for one in failures

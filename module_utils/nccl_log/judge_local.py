@@ -88,11 +88,11 @@ def _local(job: Job) -> List[Finding]:
     if direct and not failed:
         return [LOCAL.judge(job.name, "ok", want, "P2P", "Channel ... via P2P")]
     if apart:
-        have = "%s: NCCL takes shared memory or the network, which is slower and no failure by itself" % apart[0]
+        have = "%s: NCCL takes shared memory or the network, which is slower and not a failure" % apart[0]
         have += (
             "; possible causes: GPUs whose model has none (most GeForce), a virtual machine, IOMMU or ACS, containers"
         )
-        have += "; the lines do not tell"
+        have += "; the lines do not show it"
         return [LOCAL.judge(job.name, "unknown", want, have, "P2P is disabled", _fix_p2p(job), severity="minor")]
     return []
 
@@ -105,7 +105,7 @@ def _apart(job: Job, gpus: Set[int]) -> str:
     return "CUDA allows no P2P between GPUs %s" % ", ".join("%d and %d" % pair for pair in sorted(pairs))
 
 
-# Pairs of GPUs that are told one by one.
+# Pairs of GPUs that are reported one by one.
 _PAIRS = 8
 _POSSIBLE_SHM = "no peer access between these GPUs (PCIe across sockets without NVLink is so), IOMMU or ACS in the way"
 _POSSIBLE_NET = (
@@ -204,7 +204,7 @@ def _nvlink(job: Job) -> List[Finding]:
 
 
 _ONE_WAY = ": of two GPUs that is one direction of the link between them, and rings get no more than it brings"
-_FILE = "take NCCL_TOPO_FILE out, and compare; only where it says the same: `nvidia-smi nvlink -s`"
+_FILE = "take NCCL_TOPO_FILE out, and compare; only if it reports the same: `nvidia-smi nvlink -s`"
 
 
 def _of_file(job: Job) -> str:

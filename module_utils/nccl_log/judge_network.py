@@ -33,9 +33,8 @@ NETWORK = Check(
 INTERFACE = Check(
     "nccl_log.interface",
     why="ranks find each other by TCP over this interface: one that does not reach the other nodes may end in a hang",
-    fix="set NCCL_SOCKET_IFNAME in the job to the interface that has the node's address (`ip -br"
-    " address`), with = before"
-    " the name: NCCL_SOCKET_IFNAME==NAME",
+    fix="set NCCL_SOCKET_IFNAME in the job to the interface that has the node's address (`ip -br address`), with ="
+    " before the name: NCCL_SOCKET_IFNAME==NAME",
     severity="critical",
 )
 "Is the interface by which ranks find each other one that reaches other nodes"
@@ -56,7 +55,7 @@ HCAS = Check(
 GDR = Check(
     "nccl_log.gdr",
     why="without GPUDirect RDMA every byte goes through the host's memory: that may cost up to half of the bandwidth,"
-    " and CPU time; no failure by itself",
+    " and CPU time; not a failure",
     fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu, then run the job again",
 )
 "Has every connection between nodes GPUDirect RDMA, and if not, why"
@@ -87,13 +86,13 @@ def _network(job: Job) -> List[Finding]:
         if not on or job.nodes == 1:
             return []
         proven, possible, fix = _why_sockets(on, job)
-        have = "no RDMA device is used by %s, and the log does not tell which network is"
+        have = "no RDMA device is used by %s, and the log does not show which network is"
         have %= hosts_of(one.host for one in on)
         have += _because(proven, possible)
         want = "an RDMA network between nodes"
         have += "; it matters only between nodes"
         return [NETWORK.judge(job.name, "unknown", want, have, "NET/IB", fix, severity="minor")]
-    over = "%s nodes" % job.nodes if job.nodes is not None else "a number of nodes that the log does not tell"
+    over = "%s nodes" % job.nodes if job.nodes is not None else "an unknown number of nodes"
     used = names(job.networks)
     want = "an RDMA network between nodes"
     if SOCKETS not in job.networks:
@@ -160,7 +159,7 @@ _TCP_ALONE += " a network that needs a plugin, most of its bandwidth is lost, an
 _NO_HCA = (
     "no HCA is in these lines: where the nodes have some, most of their bandwidth is lost over TCP; where they have"
 )
-_NO_HCA += " none, TCP may be the only way there is, and is no failure"
+_NO_HCA += " none, TCP may be the only way there is, and is not a failure"
 
 
 def _names_hcas(job: Job) -> bool:
@@ -178,7 +177,7 @@ def _shows_no_device(processes: Sequence[Process], job: Job) -> bool:
     return not tried and all("device" in process.absent for process in processes)
 
 
-# GPUs that a node has, as a rule, at most.
+# GPUs that a node has, usually, at most.
 _OF_A_NODE = 8
 
 
@@ -311,7 +310,7 @@ def _possible(
             possible.append("a network that needs a plugin, such as EFA or Slingshot, and no libnccl-net.so")
     elif any(process.hcas for process in processes):
         possible.append("HCAs were found and not used: a setting of the communicator (netName), or NCCL_NET in a file")
-    return possible or ["unknown: no line tells why; %s" % AGAIN]
+    return possible or ["unknown: no line shows why; %s" % AGAIN]
 
 
 def _disabled(variables: Dict[str, str]) -> bool:
@@ -334,7 +333,7 @@ def _merged(bad: Dict[Tuple[str, str], List[Process]]) -> Dict[Tuple[str, str], 
 
 
 _LISTED = "NET/Socket lists this interface: data may go over it, and may not come through"
-# Interfaces of a process that are told one by one.
+# Interfaces of a process that are reported one by one.
 _MANY = 3
 
 
@@ -377,7 +376,7 @@ def _interfaces(job: Job) -> List[Finding]:
             have += "; NCCL_SOCKET_IFNAME=%s" % names(chosen)
         state = "drift" if job.several else "unknown"
         if not job.several:
-            have += "; harmless on one node, and the log does not tell how many there are"
+            have += "; harmless on one node, and the log does not show how many there are"
         have += "; the one beside them is %s" % next(iter(good)) if len(good) == 1 and " interfaces (" in name else ""
         started = any(one.bootstrap is not None and one.bootstrap.interface in name for one in processes)
         # An interface beside the one by which ranks find each other.
@@ -398,7 +397,7 @@ def _interfaces(job: Job) -> List[Finding]:
         if not leads:
             have = have.replace("all data of the job goes", "it is listed behind another one, so data may go")
         elif SOCKETS not in job.networks:
-            have = have.replace("and all data of the job goes", "and what ranks tell each other goes")
+            have = have.replace("and all data of the job goes", "and what ranks exchange goes")
         subject = "%s %s" % (job.name, name)
         severity = "minor" if one_host(job) or not leads else "major"
         started = any(one.bootstrap is not None and one.bootstrap.interface == name for one in processes)
@@ -565,7 +564,7 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
     if not found and in_rings:
         state = "ok" if in_rings == {True} else "drift"
         have = (
-            "on, as the line on the rings says"
+            "on, according to the line on the rings"
             if in_rings == {True}
             else "off in the rings of some ranks; cause unknown"
         )
@@ -575,7 +574,7 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
     if not found and (job.networks or pairs):
         have = "the log shows no connection between nodes" + pairs
         if cut:
-            have = "the lines of %d connections are cut where they tell it%s" % (cut, pairs)
+            have = "the lines of %d connections are cut before that%s" % (cut, pairs)
         found.append(GDR.judge(job.name, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
     return found
 
@@ -611,7 +610,7 @@ def _decided(job: Job) -> str:
         return "; NCCL decided against it for %s, and for it with %s" % (names(said, 4), names(on, 4))
     return (
         "; NCCL decided against it for %s, which matters where they are used together: the distance, and no module, is"
-        " why; NCCL_NET_GDR_LEVEL=SYS would force it, which is not faster as a rule" % names(said, 4)
+        " why; NCCL_NET_GDR_LEVEL=SYS would force it, which is usually not faster" % names(said, 4)
         if said
         else ""
     )
@@ -641,7 +640,7 @@ def _why_off(job: Job, process: Process, device: str, rank: int, sends: Optional
             cause = "path %s between GPU %s and HCA exceeds level %s" % (far, gpu, near)
             cause += " (NCCL_NET_GDR_LEVEL=%s)" % level if level else ""
             fix = "`nvidia-smi topo -m`: the HCA has to be on the GPU's own PCIe switch, and in NCCL_IB_HCA; or set"
-            return cause, fix + " NCCL_NET_GDR_LEVEL=%s if the longer way is meant" % far, True
+            return cause, fix + " NCCL_NET_GDR_LEVEL=%s if the longer path is intended" % far, True
     if level and level in ("LOC", "0"):
         return "NCCL_NET_GDR_LEVEL=%s" % level, "take NCCL_NET_GDR_LEVEL out of the job and out of /etc/nccl.conf", True
     if sends is not False and process.variables.get("NCCL_NET_GDR_READ") == "0":
@@ -649,10 +648,10 @@ def _why_off(job: Job, process: Process, device: str, rank: int, sends: Optional
     if process.gdr_devices.get(device):
         return "the HCA could; the path to the GPU is longer than NCCL_NET_GDR_LEVEL allows", "", False
     if process.dmabuf:
-        cause = "the path between GPU and HCA is longer than NCCL_NET_GDR_LEVEL allows, as a rule over a host bridge"
+        cause = "the path between GPU and HCA is longer than NCCL_NET_GDR_LEVEL allows, usually over a host bridge"
         return cause + " (`nvidia-smi topo -m`); DMA-BUF is available, so a module is hardly missing", "", False
     cause = "neither nvidia_peermem nor DMA-BUF works; the path to the GPU is longer than NCCL_NET_GDR_LEVEL allows"
-    return cause + "; a device without support; the log has no NET lines that tell", AGAIN, False
+    return cause + "; a device without support; the log has no NET lines that show it", AGAIN, False
 
 
 def _same_device(process: Process, hca: str, device: str) -> bool:

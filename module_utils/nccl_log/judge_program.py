@@ -34,7 +34,7 @@ PROGRAM = Check(
     " the call that failed",
     severity="critical",
 )
-"Do the programs of the job report no failure of their own"
+"Do the programs of the job report no failure"
 
 # Kinds of failures that say how a process ended.
 _ENDED = ("exit", "oom", "time_limit", "node_failure")
@@ -50,7 +50,7 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     if own is not None:
         cause = _own(job, *own)
         # Who lost a connection is a victim of somebody.
-        # What merely is its last word proves nothing of the others.
+        # What only is its last word proves nothing of the others.
         open_order = own[1] == BESIDE_WAIT or (own[1] == LAST_WORDS and not _merely_ended(job))
         rest = failed if open_order else [_after(cause, one) for one in failed]
         return [cause, *_barrier(log, job), *_trace(log, job), *rest]
@@ -65,7 +65,7 @@ def judge(log: Log, job: Job, failed: Sequence[Finding], network: Sequence[Findi
     if any(one.kind == signals.ORDER and "KeyboardInterrupt" in one.text for one in reports):
         # The traceback without an exception is that of who was interrupted.
         errors = [one for one in errors if one.about != CUT_OFF]
-    # What merely says that a process ended adds nothing to a failure that is known.
+    # What only says that a process ended adds nothing to a failure that is known.
     strong = [one for one in deaths if _STRONG.search(one.about)] or (deaths if worst is None else [])
     if not any(_STRONG.search(one.about) for one in strong) and any(
         signals.EXCEPTION.search(one.text) for one in errors
@@ -115,15 +115,15 @@ def _ran_out(job: Job) -> Optional[Finding]:
     have = "a wait for a peer ran out before CUDA failed, %s" % "; ".join(said)
     have += "; and %d more kinds of such lines" % (len(waits) - _WAITS) if len(waits) > _WAITS else ""
     have += _set_up(job)
-    have += "; why what they waited for did not come no line tells: the peer may be late, stuck or gone"
-    why = "a kernel waited for a peer's data until its time ran out, and as a rule ends itself then: CUDA's error, what"
+    have += "; no line shows why the data did not come: the peer may be late, stuck or gone"
+    why = "a kernel waited for a peer's data until its timeout, and usually ends itself then: CUDA's error, what"
     why += " NCCL warns of behind it and the end of the communicator are likely its consequence"
     fix = "look at what the ranks waited for (src_rank) did at that time: their own lines, py-spy, `dmesg -T | grep -i"
-    fix += " xid` on their nodes; a longer timeout helps where they were merely late"
+    fix += " xid` on their nodes; a longer timeout helps if they were only late"
     return PROGRAM.judge("%s wait" % job.name, "unknown", "none", have, "line %d" % waits[0].order, fix, why=why)
 
 
-# Kinds of waits that are told.
+# Kinds of waits that are reported.
 _WAITS = 3
 
 
@@ -198,10 +198,10 @@ def _after(cause: Finding, one: Finding) -> Finding:
 
 _SURE = {
     FIRST: "a program failed (the first failure of this log): ",
-    BESIDE_WAIT: "a program failed (a wait that was given up after it may have begun before: which came first is not"
-    " told): ",
-    OPEN_ORDER: "a program failed (a connection was lost before it in the log, as by its end: which came first is not"
-    " told): ",
+    BESIDE_WAIT: "a program failed (a wait that was given up after it may have started before: which came first is"
+    " unknown): ",
+    OPEN_ORDER: "a program failed (a connection was lost before it in the log, as by its end: which came first is"
+    " unknown): ",
     LAST_WORDS: "the last that a program reports before the end: ",
 }
 
@@ -215,11 +215,10 @@ def _own(job: Job, one: Quote, order: str) -> Finding:
         have += "; no failure of NCCL is in these lines"
     elif order == FIRST:
         have += "; what else fails in this log comes after it"
-    why = (
-        "a program of the job reports an error of its own%s: no network and no setting of NCCL's is its cause as far as"
-        % (", before anything else failed" if order == FIRST else "")
+    why = "a program of the job reports an error%s: its cause is neither a network nor a setting of NCCL, as far as" % (
+        ", before anything else failed" if order == FIRST else ""
     )
-    why += " these lines tell"
+    why += " these lines show"
     state = "drift" if proven else "unknown"
     return PROGRAM.judge(
         "%s program" % job.name, state, "none", have, "line %d" % one.order, _fix(one) or _look(one),
@@ -247,7 +246,7 @@ def _look(one: Quote) -> Optional[str]:
         if pattern.search(one.text):
             return fix
     if one.calls:
-        return "look at %s in the program: its message above says what it met, and the lines above it with what" % (
+        return "look at %s in the program: its message above shows the error, and the lines above it the input" % (
             one.calls[-1],
         )  # fmt: skip
     return None
@@ -263,7 +262,7 @@ _LOOK = tuple(
         ),
         (
             ARGUMENTS.pattern,
-            "the program's command line: `--help` of that program says what it takes",
+            "the program's command line: `--help` of that program lists its options",
         ),
         (
             r"ModuleNotFoundError|ImportError|cannot open shared object|undefined symbol",
@@ -277,13 +276,13 @@ _LOOK = tuple(
         ),
         (
             r"FileNotFoundError|No such file or directory",
-            "the file is not on the node that says so: a path that only one node has, or a file system that is not"
+            "the file is not on the node that reports this: a path that only one node has, or a file system that is not"
             " mounted there",
         ),
         (
             r"divisible|[Nn]umber of \S{0,20} ?GPUs|world[_ ]size|parallel_size|num_gpus|nproc",
             "the numbers of ranks, GPUs or parallel sizes that the program is started with do not go together: change"
-            " them as the line says",
+            " them as the line requires",
         ),
         (
             r"PermissionError|ermission denied",
@@ -306,18 +305,18 @@ _LOOK = tuple(
 def _told_to_end(log: Log, job: Job, orders: Sequence[Quote]) -> Finding:
     one = orders[0]
     stopped = table_told.stopped(log.table)
-    have = "the job was told to end: %s%s; %s" % (one.text[:220], _where(one), one.about)
+    have = "the job was ended on request: %s%s; %s" % (one.text[:220], _where(one), one.about)
     have += "; %s" % stopped if stopped else ""
     have += "; no failure stands before it: who or what gave the order is not in these lines (scheduler, time limit, a"
     have += " user, another node's failure, or another program that watches this one)"
-    why = "an order to end is no failure of the process that gets it"
+    why = "an order to end is not a failure of the process that gets it"
     fix = "`sacct -j JOB` or the pod's events, and the logs of the other nodes and programs of the job at that time"
     return EXIT.judge("%s order" % job.name, "unknown", "none", have, "line %d" % one.order, fix, why=why)
 
 
 _ABSENT = re.compile(r"[Mm]issing ranks:? ?(\d{1,7}(?:, ?\d{1,7}){0,40})")
 _LISTED = re.compile(r"(?:^|\] ?)(\d{1,7}): ?\[")
-_STRONG = re.compile(r"\bsignal \d|^Ray |memory of the host|^Kubernetes|^Slurm|lost a node|asked MPI")
+_STRONG = re.compile(r"\bsignal \d|^Ray |memory of the host|^Kubernetes|^Slurm|lost a node|requested MPI")
 
 
 def _where(one: Quote) -> str:
@@ -355,7 +354,7 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
     elif own:
         have += "; before it: %s" % own[0].text[:160]
         if signals.AGAIN.search(own[0].text):
-            have += " (tried again, so no failure by itself: whom it called may not have been there yet, or no longer)"
+            have += " (tried again, so not a failure: the peer may not have been there yet, or no longer)"
     else:
         warned = any(said.nccl for said in job.quotes)
         have += "; no failure%s stands before it in this log" % ("" if warned else " and no warning of NCCL's")
@@ -373,7 +372,7 @@ def _death(job: Job, deaths: Sequence[Quote], errors: Sequence[Quote], worst: Op
     if "SIGBUS" in one.about:
         fix = "`df -h /dev/shm` in the job: start containers with --shm-size=16g or --ipc=host (Kubernetes: an"
         fix += " emptyDir of medium Memory on /dev/shm); enough room there: `dmesg -T` on the node for errors of memory"
-    why = "a process ended: as a rule the others then wait for it or lose their connection to it"
+    why = "a process ended: the others then usually wait for it or lose their connection to it"
     because = worst if before or calls else None
     return EXIT.judge(
         "%s death" % job.name, "drift", "none", have, "line %d" % one.order, fix, why=why, because=because
@@ -415,7 +414,7 @@ def _error(log: Log, job: Job, errors: Sequence[Quote]) -> Finding:
     on = 0 if "watchdog" in one.text else went_on(log, one)
     if on:
         severity = "minor"
-        have += "; the program goes on behind it (line %d)" % on
+        have += "; the program continues behind it (line %d)" % on
     why = None
     if "call of NCCL" in one.about:
         why = (
@@ -438,7 +437,8 @@ def _fix(one: Quote) -> Optional[str]:
     if "IMEX" in one.about:
         return (
             "on all nodes of the domain: `nvidia-imex-ctl -N`, `systemctl status nvidia-imex`, one version and one"
-            " nodes_config.cfg; in the container /dev/nvidia-caps-imex-channels; NCCL_MNNVL_ENABLE=0 to go on without"
+            " nodes_config.cfg; in the container /dev/nvidia-caps-imex-channels; NCCL_MNNVL_ENABLE=0 to continue"
+            " without"
         )
     if "CUDA" in one.about or "Triton" in one.about:
         return failure_checks.CUDA.fix
@@ -469,8 +469,8 @@ def _barrier(log: Log, job: Job) -> List[Finding]:
     have += "; waiting: ranks %s" % numbers(of.waiting)
     absent = missing(of.waiting, of.expected)
     have += "; no line is of rank %s: look at its process and its log first" % absent if absent else ""
-    have += "; NCCL has not begun" if not job.communicators else ""
-    why = "a process group is made when all processes have come: who waits is not who is to blame, and as a rule no"
+    have += "; NCCL has not started" if not job.communicators else ""
+    why = "a process group is made when all processes have come: a waiting process is not the cause, and usually no"
     why += " network of NCCL's is in use yet"
     return [STORE.judge("%s barrier" % job.name, "drift", "%d processes" % of.expected, have, "store based barrier",
                         why=why)]  # fmt: skip
@@ -492,7 +492,7 @@ def _trace(log: Log, job: Job) -> List[Finding]:
     sure = not one.group.startswith("of ")
     have += "" if sure else "; the lines name the communicator by its size alone: if it is one, the program's ranks are"
     have += "" if sure else " out of step"
-    why = "ranks that call different collectives wait for each other forever, or fail: as a rule it is the program's"
+    why = "ranks that call different collectives wait for each other forever, or fail: usually an error of the program"
     why += " order of calls (a branch, another number of steps), and no network"
     fix = (
         "compare the calls of all ranks around that number in the program; the first number at which they differ is it"

@@ -13,8 +13,8 @@ from .failure_checks import RANKS
 from .job import Log
 from .jobs import Job, missing, numbers, of_ranks
 
-_REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, ask `busbar hang HOST`"
-_NOT_HERE = "a rank that is not in a log may have begun all the same"
+_REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
+_NOT_HERE = "a rank that is not in a log may have started all the same"
 _READY = "a communicator is ready once each of its ranks has Init COMPLETE"
 
 
@@ -41,13 +41,13 @@ def judge(log: Log, job: Job) -> List[Finding]:
 
 
 def _apart(job: Job) -> Finding:
-    """Ranks that wait for each other in communicators of their own."""
+    """Ranks that wait for each other in their own communicators."""
     own = sorted(job.rivals, key=lambda one: min(one.began))
     each = ["%s with commId %s" % (of_ranks(numbers(one.began)), one.key) for one in own[:4]]
-    have = "the ranks began with different commIds: %s%s" % (
+    have = "the ranks started with different commIds: %s%s" % (
         ", ".join(each), " and %d more" % (len(own) - 4) if len(own) > 4 else "",
     )  # fmt: skip
-    have += "; they wait in communicators of their own, and no rank completed"
+    have += "; they wait in separate communicators, and no rank completed"
     if all(process.ended == "Destroy" for one in own for process in one.began.values()):
         have += "; each of these processes has ended another communicator (Destroy COMPLETE)"
     have += "; possible causes: a rank took the unique id of an earlier start, or another rendezvous; or they are of"
@@ -85,7 +85,7 @@ def _incomplete(log: Log, job: Job, one: Communicator) -> Finding:
         have += "; %s no Init START here, and no rank has its Init COMPLETE" % of_ranks(absent, " has", " have")
     elif log.elided:
         have = "%s not in these lines, and no rank's Init COMPLETE is" % _of(absent, one, "is", "are")
-        have += ": whoever quoted them left lines out, so it is not told whether they came"
+        have += ": the quotation has gaps, so whether they came is unknown"
     elif not away:
         have = "%s no Init START here, and no rank has its Init COMPLETE" % _of(absent, one, "has", "have")
         have += "; other lines are theirs"
@@ -97,7 +97,7 @@ def _incomplete(log: Log, job: Job, one: Communicator) -> Finding:
         more = attendance.unnamed(job)
         if more:
             have = "%d of %d ranks are not in this log, and no rank completed in it" % (len(away) - more, one.ranks)
-            have += "; which ones is not told: %d more processes here do not say theirs" % more
+            have += "; which ones is unknown: %d more processes here do not report theirs" % more
         have += "; possible causes: their log is not among the files, lines are cut, or they were not started"
     ready = sum(bool(other.done) for other in job.communicators)
     if ready:
@@ -132,29 +132,29 @@ def _not_called(log: Log, one: Communicator, subject: str, want: str, own: Dict[
         last = unstarted.last_line(log, source)
         have += "; the file of rank %d (%s) has no line of NCCL's" % (rank, log.sources[source - 1].rpartition("/")[2])
         have += ", and its last one is: %s" % last if last else ""
-    why = "a communicator is made when all its ranks have called NCCL: who is late keeps all others, without a word"
+    why = "a communicator is made when all its ranks have called NCCL: a late rank blocks all others silently"
     fix = "see what %s does, by its log and `py-spy dump --pid PID` on it: reading data, a download, another" % which
-    fix += " branch of the program; no network is at fault as far as these lines tell"
+    fix += " branch of the program; no network is at fault as far as these lines show"
     return RANKS.judge(subject, "drift", want, have, "Init START", fix, why=why, severity="critical")
 
 
 def _began(job: Job, one: Communicator, subject: str, want: str) -> Finding:
     quiet = _quiet(job)
-    have = "all %d ranks began, and none has Init COMPLETE here: it hung, failed, or the log ends before" % one.ranks
+    have = "all %d ranks started, and none has Init COMPLETE here: it hung, failed, or the log ends before" % one.ranks
     if quiet:
-        have = "all %d ranks began, and none has Init COMPLETE here" % one.ranks
+        have = "all %d ranks started, and none has Init COMPLETE here" % one.ranks
         have += "; nothing fails in these lines: the log is cut, or the job waits there"
     if one.ranks == 1:
         have = "a communicator of one rank, which needs no network, has not completed here"
-    fix = "see whether the job is still at it; if it hangs, ask `busbar hang HOST` which rank is behind"
+    fix = "see whether the job still runs; if it hangs, run `busbar hang HOST` to find the rank that is behind"
     if one.ranks == 1:
         fix = "see this process's own lines behind these: it waits for no other rank"
     if any(failure.failure.kind in ("exit", "exception", "test") for failure in job.failures):
         have = (
-            "all %d ranks began, and none has Init COMPLETE here: the job failed before, or their lines are cut"
+            "all %d ranks started, and none has Init COMPLETE here: the job failed before, or their lines are cut"
             % one.ranks
         )
-        fix = "mend the failures of this log first"
+        fix = "repair the failures of this log first"
     severity = "major" if one.ranks > 1 and not quiet else "minor"
     return RANKS.judge(subject, "unknown", want, have, "Init COMPLETE", fix, why=_READY, severity=severity)
 
@@ -164,10 +164,10 @@ def _complete(log: Log, job: Job, complete: int) -> Finding:
     ranks, done = (world.ranks, world.done) if world is not None else (0, set())
     have = "%d communicator%s, the largest of %d ranks" % (complete, "" if complete == 1 else "s", ranks)
     if len(done) < ranks:
-        have += "; ranks that say so: %s" % numbers(done) + _others(attendance.named(log, job) - done)
+        have += "; ranks that report it: %s" % numbers(done) + _others(attendance.named(log, job) - done)
         here, more = attendance.here(log, job), attendance.unnamed(job)
         if more and here < ranks:
-            have += "; %d more processes have lines here that do not say their rank" % more
+            have += "; %d more processes have lines here without their rank" % more
         have += "; the lines of the others are not in this log" if here < ranks else ""
     else:
         gone = sum(one.ended == "Destroy" for one in job.processes)

@@ -12,7 +12,7 @@ from .failure_checks import RANKS, WATCHDOG
 from .jobs import names
 from .ras import Block, Count, Report, counts
 
-_AGAIN = "ask RAS again (`ncclras`) some seconds later: where the same numbers stand still, the job hangs; then ask"
+_AGAIN = "query RAS again (`ncclras`) some seconds later: if the same numbers do not change, the job hangs; then run"
 _AGAIN += " `busbar hang HOST` on the nodes of the ranks that are behind"
 _MOMENT = "RAS counts what ranks have launched at one moment, not what has ended: ranks of a healthy job differ, too"
 
@@ -70,18 +70,19 @@ def _of_block(report: Report, block: Block) -> List[Finding]:
     if block.what == "INCOMPLETE":
         if report.gpus is not None and missing > report.gpus:
             have += "; that is not plausible: the job has %d GPUs" % report.gpus
-        have += "; RAS does not say that they are dead: they did not answer"
+        have += "; RAS does not report that they are dead: they did not respond"
     if block.what == "TIMEOUT":
-        return [RANKS.judge(subject, "unknown", "all answer", have, "RAS", _AGAIN, why=_MOMENT, severity="minor")]
+        return [RANKS.judge(subject, "unknown", "all respond", have, "RAS", _AGAIN, why=_MOMENT, severity="minor")]
     why = {
-        "INCOMPLETE": "what does not answer RAS has ended, has not begun, is stopped, or is not reached over TCP",
+        "INCOMPLETE": "a process that does not respond to RAS has ended, has not started, is stopped, or is not"
+        " reached over TCP",
         "DEAD": "RAS reaches these processes no more: they have ended, or the TCP network to them is broken",
         "ERROR": "these ranks have reported an error to RAS: it names the result, and their log the cause",
     }[block.what]
-    fix = "see whether these processes run on their nodes (`ps -p PID`), and their own last lines; then ask RAS again"
+    fix = "see whether these processes run on their nodes (`ps -p PID`), and their own last lines; then query RAS again"
     state = "drift" if block.what in ("DEAD", "ERROR") else "unknown"
     severity = "critical" if state == "drift" else "major"
-    return [RANKS.judge(subject, state, "all answer", have, "RAS", fix, why=why, severity=severity)]
+    return [RANKS.judge(subject, state, "all respond", have, "RAS", fix, why=why, severity=severity)]
 
 
 def _behind(numbers: Sequence[Count]) -> str:
@@ -94,5 +95,5 @@ def _behind(numbers: Sequence[Count]) -> str:
         many = "is 1 rank" if least.ranks == 1 else "are the %d ranks" % least.ranks
         text += "; behind %s at %d, which RAS does not name: look there" % (many, least.number)
     if most.named:
-        text += "; ahead, and by that not told to be at fault: %s" % names(map(str, most.named), 6)
+        text += "; ahead, and so not shown to be at fault: %s" % names(map(str, most.named), 6)
     return text

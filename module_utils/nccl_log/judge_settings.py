@@ -16,11 +16,11 @@ from .jobs import Job, hosts_of, names
 
 EFFECT = Check(
     "nccl_log.variable_effect",
-    why="a variable was set, and nothing came of it: NCCL does not complain about that",
+    why="a variable was set without effect: NCCL does not report that",
     fix="take it out, or make what it needs available",
     severity="minor",
 )
-"Did what the variables ask for happen"
+"Did the variables take effect"
 SAME = Check(
     "nccl_log.same_settings",
     why="ranks with other settings may choose other algorithms and sizes: then the job hangs or fails, or is slow",
@@ -112,10 +112,10 @@ def _effects(job: Job) -> List[Finding]:
                 have = "no such plugin was loaded" + (_SLINGSHOT if slingshot and "Socket" in job.networks else "")
                 say(name, have, fix, "major")
             else:
-                have = "no line says that it was loaded; without it NCCL's own is used, which is no failure (`Failed"
+                have = "no line says that it was loaded; without it NCCL's own is used, which is not a failure (`Failed"
                 say(
                     name,
-                    have + " to find nccl..._vN symbol` says that the library is there and lacks that interface)",
+                    have + " to find nccl..._vN symbol` means that the library is there and lacks that interface)",
                     fix,
                 )
     if job.number("NCCL_NVLS_ENABLE") == 1 and any(process.nvls is False for process in job.processes):
@@ -126,7 +126,7 @@ def _effects(job: Job) -> List[Finding]:
         )
     sharp = collnet.proof(job)
     if job.number("NCCL_COLLNET_ENABLE") and not sharp.proven and any(process.rings for process in job.processes):
-        fix = "let playbooks/sharp.yml say what the hosts lack (docs/sharp.md), or take the variable out"
+        fix = "let playbooks/sharp.yml list what the hosts lack (docs/sharp.md), or take the variable out"
         say("NCCL_COLLNET_ENABLE", sharp.missing, fix, "major")
     networks = job.networks
     if networks and "Socket" not in networks:
@@ -140,7 +140,7 @@ def _effects(job: Job) -> List[Finding]:
         say("NCCL_NET_GDR_LEVEL", "no HCA can do GPUDirect RDMA, whatever the level", fix)
     disabled = job.number("NCCL_IB_DISABLE")
     if disabled and any(name.startswith("IBext") for name in networks):
-        fix = "take it out, or set NCCL_IBEXT_DISABLE=1 where TCP is meant"
+        fix = "take it out, or set NCCL_IBEXT_DISABLE=1 if TCP is intended"
         say("NCCL_IB_DISABLE", "it does not stop %s, which is used" % names(networks), fix)
     return found
 

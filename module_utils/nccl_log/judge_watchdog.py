@@ -71,14 +71,16 @@ def gave_up(job: Job, reported: Sequence[Reported]) -> str:
     said_groups = {rank: of[rank] for ranks in waits.values() for rank in ranks if rank in of}
     if len(set(said_groups.values())) > 1:
         which = ", ".join("rank %d of %s" % pair for pair in sorted(said_groups.items())[:6])
-        return text + "; these are of several process groups (%s), whose numbers say nothing of each other" % which
+        return text + "; these are of several process groups (%s), whose numbers cannot be compared" % which
     if len({number for number, _code in waits}) == 1:
         text += (
             "; under one number ranks have called different things: if these are of one process group, the program's"
         )
         return text + " ranks are out of step (a branch, another number of steps), and no network makes that"
-    text += "; in one process group the lowest number is who is behind%s, late or on another path of the program"
-    return text % ("" if said_groups else " (the log does not tell the groups)")
+    text += (
+        "; in one process group the lowest number is the rank that is behind%s, late or on another path of the program"
+    )
+    return text % ("" if said_groups else " (the log does not show the groups)")
 
 
 _IN_OUT = re.compile(r"OpType=_?(?:ALLGATHER|REDUCE_SCATTER)\w*, NumelIn=(?P<own>\d{1,18}), NumelOut=(?P<out>\d{1,18})")
@@ -147,7 +149,7 @@ def waits(job: Job, reported: Sequence[Reported]) -> List[str]:
     told = waiting | {rank for rank, _code in _progress(job)}
     if len(told - {None}) == 1 and not (job.world is not None and job.world.ranks == 1):
         parts.append(
-            "only rank %d is shown waiting: which rank did not come is not told; see the others' logs"
+            "only rank %d is shown waiting: which rank did not come is unknown; see the others' logs"
             % (next(iter(waiting - {None})),)
         )
     parts += [*_also_timed_out(job, waiting), *_aborting(job, waiting)]
@@ -191,7 +193,7 @@ def behind(job: Job) -> str:
     text = "in group %s %s enqueued %d collectives, others up to %d: look there first" % (group, ranks, least, most)
     done = completed[group].get(least, [])
     if all(rank in done for rank, number in said.items() if number == least):
-        text += ", in the program: they had completed all that they called, so that no network kept them from the"
+        text += ", in the program: they had completed all that they called, so no network stopped them from the"
         text += " next call; likely the ranks' collectives differ, or these are late or stuck in other code"
     return text
 
@@ -235,7 +237,7 @@ def signalled(job: Job, reported: Sequence[Reported]) -> str:
     text = "%s signalled a collective timeout" % (of_ranks(numbers(who)) if who else "a rank")
     text += ", whose own lines on it are not in this log"
     heard = {one.failure.rank for one in reported if one.failure.peer} - {None}
-    text += "; told to %s" % of_ranks(numbers(rank for rank in heard if rank is not None)) if heard else ""
+    text += "; requested to %s" % of_ranks(numbers(rank for rank in heard if rank is not None)) if heard else ""
     return text
 
 
@@ -257,7 +259,7 @@ def _aborting(job: Job, waiting: Set[Optional[int]]) -> List[str]:
         at = _CLOCK.search(one.text)
         ran = int(match.group("ms")) // 1000
         text = "" if one.ranks & waiting else ", of which no timeout is shown,"
-        text = "%s%s had begun to abort %d s before line %d" % (of_ranks(numbers(one.ranks)), text, ran, one.order)
+        text = "%s%s had started to abort %d s before line %d" % (of_ranks(numbers(one.ranks)), text, ran, one.order)
         if at is not None:
             begun = (_seconds(at) - ran) % 86400
             text += ", so at about %02d:%02d:%02d" % (begun // 3600, begun // 60 % 60, begun % 60)
@@ -272,7 +274,7 @@ def carried(job: Job) -> bool:
 
 
 def groups(job: Job) -> Dict[int, str]:
-    """Rank -> the process group in which it waits: who tells of a dump signal is another one, as a rule."""
+    """Rank -> the process group in which it waits: who tells of a dump signal is another one, usually."""
     return {rank: code.partition(" of ")[2] for rank, code in _progress(job, signals=False)}
 
 
@@ -345,11 +347,11 @@ def outstanding(job: Job, reported: Sequence[Reported]) -> List[str]:
     if not any(one.failure.kind in ("watchdog", "signalled") for one in job.failures):
         text = "no collective that timed out is named"
         if taken_down(job):
-            text += ", and none was outstanding: it hung as a rule while the process group was taken down, at the"
+            text += ", and none was outstanding: it usually hung while the process group was taken down, at the"
             text += " program's end or after an error"
         parts.append(text)
     if stuck or left:
-        text = "as a rule a call of CUDA or NCCL hangs, or a lock such as Python's GIL: the lines do not tell which"
+        text = "usually a call of CUDA or NCCL hangs, or a lock such as Python's GIL: the lines do not show which"
         parts.append(text + "; a longer TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC only buys time; look at the other ranks too")
     return parts
 
@@ -385,7 +387,7 @@ def _seconds(at: Match[str]) -> int:
     return int(at.group(1)) * 3600 + int(at.group(2)) * 60 + int(at.group(3))
 
 
-_HANG = "while it hangs ask `busbar hang HOST` which rank is behind; "
+_HANG = "while it hangs run `busbar hang HOST` to find the rank that is behind; "
 
 
 def look_after(job: Job) -> Optional[str]:
@@ -394,7 +396,7 @@ def look_after(job: Job) -> Optional[str]:
     if any(_STACK.search(text) for text in said):
         return _HANG + (
             "the flight recorder is on: compare the last collective of all ranks in its dumps (by default"
-            " /tmp/nccl_trace_rank_RANK, else where TORCH_NCCL_DEBUG_INFO_TEMP_FILE says; `torchfrtrace` reads them)"
+            " /tmp/nccl_trace_rank_RANK, else as in TORCH_NCCL_DEBUG_INFO_TEMP_FILE; `torchfrtrace` reads them)"
         )
     if any("TORCH_NCCL_TRACE_BUFFER_SIZE" in text for text in said):
         return _HANG + (

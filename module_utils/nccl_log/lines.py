@@ -113,7 +113,7 @@ def unwrapped(line: bytes) -> bytes:
 
 
 def records(line: str) -> List[Record]:
-    """What NCCL wrote on a line, as a rule one record; several where processes tore each other's lines; none."""
+    """What NCCL wrote on a line, usually one record; several where processes tore each other's lines; none."""
     marks = list(_MARK.finditer(line))
     found = []
     begin = 0

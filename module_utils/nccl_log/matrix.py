@@ -51,7 +51,7 @@ class Matrix:
             if on or able:
                 text = "protocols %s; algorithms %s" % (_listed(on, off), _listed(able, unable))
                 said.append("%s: %s" % (", ".join(functions), text))
-        return ["what NCCL may choose (its matrix; 0 there is no fault): %s" % " | ".join(said[:4])] if said else []
+        return ["what NCCL may choose (its matrix; 0 is not a fault): %s" % " | ".join(said[:4])] if said else []
 
 
 def _apart(pairs: List[Tuple[str, str]]) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:

@@ -28,8 +28,8 @@ MNNVL = Check(
     "nccl_log.mnnvl",
     severity="major",
     why="between trays NVLinks carry several times what the NICs do, and the job waits for the NICs",
-    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state say what keeps a GPU"
-    " out of its domain; in containers /dev/nvidia-caps-imex-channels has to be there; then run the job again",
+    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state show why a GPU is"
+    " not in its domain; in containers /dev/nvidia-caps-imex-channels has to be there; then run the job again",
 )
 "Do GPUs of one NVLink domain on several hosts reach each other by NVLink, and not by the network (`busbar diagnose`)"
 
@@ -120,7 +120,7 @@ def causes(job: Job) -> Tuple[List[str], List[str]]:
 def _because(reasons: Sequence[str]) -> str:
     if reasons:
         return "cause: %s" % "; ".join(reasons)
-    return "the log does not tell why: CUDA has no fabric handles in this container or with this driver, as a rule"
+    return "the log does not show why: usually CUDA has no fabric handles in this container or with this driver"
 
 
 def _domain(fabric: Fabric, other: object) -> str:

@@ -38,8 +38,8 @@ def judge(job: Job) -> List[Finding]:
         have += "; on %s" % names(hosts) if hosts - {""} else ""
         cause = next((text for words, text in _LOADER if words in name), "")
         have += "; cause: %s" % cause if cause else ""
-        have += "; NCCL goes on without it: TCP is used" if SOCKETS in job.networks else ""
-        fix = "`ldd` of the plugin's file in the job's own container says what is missing; use a plugin that was"
+        have += "; NCCL continues without it: TCP is used" if SOCKETS in job.networks else ""
+        fix = "`ldd` of the plugin's file in the job's own container shows what is missing; use a plugin that was"
         fix += " built for"
         fix += " the container's distribution, or an image that has what it needs"
         found.append(NET_PLUGIN.judge("%s plugin" % job.name, "drift", "loaded", have, "NET/Plugin", fix))
@@ -56,9 +56,9 @@ def _refused(job: Job) -> List[Finding]:
     for name, hosts in sorted(on.items())[:3]:
         have = "the network plugin %s did not start (Failed to initialize NET plugin)" % name
         have += "; on %s" % names(hosts) if hosts - {""} else ""
-        have += "; NCCL goes on with %s" % names(job.networks) if job.networks else ""
-        why = "what the plugin brings is not used: with another network the job may be slower; no failure is told by it"
-        fix = "where the plugin is meant to be used: the lines of NET/ before it (NCCL_DEBUG_SUBSYS=INIT,NET) say why;"
+        have += "; NCCL continues with %s" % names(job.networks) if job.networks else ""
+        why = "the plugin is not used: with another network the job may be slower; this is not a failure"
+        fix = "if the plugin is intended: the lines of NET/ before it (NCCL_DEBUG_SUBSYS=INIT,NET) show why;"
         fix += " where it is not meant: nothing"
         subject = "%s plugin %s" % (job.name, name)
         source = "Failed to initialize NET plugin"
@@ -93,7 +93,7 @@ def here(processes: Iterable[Process], text: str, other: str) -> str:
 def look_after_idle(processes: Sequence[Process]) -> str:
     if not_efa(processes):
         return NO_EFA_FIX
-    return "`fi_info` in the job's own container says what libfabric sees; on AWS `fi_info -p efa` has to name devices"
+    return "`fi_info` in the job's own container shows what libfabric sees; on AWS `fi_info -p efa` has to name devices"
 
 
 def look_after_gdr(processes: Sequence[Process]) -> str:
@@ -108,7 +108,7 @@ def look_after_gdr(processes: Sequence[Process]) -> str:
 
 NO_EFA_CAUSE = "no device that a provider of libfabric takes, or libfabric and plugin of different releases; the plugin"
 NO_EFA_CAUSE += " itself knows no instance with EFA here"
-NO_EFA_FIX = "`fi_info` in the job's own container says what libfabric sees; where the network is InfiniBand or RoCE,"
+NO_EFA_FIX = "`fi_info` in the job's own container shows what libfabric sees; where the network is InfiniBand or RoCE,"
 NO_EFA_FIX += " NCCL's own NET/IB does without this plugin: NCCL_NET_PLUGIN=none, or an image without it"
 
 
@@ -127,12 +127,15 @@ def _gin(job: Job) -> List[Finding]:
     have += "; on %s" % names(hosts) if hosts - {""} else ""
     before = [one.failure.text for one in job.failures if one.failure.kind == "gdrcopy"]
     have += "; before it: %s" % before[0][:160] if before else ""
-    have += "; collectives go on without it: no failure of theirs is told by this"
+    have += "; collectives continue without it: this is not a failure"
     why = (
-        "programs that use the network from within kernels (DeepEP and others, by GIN) end, or say that it is not there"
+        "programs that use the network from within kernels (DeepEP and others, by GIN) end, or report that it is"
+        " missing"
     )
     fix = "where the program needs GIN: /dev/gdrdrv in the job (`lsmod | grep gdrdrv`; in a container --device and its"
-    fix += " rights), what the plugin's documentation asks of driver and HCA, and NCCL_DEBUG_SUBSYS=INIT,NET,GIN for"
+    fix += (
+        " rights), what the plugin's documentation requires of driver and HCA, and NCCL_DEBUG_SUBSYS=INIT,NET,GIN for"
+    )
     fix += " the reason; else nothing"
     return [NET_PLUGIN.judge("%s GIN" % job.name, "drift", "started", have, "GIN/Plugin", fix, why=why)]
 
@@ -151,7 +154,7 @@ def given_up(job: Job) -> List[str]:
         others = sorted(name for name in job.networks if plugin not in name and not _is_libfabric(plugin, name))
         where = " on %s" % names(hosts, 4) if hosts - {""} else ""
         text = 'the network plugin %s was given up%s: its last words are "%s" (%s)' % (plugin, where, words, call)
-        instead = "%s is used in its place, which is no failure" % names(others)
+        instead = "%s is used in its place, which is not a failure" % names(others)
         said.append("%s; %s" % (text, instead if others else "what came in its place is not in these lines"))
     return said
 

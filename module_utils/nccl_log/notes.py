@@ -48,7 +48,7 @@ NOTES: Tuple[Row, ...] = (
         "Coul",
         r"Could not open XML topology file (\S{1,200}) : (.{1,80})",
         "harmless",
-        "no topology file {0} ({1}): NCCL finds the topology itself, where none was asked for",
+        "no topology file {0} ({1}): NCCL finds the topology itself unless one is configured",
     ),
     ("nccl", r"nccl\w+: could not get (?:PCI )?parent", "harmless", "a PCI device without a parent in /sys"),
     (
@@ -95,7 +95,7 @@ NOTES: Tuple[Row, ...] = (
         "harmless",
         "RAS has no port for questions: another job of the node has it",
     ),
-    ("Prof", r"Profiler init failed", "harmless", "the profiler plugin did not start: NCCL goes on without"),
+    ("Prof", r"Profiler init failed", "harmless", "the profiler plugin did not start: NCCL continues without"),
     ("Lega", r"Legacy IPC not supported", "harmless", "no legacy CUDA IPC here: cuMem handles are used"),
     # Memory and NVLink.
     ("CUME MMAP", r"(CUMEM|MMAP) (?:imported|allocated) shareable host buffer", "host_memory", "{0}"),
@@ -115,9 +115,8 @@ NOTES: Tuple[Row, ...] = (
         "nccl",
         r"ncclMaxSharedMem (\d{1,9}) exceeds device/fn maxSharedMem (\d{1,9})",
         "odd",
-        "NCCL's kernels want {0} bytes of shared memory on the GPU and a GPU gives {1} (not /dev/shm): this build"
-        " may not"
-        " fit the GPU's model; a newer NCCL is worth a try",
+        "NCCL's kernels want {0} bytes of shared memory on the GPU and a GPU gives {1} (not /dev/shm): this build may"
+        " not fit the GPU's model; a newer NCCL is worth a try",
     ),
     (
         "MNNV",
@@ -178,7 +177,7 @@ NOTES: Tuple[Row, ...] = (
         "TOPO",
         r"TOPO/NET : Tried merging multiple devices together and failed",
         "fallback",
-        "NCCL could not merge several HCAs into one: each is used by itself",
+        "NCCL could not merge several HCAs into one: each is used separately",
     ),
     (
         "Dete",
@@ -249,8 +248,8 @@ NOTES: Tuple[Row, ...] = (
         "NET/",
         r"NET/OFI (No NIC info for dev \d{1,4})",
         "odd",
-        "the plugin for libfabric says: {0}: see `fi_info -p efa`, and whether this node has as many EFA devices as the"
-        " others",
+        "the plugin for libfabric reports: {0}: see `fi_info -p efa`, and whether this node has as many EFA devices as"
+        " the others",
     ),
     # Values.
     (

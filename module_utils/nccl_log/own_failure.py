@@ -25,17 +25,15 @@ _HARMLESS = ("event", "fallback", "value", "ras", "gdrcopy", "libfabric", "merel
 _ANYWHERE = ("exception", "test", "consequence", "left", "progress", *_HARMLESS)
 # What an exception says that only reports another process's end, or a wait for one.
 _OF_OTHERS = re.compile(
-    r"closed by (?:remote )?peer|reset by peer|[Bb]roken ?[Pp]ipe|recvValue failed|sendBytes failed|EOFError|"
-    r"IncompleteRead|"
-    r"ChildFailedError|SignalException|CalledProcessError|returned non-zero exit|ActorDied|ActorUnavailable|RayActor|"
-    r"WorkerCrashed|RayTaskError|EngineDead|[Ee]ngine ?[Cc]ore|WorkerProc|communicator was aborted|NCCL [Ee]rror|"
-    r"\bnccl[A-Z]|"
-    r"DistBackendError|DistNetworkError|DistStoreError|[Tt]imed ?out|Timeout|Cancelled|SystemExit|[Tt]erminated|"
-    r"\bdied\b|"
-    r"Rendezvous|[Ss]tore\b|[Cc]onnection (?:refused|reset|closed|aborted|error)|ConnectionError|"
-    r"ProcessRaisedException|"
-    r"ProcessExited|Test NCCL failure|[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|"
-    r"already in use|EADDRINUSE|raylet|[Hh]eartbeat"
+    r"closed by (?:remote )?peer|reset by peer|[Bb]roken ?[Pp]ipe|recvValue failed|sendBytes"
+    r" failed|EOFError|IncompleteRead|ChildFailedError|SignalException|CalledProcessError|returned non-zero"
+    r" exit|ActorDied|ActorUnavailable|RayActor|WorkerCrashed|RayTaskError|EngineDead|[Ee]ngine"
+    r" ?[Cc]ore|WorkerProc|communicator was aborted|NCCL"
+    r" [Ee]rror|\bnccl[A-Z]|DistBackendError|DistNetworkError|DistStoreError|[Tt]imed"
+    r" ?out|Timeout|Cancelled|SystemExit|[Tt]erminated|\bdied\b|Rendezvous|[Ss]tore\b|[Cc]onnection"
+    r" (?:refused|reset|closed|aborted|error)|ConnectionError|ProcessRaisedException|ProcessExited|Test NCCL"
+    r" failure|[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|already in"
+    r" use|EADDRINUSE|raylet|[Hh]eartbeat"
 )
 # What was caught and told, and went on.
 CAUGHT = re.compile(

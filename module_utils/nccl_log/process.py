@@ -20,7 +20,7 @@ Way = Tuple[str, str, Optional[int], Optional[bool], bool, Optional[bool]]
 # Of a rank that the line with a communicator's nodes names.
 SHAPED = "shaped"
 # Before words of a plugin's.
-_SAYS = "the plugin says: "
+_SAYS = "the plugin reports: "
 
 
 class Call(NamedTuple):
@@ -53,7 +53,7 @@ class Process:
     gdr_off: (GPU, device, distance, level) of pairs that NCCL decided against.
     connections: rank that wrote it -> way -> how many channels.
     crossed: pairs of ranks that are connected by the network.   bridged: by NVLink, be it to another host (MNNVL).
-    mnnvl: whether its ranks go by NVLink between hosts; None where no line says so.   fabrics: domains of its GPUs.
+    mnnvl: whether its ranks go by NVLink between hosts; None where no line reports it.   fabrics: domains of its GPUs.
     nvls_group: the NVSwitches reduce for its node.
     peers_off: pairs of GPUs of the node between which there is no direct way, as NCCL names them.
     nvlinks: GPU -> GB/s of its NVLinks, as the topology was printed.   nvswitch: they end at a switch.

@@ -123,7 +123,7 @@ class Programs:
         ended = _EXIT.match(text) if self._first is not None else None
         if ended is not None:
             rank, self._first = self._first, None
-            said = "the launcher says that the first process to end was rank %s, with exit code %s"
+            said = "the launcher reports that the first process to end was rank %s, with exit code %s"
             return Failure(
                 "exit", said % (rank, ended.group("code")), "exit code %s" % ended.group("code"), "", "", rank
             )
@@ -201,11 +201,11 @@ class Programs:
             rank, host or "a host that is not named", ended.group("code"),
         )  # fmt: skip
         if ended.group("code") == "1":
-            text += "; 1 is no signal: as a rule an exception of the program, whose text stands before this or in that"
+            text += "; 1 is not a signal: usually an exception of the program, with its text before this or in that"
             text += " rank's own log"
         # A signal tells more than a time does.
         if len(self.ends) > 1 and len(self._times) == 1 and set(self.ends.values()) == {"1"}:
-            text += "; all %d in its list have one time: which was first is not told" % len(self.ends)
+            text += "; all %d in its list have one time: which was first is unknown" % len(self.ends)
         where = "%s pid %s" % (host, ended.group("pid"))
         return Failure("exit", text, ended.group("code"), where.strip(), rank=int(rank))
 

@@ -24,7 +24,7 @@ _QUOTED = 6
 def read(log: Log, wanted: Wanted) -> Network:
     """What NCCL's log of a run says; ``missing`` says what it does not."""
     found = jobs.split(log)
-    # Programs that ran alone, and a rank of somebody else's job, are jobs of their own.
+    # Programs that ran alone, and a rank of somebody else's job, are their own jobs.
     job = max(found, key=lambda one: (one.world.ranks if one.world is not None else 0, len(one.processes)))
     if job.world is not None and len(job.world.began) == job.world.ranks == wanted.ranks:
         # All ranks are there: what has none is a line that the launcher has torn, and no process.
@@ -75,7 +75,7 @@ def read(log: Log, wanted: Wanted) -> Network:
 def _no_nvlink(said: Nvlink, proof: Transport, hosts: Set[str]) -> List[str]:
     """What the log does not tell of NVLink between the hosts of a run."""
     if said.on is None:
-        return ["not every rank says whether it uses NVLink between hosts (MNNVL in the line with nNodes)"]
+        return ["not every rank reports whether it uses NVLink between hosts (MNNVL in the line with nNodes)"]
     alone = hosts - set(said.joined)
     if said.on and proof.nodes == 1 and alone and not any(one.paths for one in proof.ranks):
         return ["no connection of %s to another host is shown (via P2P/MNNVL, NVLS comm)" % jobs.names(alone)]
@@ -118,5 +118,5 @@ def _differ(wanted: Set[str], there: Set[str]) -> str:
     if wanted - there:
         said.append("%s did not take part" % jobs.names(wanted - there))
     if there - wanted:
-        said.append("%s took part, and was not asked to" % jobs.names(there - wanted))
+        said.append("%s took part without being requested" % jobs.names(there - wanted))
     return "in NCCL's log %s" % ", and ".join(said)

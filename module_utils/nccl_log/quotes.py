@@ -3,7 +3,7 @@
 """What a log itself says of failures: its lines, each kind once, with who wrote them, how often, and where first.
 
 A line is kept as it stands, cut, and it is hostile: who prints it makes it printable. Lines that differ by numbers
-alone are one quote, so that a line of 4,096 ranks is told once.
+alone are one quote, so that a line of 4,096 ranks is reported once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _WRAPPERS |= {"wrapped", "inner_wrapper", "_wrapper", "run_method", "_bootstrap"
 _OTHERS = 6
 _TABLE = re.compile(r"^[\s|=+*^~-]*$")
 _TAIL = re.compile(r"\W{0,4}(?:Log tail|Tail of .{1,60}|Last \d{1,5} lines(?: of .{1,60})?)\W{0,4}$", re.IGNORECASE)
-_TOLD_FIRST = "whoever started the process tells its end here; the lines below are what it had printed before that"
+_TOLD_FIRST = "the launcher of the process reports its end here; the lines below are what it had printed before that"
 # What a quote is of which the exception itself is not in the log.
 CUT_OFF = "an exception in Python, raised out of these calls; its type and text are cut off here"
 

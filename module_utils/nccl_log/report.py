@@ -57,7 +57,7 @@ def _quote(one: Quote) -> Dict[str, Any]:
 
 
 def _job(log: Log, job: Job, first: bool) -> Dict[str, Any]:
-    """first: of the log; what no process signed is told with it."""
+    """first: of the log; what no process signed is reported with it."""
     proof = transport(job)
     variables = sorted({name for process in job.processes for name in process.variables})
     return {

@@ -16,7 +16,7 @@ SPEED, RESULT, SUCCESS, PROGRESS, TIME = "speed", "result", "success", "progress
 # In the order in which they are told.
 KINDS = (SUCCESS, SPEED, RESULT, PROGRESS, TIME)
 # Lines that are looked at as they come, lines at the end that are looked at in any case, kinds of lines that are kept,
-# characters of each, and kinds that are told.
+# characters of each, and kinds that are reported.
 LOOKED_AT, LAST, KEPT, LONGEST, TOLD = 20_000, 500, 60, 300, 10
 _BEGIN = 8
 
@@ -65,9 +65,8 @@ _PROGRESS = re.compile(
     r"\btraining (?:started|begins|starts)|\bnum(?:ber of)? (?:examples|epochs|steps|samples)\b|"
     r"\b(?:train )?batch size\b.{0,80}[=:]\s*\d|"
     + _FROM_ITS_BEGIN
-    + r"\d[\d,.]*[KMB]? (?:total |trainable )*param(?:eter)?s\b|"
-    r"\b(?:model size|param(?:eter)?s(?: count)?)\s*[=:]\s*\d|\d{1,3}%\|.{0,200}?\| *\d+/\d+|"
-    r"application startup complete",
+    + r"\d[\d,.]*[KMB]? (?:total |trainable )*param(?:eter)?s\b|\b(?:model size|param(?:eter)?s(?:"
+    r" count)?)\s*[=:]\s*\d|\d{1,3}%\|.{0,200}?\| *\d+/\d+|application startup complete",
     re.IGNORECASE,
 )
 _TIME = re.compile(

@@ -30,7 +30,7 @@ from .jobs import UNNAMED, Job, missing, names, numbers, of_ranks
 from .quotes import Quote
 
 # What stands before a note of a kind.
-_NOTES = {"odd": "worth a look, no failure by itself: ", "fallback": "NCCL goes on in another way: "}
+_NOTES = {"odd": "worth a look, not a failure: ", "fallback": "NCCL continues in another way: "}
 _NOTES.update({"fact": "", "harmless": "harmless: "})
 # What network plugins are, by the name that stands in their lines.
 _PLUGINS = {
@@ -49,23 +49,23 @@ _HOSTS, _COMMUNICATORS, _NAMED, _RANKED = 6, 4, 16, 2000
 _ENDS = (("Destroy", "ended in order"), ("Abort", "aborted"), ("Revoke", "revoked"))
 # Kinds of lines that report a failure.
 _FAILED = signals.ERROR, signals.DEATH
-# Processes of which PCI addresses are told.
+# Processes of which PCI addresses are reported.
 _BUSES = 8
 
 
 def shown(log: Log, job: Job, whole: bool = True) -> List[str]:
-    """What the log tells of a job. whole: it is the first job, with which what nobody signed is told."""
+    """What the log tells of a job. whole: it is the first job, with which what nobody signed is reported."""
     said = [*_seen(job), *_releases(log, job)]
     if whole:
         networks = {name for process in log.processes.values() for name in process.networks}
         said += [*_programs(log), *table_told.told(log.table, log.trace, networks)]
         said += [*log.trace.told(), *log.matrix.told(), *log.stacks.told()]
         if log.starts > 1 and job.world is None:
-            text = "NCCL's release stands here %d times on a line of its own, which rank 0 of a job prints: "
+            text = "NCCL's release is here %d times on a separate line, which rank 0 of a job prints: "
             tests = [test for test in log.table.tests if test.begin]
             one_by_one = len(tests) >= log.starts and all(test.apart for test in tests)
             text += "tests one after the other" if one_by_one else (
-                "as a rule %d jobs (a program without MPI on each host), or one that was started again" % log.starts
+                "usually %d jobs (a program without MPI on each host), or one that was started again" % log.starts
             )  # fmt: skip
             said.append(text % log.starts)
     said += [*_communicators(job), *ways.told(log, job), *_nodes(job), *_plugins(job), *_notes(job)]
@@ -82,8 +82,8 @@ def _warnings(log: Log) -> List[str]:
         return ["no warning of NCCL's (WARN) is in these lines"]
     if not log.info or log.failures:
         return []
-    count = "only warning (WARN) tells" if log.warnings == 1 else "%d warnings (WARN) tell" % log.warnings
-    return ["NCCL's %s of what it does without, and of no failure" % count]
+    count = "only warning (WARN) is about" if log.warnings == 1 else "%d warnings (WARN) are about" % log.warnings
+    return ["NCCL's %s what it does without, and no failure" % count]
 
 
 def _worked(log: Log, job: Job) -> bool:
@@ -103,14 +103,14 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
                 "whether the job has more nodes than the one of the communicator that is named (nNodes 1)"
             )
         if whole and len(log.table.hosts) > 1 and _NODES in said:
-            text = "NCCL does not say over how many nodes the job runs: nccl-tests' list names %d hosts"
+            text = "NCCL does not report over how many nodes the job runs: nccl-tests' list names %d hosts"
             said[said.index(_NODES)] = text % len(log.table.hosts)
         done = any(one.done for one in job.communicators)
         torn = results.torn(log.results) if whole else []
         if job.communicators and not done:
             others = ", ".join("%s (line %d)" % one for one in torn[:4])
-            text = ": lines whose begin is cut say it of others, %s" % others if others else " (Init COMPLETE)"
-            said.append("that a communicator %swas completed%s" % ("whose begin is here " if others else "", text))
+            text = ": lines with a cut beginning report it of others, %s" % others if others else " (Init COMPLETE)"
+            said.append("that a communicator %swas completed%s" % ("whose beginning is here " if others else "", text))
         elif done and whole and not (log.table.rows or log.trace.streams or job.failures or _worked(log, job)):
             ended = any(one.gone for one in job.communicators) or any(process.ended for process in job.processes)
             text = "what came %s: collectives, their speed, the result%s"
@@ -118,7 +118,7 @@ def not_shown(log: Log, job: Job, whole: bool = True) -> List[str]:
                                 ("after the initialisation", " and end of the job")))  # fmt: skip
         if not job.communicators and not job.failures:
             said.append(
-                "which ranks began, and that any completed (Init START, Init COMPLETE): NCCL was not at INFO, or the"
+                "which ranks started, and that any completed (Init START, Init COMPLETE): NCCL was not at INFO, or the"
                 " log is cut"
             )
         elif not job.communicators and any(one.networks or one.connections for one in job.processes):
@@ -147,7 +147,7 @@ def _absent(log: Log, job: Job, said: List[str]) -> List[str]:
         which = of_ranks(missing(there, job.world.ranks), " of %d is", " of %d are") % job.world.ranks
         texts.append(unseen if attendance.unnamed(job) else "%s not in %s" % (which, where))
     if silent:
-        texts.append("the begin (Init START) of %s, of which other lines are here" % of_ranks(silent))
+        texts.append("the beginning (Init START) of %s, of which other lines are here" % of_ranks(silent))
     return [one for text in said for one in (texts if text == unseen else [text])]
 
 
@@ -162,15 +162,15 @@ def _beginning(job: Job) -> List[str]:
     if all(one.failure.kind in ("watchdog", "progress", "signalled", "stuck") for one in job.failures):
         codes = {one.failure.code for one in job.failures if one.failure.kind == "watchdog"}
         if len(codes) == 1 and judge_watchdog.not_come(job, next(iter(codes))):
-            return ["what kept the rank that did not come"]
+            return ["what stopped the rank that did not come"]
         if judge_watchdog.taken_down(job):
             return ["what the abort of the process group waited for"]
-        return ["why the ranks waited: which rank or transfer did not come, and what kept it"]
-    return ["the first error itself: what is here follows from it, or only reports it"]
+        return ["why the ranks waited: which rank or transfer did not come, and what stopped it"]
+    return ["the first error itself: these lines were caused by it, or only report it"]
 
 
 # A sentence of transport's.
-_NODES = "it is not said over how many nodes the job runs"
+_NODES = "the number of nodes of the job is unknown"
 # Kinds of failures that only report another one.
 _AFTER = (
     "signalled",
@@ -236,7 +236,7 @@ def _seen(job: Job) -> List[str]:
             gpu, own = next(iter(shared.items()))
             said.append(
                 "worth a look: processes %s of %s all use device %d: the same GPU, unless each sees another one under"
-                " that number (CUDA_VISIBLE_DEVICES); or they are programs of their own that do not know each other,"
+                " that number (CUDA_VISIBLE_DEVICES); or they are separate programs,"
                 " such as nccl-tests built without MPI and started by mpirun"
                 % (", ".join(str(one.key[1]) for one in own[:6]), host, gpu)
             )
@@ -268,7 +268,7 @@ def _programs(log: Log) -> List[str]:
     if of.local:
         parts.append("%s ranks on a node" % ", ".join(map(str, sorted(of.local)[:4])))
     if of.ranks:
-        parts.append("ranks that say so: %s" % numbers(of.ranks))
+        parts.append("ranks that report it: %s" % numbers(of.ranks))
     if of.hosts:
         where = ", ".join("rank %d on %s" % pair for pair in sorted(of.hosts.items())[:8])
         parts.append(where + (" and %d more" % (len(of.hosts) - 8) if len(of.hosts) > 8 else ""))
@@ -287,9 +287,9 @@ def _programs(log: Log) -> List[str]:
     if of.variables:
         pairs = ["%s=%s" % pair for pair in sorted(of.variables.items())[:12]]
         parts.append("variables in lines of programs or commands: %s" % ", ".join(pairs))
-    said = ["programs say: %s" % "; ".join(parts)] if parts else []
+    said = ["programs report: %s" % "; ".join(parts)] if parts else []
     if of.starting and not log.info:
-        said.append("lines of a launcher's or a store's start (rendezvous), as is normal; NCCL has not begun"
+        said.append("lines of a launcher's or a store's start (rendezvous), as is normal; NCCL has not started"
                     " in them")  # fmt: skip
     return said
 
@@ -299,12 +299,12 @@ def _communicators(job: Job) -> List[str]:
     ordered = sorted(job.communicators, key=lambda one: (-one.ranks, one.key))
     for one in ordered[:_COMMUNICATORS]:
         begun = numbers(one.began) if len(one.began) < one.ranks else "all"
-        text = "communicator %s of %d ranks%s: begun by %s" % (
+        text = "communicator %s of %d ranks%s: started by %s" % (
             one.key, one.ranks, " (one process has all of them)" if one.one_process else "", begun,
         )  # fmt: skip
         text += ", Init COMPLETE of %s" % ("all" if len(one.done) == one.ranks else numbers(one.done) or "none")
         if one.named:
-            text = "a communicator of %d ranks, whose begin (Init START) is not in the log: lines name %s" % (
+            text = "a communicator of %d ranks, whose beginning (Init START) is not in the log: lines name %s" % (
                 one.ranks, "all of them" if begun == "all" else "rank " + begun,
             )  # fmt: skip
         text = text.replace("of %d ranks of %d ranks" % (one.ranks, one.ranks), "of %d ranks" % one.ranks)
@@ -318,9 +318,9 @@ def _communicators(job: Job) -> List[str]:
                 )  # fmt: skip
         failed = any(one.kind in _FAILED or "failed or timed out" in one.text for one in job.quotes)
         if "Abort" in one.gone and not job.failures and not failed:
-            text += ": no failure is in these lines, so that as a rule the program itself ended it so"
+            text += ": no failure is in these lines, so usually the program itself ended it so"
         elif "Abort" in one.gone and job.failures:
-            text += ": as a rule the clean-up after a failure, and no cause"
+            text += ": usually the clean-up after a failure, and not a cause"
         said.append(text)
     if len(ordered) > _COMMUNICATORS:
         said.append("and %d more communicators" % (len(ordered) - _COMMUNICATORS))
@@ -396,7 +396,7 @@ def _plugins(job: Job) -> List[str]:
     asked = {"NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"} & _set(job)
     if "NET" in absent and any(one.failure.kind == "no_network" for one in job.failures):
         absent.remove("NET")
-        said.append("no plugin for NET is there, and the network that was asked for is one of a plugin")
+        said.append("no plugin for NET is there, and the requested network needs one")
     slingshot = net_plugins.slingshot(job.processes)
     if "NET" in absent and not asked and slingshot and "Socket" in job.networks:
         absent.remove("NET")
@@ -411,7 +411,9 @@ def _plugins(job: Job) -> List[str]:
     if odd:
         text = "not found: %s" % names(odd, 4)
         if any("-./" in name or ".so.so" in name or "-/" in name for name in odd):
-            text += " (NCCL puts lib...- and .so around what is no whole path: give the whole path, or a bare name that"
+            text += (
+                " (NCCL puts lib...- and .so around what is not a whole path: give the whole path, or a bare name that"
+            )
             text += " LD_LIBRARY_PATH finds)"
         without = {plugin.kind for plugin in missing} <= {"PROFILER", "TUNER"}
         said.append(text + ("; communication does without a profiler or tuner" if without else ""))
@@ -446,19 +448,19 @@ def _notes(job: Job) -> List[str]:
             hosts = {process.host for process in few if note in process.notes}
             # Where all say it, or a host has no name, whose it is tells nothing.
             some = "" not in hosts and 0 < len(hosts) < len({process.host for process in few})
-            said.append(_NOTES[kind] + text + (" (says %s)" % names(hosts, 3) if some else ""))
+            said.append(_NOTES[kind] + text + (" (according to %s)" % names(hosts, 3) if some else ""))
     said += _interfaces(job, notes) + _host_memory(job)
     shut = [process for process in job.processes if ends.shut_down(process)]
     if shut:
         said.append(
             "calls on sockets that returned 3 on %s go with the end of their communicators: waits end so when one is"
-            " aborted, which is no failure by itself" % names([job.who(process) for process in shut], 4)
+            " aborted, which is not a failure" % names([job.who(process) for process in shut], 4)
         )
     closed = [int(text) for of, text in notes if of == "closed"]
     if closed:
         said.append(
-            "service threads say that local rank%s %s closed %s: ended or closed down, as is usual at the end and after"
-            " a failure, and no error by itself; look at these ranks first where no other line names who failed"
+            "service threads report that local rank%s %s closed %s: ended or closed down, as is usual at the end and"
+            " after a failure, and not an error; look at these ranks first if no other line names the failed rank"
             % (
                 "" if len(closed) == 1 else "s",
                 numbers(closed),
@@ -479,7 +481,7 @@ def _host_memory(job: Job) -> List[str]:
     if not all(by.values()) or by["CUMEM"] == by["MMAP"]:
         return []
     return [
-        "worth a look, no failure by itself: memory of the host is shared in two ways: by cuMem (CUMEM) on %s; by files"
+        "worth a look, not a failure: memory of the host is shared in two ways: by cuMem (CUMEM) on %s; by files"
         " in /dev/shm (MMAP) on %s: ranks that do not agree on it cannot attach each other's; NCCL_CUMEM_HOST_ENABLE=0"
         " makes all of them use files" % (names(by["CUMEM"], 8), names(by["MMAP"], 8))
     ]
@@ -495,8 +497,8 @@ def _effects(job: Job) -> List[str]:
         said.append("without effect here: %s: between GPUs of a node, and each node has one rank" % names(off))
     elif len(off) > 1:
         said.append(
-            "%s take both ways between GPUs of a host away: NCCL then counts ranks of one host as nodes of their own,"
-            " which go over the network; whether the other ranks are on other hosts these lines do not tell"
+            "%s switch off both paths between GPUs of a host: NCCL then counts ranks of one host as separate nodes,"
+            " which use the network; these lines do not show whether the other ranks are on other hosts"
             % " and ".join(off)
         )
     if set(job.set_to("NCCL_NET_GDR_LEVEL")) & {"SYS", "5"}:
@@ -518,11 +520,13 @@ def _settings(job: Job, notes: Set[Tuple[str, str]]) -> List[str]:
     for plugin in sorted(set(by.values())):
         own = [name for name in sorted(by) if by[name] == plugin]
         each = ["%s=%s" % (name, names(job.set_to(name), 3)) if job.set_to(name) else name for name in own]
-        said.append("set by the network plugin %s, as it says, and not by the job: %s" % (plugin, ", ".join(each[:30])))
+        said.append(
+            "set by the network plugin %s, as it reports, and not by the job: %s" % (plugin, ", ".join(each[:30]))
+        )
     settings = ["%s=%s" % (name, names(job.set_to(name), 3)) for name in sorted(_set(job) - set(by))]
     if settings:
         said.append(
-            "set (by the environment, or a file such as /etc/nccl.conf: the log does not tell which): %s"
+            "set (by the environment, or a file such as /etc/nccl.conf: the log does not show which): %s"
             % ", ".join(settings[:30]) + (" and %d more" % (len(settings) - 30) if len(settings) > 30 else "")
         )  # fmt: skip
     return said
@@ -556,7 +560,8 @@ def _set(job: Job) -> Set[str]:
 def _successes(job: Job) -> List[str]:
     good = [one for one in job.quotes if one.kind == signals.SUCCESS]
     said = [
-        "a program says: %s%s" % (one.text[:160], ", %d times" % one.count if one.count > 1 else "") for one in good[:5]
+        "a program reports: %s%s" % (one.text[:160], ", %d times" % one.count if one.count > 1 else "")
+        for one in good[:5]
     ]
     if good and not job.failures:
         said.append("a failure, if there is one, is later than these lines, or in others")
@@ -592,7 +597,7 @@ def _again(job: Job, one: Quote, code: str) -> str:
     ]  # fmt: skip
     if not before:
         return ""
-    return "the error of line %d met again, as CUDA returns it at each later call: as a rule it follows from that" % (
+    return "the error of line %d met again, as CUDA returns it at each later call: usually caused by that" % (
         min(before),
     )
 
@@ -605,7 +610,7 @@ def _lost_behind(job: Job, one: Quote) -> str:
     if not waits or min(waits) > one.order:
         return ""
     text = "it stands behind the wait that was given up in line %d, after which PyTorch ends the process: it likely"
-    return (text + " follows from that, and is no fault of the network by itself") % min(waits)
+    return (text + " was caused by that, and is not a fault of the network") % min(waits)
 
 
 def quote(job: Job, one: Quote, first: bool) -> List[str]:
@@ -638,7 +643,7 @@ def quote(job: Job, one: Quote, first: bool) -> List[str]:
     elif told is not None and told.kind == "cuda" and _again(job, one, told.code):
         said.append("= %s" % _again(job, one, told.code))
     elif told is not None and told.kind == "consequence":
-        said.append("= it follows from a failure before it, or goes with the end: no cause of its own")
+        said.append("= caused by a failure before it, or part of the end: not a cause")
     if one.about:
         said.append("= %s" % "; ".join(part for part in (one.about, _lost_behind(job, one)) if part))
     if one.calls:

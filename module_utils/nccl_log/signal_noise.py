@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-# What Python, PyTorch and launchers print around a failure, which says nothing of it: at a line's begin, and in it.
+# What Python, PyTorch and launchers print around a failure, which has nothing about it: at a line's begin, and in it.
 _BEGINS = re.compile(
     r"\W*(?:File \"|raise \w|Exception raised from|frame #|Traceback|During handling|The above exception|"
     r"CUDA kernel errors might|For debugging consider|Compile with .?TORCH_USE|Device-side assertion tracking)|"
@@ -46,7 +46,7 @@ _LOGGED = re.compile(r"(?:\([^()]{1,80}\) ?){0,3}(?:ERROR|CRITICAL) \d\d-\d\d \d
 
 
 def noise(text: str) -> bool:
-    """Whether a line stands around failures and says nothing of them."""
+    """Whether a line stands around failures and has nothing about them."""
     logged = _LOGGED.match(text) if "Traceback" in text else None
     text = text if logged is None else text[logged.end() :]
     if text.rstrip()[-4:] == "^^^^":

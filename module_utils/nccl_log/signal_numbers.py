@@ -10,9 +10,9 @@ from typing import Dict
 SIGNALS: Dict[int, str] = {
     1: "SIGHUP: the terminal or the launcher went away",
     2: "SIGINT: interrupted by a user, or passed on by a launcher",
-    3: "SIGQUIT: ended from outside, or asked for its stacks",
+    3: "SIGQUIT: ended from outside, or by a request for its stacks",
     4: "SIGILL: an instruction that this CPU does not have: commonly a build for another CPU",
-    6: "SIGABRT: the process ended itself (abort, a failed check, an exception in C++): its lines before tell why",
+    6: "SIGABRT: the process ended itself (abort, a failed check, an exception in C++): its lines before show why",
     7: "SIGBUS (bus error): memory behind a mapping is not there: commonly /dev/shm is full or too small (containers:"
     " --shm-size, --ipc=host), less often a file that was cut off or faulty memory",
     8: "SIGFPE: a division by zero or the like in native code",

@@ -56,26 +56,26 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ORDER,
         r"Received (?P<signal>\d{1,2}) death signal",
-        "torchrun itself was told to end, from outside, and ends its workers: no failure of its own",
+        "torchrun itself was ended from outside, and ends its workers: it did not fail itself",
     ),
     (
         ORDER,
         r"SignalException: Process \d+ got signal: (?P<signal>\d{1,2})",
-        "torchrun itself was told to end, from outside: no failure of its own",
+        "torchrun itself was ended from outside: it did not fail itself",
     ),
     (
         ORDER,
         r"(?:Sending|Closing) process \d+ (?:closing|via) signal (?P<name>SIG\w{3,5})|"
         r"shutdown process \d+ via \S{1,20}, forcefully|Killing subprocess \d+",
-        "the launcher ends this process after another one failed, or as it was told to: no failure of its own",
+        "the launcher ends this process after another one failed, or on request: it did not fail itself",
     ),
-    (ORDER, r"(?:main process )?[Rr]eceived (?P<name>SIG(?:TERM|INT|HUP))\b", "told to end, from outside"),
+    (ORDER, r"(?:main process )?[Rr]eceived (?P<name>SIG(?:TERM|INT|HUP))\b", "ended from outside"),
     (ORDER, r"\bKeyboardInterrupt\b", "a user, or who passes signals on, has ended it (SIGINT, as by Ctrl-C)"),
     (
         ORDER,
         r"srun: (?:Job step aborted|Terminating|Force Terminat)|srun: (?:launch/\S{1,40}: |error: )?.{0,60}"
         r"(?:sending Ctrl-C|forcing job termination)",
-        "Slurm ends the tasks that are left after the first one ended, or as it was told to",
+        "Slurm ends the tasks that are left after the first one ended, or on request",
     ),
     (
         ORDER,
@@ -98,12 +98,12 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ORDER,
         r"[Rr]eceived sigquit from a child proces",
-        "SGLang's parent process: a child has failed, and told it to end; the child's own lines before say why",
+        "SGLang's parent process: a child has failed, and ended it; the child's own lines before show why",
     ),
     (
         DEATH,
         r"ABORT!!! Out of all \d+ trainers",
-        "Paddle's launcher found these trainers ended and ends the others: why, their own logs say (log/workerlog.N)",
+        "Paddle's launcher found these trainers ended and ends the others: their own logs (log/workerlog.N) show why",
     ),
     # Deaths by a signal.
     (DEATH, r"Caught signal (?P<signal>\d{1,2})\b", "a crash handler (UCX, Open MPI) reports the end of a process"),
@@ -130,7 +130,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         DEATH,
         r"\*\*\* (?:Aborted|SIG[A-Z]{3,5}) .{0,60}(?:at \d+|received by PID)",
-        "glog's crash handler reports the end of a process; the stack below it says where",
+        "glog's crash handler reports the end of a process; the stack below it shows where",
     ),
     # Memory of the host.
     (
@@ -148,15 +148,14 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         DEATH,
         r"A worker died or was killed",
-        "Ray lost a worker process and does not know why: its own log (worker-*.err,"
-        " worker-*.out and raylet.out of that node) tells; commonly a crash, out of memory of the host, or ended from"
-        " outside",
+        "Ray lost a worker process and does not know why: its own log (worker-*.err, worker-*.out and raylet.out of"
+        " that node) shows why; commonly a crash, out of memory of the host, or ended from outside",
     ),
     (
         DEATH,
         r"ActorDied|ActorUnavailable|actor (?:is )?(?:died|dead)|RayActorError|WorkerCrashed|LocalRayletDied|NodeDied|"
         r"owner has died|worker (?:has )?died|node .{0,60}(?:marked dead|has died)",
-        "Ray reports that an actor, worker or node is gone: its own log says how it ended; others that wait for it"
+        "Ray reports that an actor, worker or node is gone: its own log shows how it ended; others that wait for it"
         " fail later",
     ),
     # Kubernetes and containers.
@@ -176,7 +175,11 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         " (srun --kill-on-bad-exit)",
     ),
     # MPI launchers.
-    (DEATH, r"MPI_ABORT was invoked|MPI_Abort", "a rank asked MPI to end all of the job: its own lines before say why"),
+    (
+        DEATH,
+        r"MPI_ABORT was invoked|MPI_Abort",
+        "a rank requested MPI to end all of the job: its own lines before show why",
+    ),
     (
         DEATH,
         r"(?:mpirun|mpiexec|prterun|prte|orterun) (?:has )?(?:detected|noticed|has exited)",
@@ -214,40 +217,39 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         DEATH,
         r"^\s{0,20}[\w./-]{1,200} FAILED\s{0,20}$",
-        "as a rule the title of torchrun's list of the failures that it observed: no cause",
+        "usually the title of torchrun's list of observed failures: not a cause",
     ),
     (
         DEATH,
         r"[Ee]ngine core .{0,40}(?:failed|died)|EngineDead|EngineCore (?:encountered|failed)|[Ww]orker proc \S* ?died|"
         r"WorkerProc (?:initialization )?failed|[Bb]ackground loop has errored",
-        "the serving engine ends because one of its workers did: as a rule the first exception above it is"
-        " that worker's",
+        "the serving engine ends because one of its workers did: usually the first exception above it is that worker's",
     ),
     # C++.
     (
         DEATH,
         r"terminate called (?:after throwing an instance of|without an active|recursively)",
-        "C++ ends the process for an exception that nobody caught",
+        "C++ ends the process for an uncaught exception",
     ),
     (
         ERROR,
         r"INTERNAL ASSERT FAILED at .{0,160}(?:c10d|distributed)/",
-        "a check of PyTorch's own failed, before NCCL was asked: as a rule how the program makes and uses process"
+        "a check of PyTorch itself failed, before it called NCCL: usually how the program makes and uses process"
         " groups (device_id of init_process_group, eager initialisation), or a bug of that release; no network",
     ),
     (ERROR, r"\bwhat\(\):\s*\S", "the text of the exception by which a C++ program ends"),
-    (DEATH, r"Unhandled exception", "the process ends for an exception that nobody caught"),
+    (DEATH, r"Unhandled exception", "the process ends for an uncaught exception"),
     (
         ERROR,
         r"\bCheck failed: |Assertion .{1,200} failed|assertion failed|panicked at|CHECK failed",
-        "a check in the program failed, and as a rule its process ends there",
+        "a check in the program failed, and usually its process ends there",
     ),
     # Gloo, c10d, stores.
     (
         WAITS,
         r"store based barrier.{0,200}worker_count",
         "PyTorch waits until all processes have come to make a process"
-        " group: NCCL has not begun; worker_count below world_size: some have not come yet",
+        " group: NCCL has not started; worker_count below world_size: some have not come yet",
     ),
     (
         ERROR,
@@ -258,7 +260,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"gloo/\S{1,120}\.cc:\d+\].{0,80}(?:closed by peer|reset by peer|refused)",
-        "Gloo (TCP between CPUs, no NCCL) lost another rank: that one's log says why",
+        "Gloo (TCP between CPUs, no NCCL) lost another rank: that one's log shows why",
     ),
     (
         ERROR,
@@ -268,7 +270,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"server socket has failed to (?:bind|listen)",
-        "the port of PyTorch's TCP store could not be opened on its own host: as a rule another process has it",
+        "the port of PyTorch's TCP store could not be opened on its own host: usually another process has it",
     ),
     (
         ERROR,
@@ -276,7 +278,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"DistStoreError|Rendezvous\w{0,30}Error|RendezvousTimeout|wait timeout after|Broken pipe.{0,40}TCPStore|"
         r"TCPStore.{0,80}(?:fail|error|time)",
         "PyTorch's processes meet at a TCP store (MASTER_ADDR, or the rendezvous'"
-        " endpoint) before NCCL, and ask it later, too: as a rule it was not reached, ended, or some came too late",
+        " endpoint) before NCCL, and query it later, too: usually it was not reached, ended, or some came too late",
     ),
     (
         ERROR,
@@ -301,7 +303,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"[Ff]ailed.{0,40}(?:export ref|(?:new|allocate) memory reference|import re(?:sponse|quest))",
         "memory that is shared over NVLink between nodes (IMEX, MNNVL): commonly nvidia-imex does not run on all nodes"
         " of the domain, in one version and with one list of nodes, or the container has no IMEX channel;"
-        " NCCL_MNNVL_ENABLE=0 goes on without",
+        " NCCL_MNNVL_ENABLE=0 continues without",
     ),
     (
         ERROR,
@@ -331,12 +333,12 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         ERROR,
         r"Watchdog timeout \(self\.watchdog|Scheduler (?:hit|or detokenizer).{0,40}watchdog",
         "SGLang's own watchdog ends it: a forward pass may hang in this process, or in a rank that it waits for; a"
-        " stack behind it, if it prints one, and those of the other ranks say where",
+        " stack behind it, if it prints one, and those of the other ranks show where",
     ),
     (
         ERROR,
         r"Scheduler (?:hit|or detokenizer).{0,40}exception",
-        "SGLang's scheduler ends by an exception: the calls below it say in what",
+        "SGLang's scheduler ends by an exception: the calls below it show where",
     ),
     (
         ERROR,
@@ -363,20 +365,20 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"\bnon-zero status: \d+.{0,120}(?:nvshmem|transport|bootstrap|heap|symmetric)|"
         r"transport/(?:ibrc|ibgda|ibdevx|libfabric|ucx)/|"
         r"(?:ibgda|ibrc|ibdevx|libfabric) ?transport.{0,80}(?:fail|error|not)",
-        "an error of NVSHMEM, which a program such as DeepEP uses beside NCCL with connections of its own"
+        "an error of NVSHMEM, which a program such as DeepEP uses beside NCCL with its own connections"
         " (NVSHMEM_DEBUG=INFO; IBGDA needs the driver's PeerMappingOverride and nvidia_peermem)",
     ),
     (
         ERROR,
         r"DeepEP.{0,40}(?:timeout|error)|NCCL EP timeout|deep_ep.{0,120}(?:timeout|error|fail)",
-        "expert parallelism (DeepEP over NVSHMEM, or NCCL EP): as a rule a peer did not send in time, or the set-up"
-        " failed; who waits is not who is to blame",
+        "expert parallelism (DeepEP over NVSHMEM, or NCCL EP): usually a peer did not send in time, or the set-up"
+        " failed; the waiting rank is not the cause",
     ),
     # PyTorch's watchdog.
     (
         ERROR,
         r"Watchdog caught collective|Timeout at NCCL work|detected by watchdog at work",
-        "PyTorch's watchdog gave up: it says who waited, not who is to blame",
+        "PyTorch's watchdog gave up: it reports which rank waited, not the cause",
     ),
     (
         ERROR,
@@ -392,20 +394,20 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         WARNING,
         r"[Ff]light ?[Rr]ecorder is (?:disabled|not enabled)",
-        "PyTorch kept no record of the last collectives; TORCH_NCCL_TRACE_BUFFER_SIZE=20000 (now: TORCH_FR_BUFFER_SIZE)"
-        " keeps one",
+        "PyTorch has no record of the last collectives; TORCH_NCCL_TRACE_BUFFER_SIZE=20000 (now:"
+        " TORCH_FR_BUFFER_SIZE) keeps it",
     ),
     (
         DEATH,
         r"due to ProcessGroupNCCL watchdog hang",
-        "PyTorch's heartbeat monitor ends the process (SIGABRT), as its watchdog thread did not get on: what launchers"
-        " say of its end follows from that",
+        "PyTorch's heartbeat monitor ends the process (SIGABRT), because its watchdog thread made no progress: this"
+        " is the cause of its end as launchers report it",
     ),
     (
         WAITS,
         r"Received a dump signal due to a collective timeout",
-        "ranks tell each other of a timeout: the rank that is named gave up a wait; who merely got the signal has not"
-        " failed by it",
+        "ranks signal a timeout to each other: the rank that is named gave up a wait; a rank that only got the signal"
+        " has not failed",
     ),
     (
         WARNING,
@@ -415,7 +417,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         WAITS,
         r"[Ff]light ?[Rr]ecorder dump signal from another",
-        "another rank asked all for their flight recorders: it failed or timed out before",
+        "another rank requested all flight recorders: it failed or timed out before",
     ),
     (
         WAITS,
@@ -426,7 +428,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         WARNING,
         r"abort timed out after \d{1,9} ms",
         "PyTorch aborted its communicators, as it does after a failure or at a process's end, and that did not"
-        " complete: it had begun by as much earlier",
+        " complete: it had started by as much earlier",
     ),
     (
         WARNING,
@@ -441,8 +443,8 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"watchdog thread terminated with exception: CUDA error",
-        "PyTorch's watchdog asks for the state of collectives and met an error of CUDA by that, on the rank that says"
-        " so: as its words say, of the GPU's hardware, or of an earlier kernel, of the program or of NCCL",
+        "PyTorch's watchdog queried the state of collectives and met an error of CUDA on the reporting rank: by its"
+        " text of the GPU's hardware, or of an earlier kernel, of the program or of NCCL",
     ),
     # NVIDIA.
     (
@@ -463,12 +465,12 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         WARNING,
         r"NVRM: .{0,120}(?:[Ff]ail|[Ee]rror|not responding|[Tt]imeout)",
-        "a message of the GPU's driver: some of them are no fault",
+        "a message of the GPU's driver: some of them are not faults",
     ),
     (
         WARNING,
         r"AER: .{0,20}[Cc]orrected error|severity=Corrected",
-        "PCIe has mended an error itself: single ones are harmless, many in a minute are a bad link",
+        "PCIe has repaired an error itself: single ones are harmless, many in a minute are a bad link",
     ),
     (
         ERROR,
@@ -489,13 +491,13 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"NV_ERR_RESET_REQUIRED|GPU requires reset|GPU Reset Required|NV_ERR_GPU_IN_FULLCHIP_RESET",
-        "the driver wants the GPU to be reset before anybody uses it again: until then CUDA says that it is busy or"
+        "the driver requires the GPU to be reset before its next use: until then CUDA reports that it is busy or"
         " unavailable",
     ),
     (
         ERROR,
         r"OutOfMemoryError|CUDA out of memory|RESOURCE_EXHAUSTED|No available memory",
-        "the program asks for more memory than is free on the GPU",
+        "the program requests more memory than is free on the GPU",
     ),
     (
         ERROR,
@@ -508,23 +510,27 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|cuBLAS|cuDNN error",
         "a CUDA library failed: it may follow from an earlier failure, or from memory that is full",
     ),
-    (ERROR, r"Test (?:NCCL|CUDA) failure", "nccl-tests ends here: the first warning of NCCL's, of any rank, says more"),
+    (
+        ERROR,
+        r"Test (?:NCCL|CUDA) failure",
+        "nccl-tests ends here: the first warning of NCCL, of any rank, has the cause",
+    ),
     (
         ERROR,
         r"nccl(?:Unhandled\w{0,20}|System|Internal|Remote|Invalid)(?:Error|Usage|Argument)|"
         r"NCCL error|NCCL operation \S+ failed",
-        "the program's report of a failed call of NCCL: the first warning of NCCL's, of any rank, says more",
+        "the program's report of a failed call of NCCL: the first warning of NCCL, of any rank, has the cause",
     ),
     # Networks below NCCL.
     (
         WARNING,
         r"UCX +WARN +(?:unused environment variable|\(set UCX_WARN_UNUSED_ENV_VARS)",
-        "UCX, as a rule MPI's, does not know a variable of the environment: harmless",
+        "UCX, usually MPI's, does not know a variable of the environment: harmless",
     ),
     (
         WARNING,
         r"No transition in \w{1,80}Agent\w{0,200}Profiler",
-        "the profiler (Nsight Systems) was interrupted while it shut down: it follows from that, and is no cause",
+        "the profiler (Nsight Systems) was interrupted while it shut down: an effect of that, and not a cause",
     ),
     (
         ERROR,
@@ -567,7 +573,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         WARNING,
         r"\[W.{0,80}cannot be retrieved\. err=",
-        "PyTorch found no name for an address that came to its store: harmless by itself, the addresses are used",
+        "PyTorch found no name for an address that came to its store: harmless, the addresses are used",
     ),
     (
         ERROR,
@@ -612,7 +618,7 @@ _SUCCESS = re.compile(
 
 
 def classify(text: str) -> Optional[Class]:
-    """The class of a line that is none of NCCL's; None of what is no report of a failure, a wait or a success."""
+    """The class of a line that is none of NCCL's; None of what is not a report of a failure, a wait or a success."""
     if noise(text) or command(text):
         return None
     for marks, kind, pattern, about in _COMPILED:

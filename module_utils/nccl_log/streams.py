@@ -32,9 +32,8 @@ _LONGEST_TAG = 160
 _OPEN = 16 << 10
 # A line that is NCCL's from its begin: what stands before the head is srun's label, or the time of a warning.
 _WHOLE = re.compile(
-    rb"(?:\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?"
-    rb"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,10}\] (?:\S{1,120}:\d{1,7} (?:\([^)]{0,120}\) )?)?"
-    rb"NCCL (?:INFO|WARN|TRACE|VERSION|ATTN|ABORT|CALL)\b"
+    rb"(?:\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,10}\]"
+    rb" (?:\S{1,120}:\d{1,7} (?:\([^)]{0,120}\) )?)?NCCL (?:INFO|WARN|TRACE|VERSION|ATTN|ABORT|CALL)\b"
 )
 
 
@@ -93,7 +92,7 @@ class Streams:
             return
         *whole, last = (self._torn.get(rank, b"") + piece).split(b"\n")
         if len(last) > _OPEN:
-            # A line without end: its parts are lines of their own.
+            # A line without end: its parts are their own lines.
             whole.append(last)
             last = b""
         self._torn[rank] = last

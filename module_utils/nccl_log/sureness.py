@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""How sure a verdict is: a line that says by itself what is wrong is told apart from what is merely reported first."""
+"""How sure a verdict is: a line that says by itself what is wrong is distinguished from what is only reported first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def how_sure(bad: Sequence[Finding]) -> str:
     if worst.check not in _FAILURES or worst.severity == "minor":
         return ""
     if worst.state == "drift" and (_PLAIN.match(worst.subject) or PROVEN.search(worst.have or "")):
-        return "a line says by itself what is wrong"
+        return "a line shows what is wrong"
     others = {one.check for one in bad[1:] if one.check in _FAILURES and one.severity != "minor"} - {worst.check}
     if others:
         return (

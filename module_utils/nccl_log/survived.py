@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Calls within NCCL that returned an error which it took in its stride, and connections that were never made."""
+"""Calls within NCCL that returned an error which it took without failing, and connections that were never made."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def told(log: Log, job: Job) -> List[str]:
             of.setdefault("%s -> %d" % (call.place, call.result), []).append((call, process))
     said = []
     for what, found in list(of.items())[:4]:
-        text = "a call of NCCL returned an error, and NCCL went on (Init COMPLETE comes after it): no failure: %s, %d"
+        text = "a call of NCCL returned an error, and NCCL continued (Init COMPLETE comes after it): no failure: %s, %d"
         text = text % (what, len(found)) + " time%s, on %s" % (
             "" if len(found) == 1 else "s", names({job.who(process) for _call, process in found}, 4),
         )  # fmt: skip
         before, after = _around(log.small.kept, found[0][0])
         text += '; it belongs to the line before it, "%s"' % before if before else ""
-        text += '; after it the same thread says "%s"' % after if after else ""
+        text += '; after it the same thread prints "%s"' % after if after else ""
         said.append(text)
     return said
 

@@ -44,10 +44,9 @@ _NAME = re.compile(r"# Collective test (?P<how>starting|concluded): (?P<name>[\w
 _WRONG = re.compile(r"#\s*Out of bounds values\s*: (?P<wrong>\d{1,18}) ?(?P<verdict>OK|FAILED)?")
 _AVERAGE = re.compile(r"(?:#|^)\s*Avg bus bandwidth\s*: (?P<busbw>[\d.e+]{1,16})(?: (?P<verdict>FAILED))?")
 _BEGIN = re.compile(
-    r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})(?: minBytes (?P<least>\d{1,18})"
-    r" maxBytes (?P<most>\d{1,18})(?: step: (?P<step>\d{1,18}\(\w{1,10}\)))?"
-    r"(?: warmup iters: (?P<warmup>\d{1,9}))?(?: iters: (?P<iters>\d{1,9}))?"
-    r"(?: agg iters: \d{1,9})?(?: validat\w+: (?P<checked>\d{1,3}))?)?"
+    r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})(?: minBytes (?P<least>\d{1,18}) maxBytes"
+    r" (?P<most>\d{1,18})(?: step: (?P<step>\d{1,18}\(\w{1,10}\)))?(?: warmup iters: (?P<warmup>\d{1,9}))?(?: iters:"
+    r" (?P<iters>\d{1,9}))?(?: agg iters: \d{1,9})?(?: validat\w+: (?P<checked>\d{1,3}))?)?"
 )
 _VERSION = re.compile(r"# nccl-tests version (?P<version>\d[\w.]{0,20})")
 # The heading of a table that others make of it.

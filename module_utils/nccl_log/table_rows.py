@@ -62,7 +62,7 @@ def read(line: bytes) -> Optional[Read]:
     """A row of the table; None of another line.
 
     Old releases have no column for the root but where there is one, and a long time is a whole number as the root is:
-    what the columns are is told by the bandwidth, which is size by time, else by their number.
+    what the columns are is reported by the bandwidth, which is size by time, else by their number.
     """
     begin = _BEGIN.match(line)
     if begin is None:

@@ -20,7 +20,7 @@ _SMALL, _SEVERAL, _TIMES = 4096, 3, 5.0
 _SAME, _LONG = 1.1, 1000.0
 # What a call takes more of than the one before it, of twice the size.
 _JUMP = 3.0
-# GPUs of nodes that have a NIC of 400 Gbit/s for each, as a rule, its GB/s, and what is a good share of it.
+# GPUs of nodes that have a NIC of 400 Gbit/s for each, usually, its GB/s, and what is a good share of it.
 _FAST = re.compile(r"\b(?:H100|H200|H800|H20|GH200|B200|B300|GB200|GB300)\b")
 _NIC, _GOOD = 50.0, 0.75
 
@@ -109,7 +109,7 @@ def _latency(rows: Sequence[Row]) -> str:
     text = "between %s and %s calls take %g times and more what the latency of small sizes (%g us) and the bandwidth of"
     text += " large ones give together (%s: %g us, not some %.0f): it is latency or the way that these sizes take"
     text += " (protocol, algorithm, congestion, a NIC or its interrupts, another job), and no limit of bandwidth; which"
-    text += " of them the table does not tell"
+    text += " of them the table does not show"
     return text % (
         size(slow[0].size),
         size(slow[-1].size),

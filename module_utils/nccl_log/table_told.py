@@ -12,7 +12,7 @@ from .table import BANDWIDTH, Table, Test
 from .table_rows import WIDTHS, Row, size
 from .trace import Trace
 
-# Tests that are told one by one, and rows that are printed.
+# Tests that are reported one by one, and rows that are printed.
 _TOLD, _ROWS = 4, 40
 # What a bandwidth grows by that still rises, the size from which on one may be called little, and what is, in GB/s.
 _RISES, _LARGE, _LITTLE = 1.1, 64 << 20, 10.0
@@ -27,13 +27,11 @@ _PULLED_DOWN = 0.6
 
 
 def told(table: Table, trace: Optional[Trace] = None, networks: AbstractSet[str] = frozenset()) -> List[str]:
-    """What nccl-tests printed, in sentences. trace: of collectives, of which the runs that came to no end are told.
+    """What nccl-tests printed, in sentences. trace: of collectives, of which the runs that came to no end are reported.
 
     networks: that NCCL's lines of the same log name.
     """
-    said = (
-        ["a list of nccl-tests that somebody has shortened names %s" % "; ".join(table.summed)] if table.summed else []
-    )
+    said = ["a shortened list of nccl-tests names %s" % "; ".join(table.summed)] if table.summed else []
     if table.ranks:
         by: Dict[str, int] = {}
         for one in table.placed:
@@ -47,7 +45,7 @@ def told(table: Table, trace: Optional[Trace] = None, networks: AbstractSet[str]
                 numbers(table.ranks),
             )
         if min(table.ranks):
-            text += " (its begin is not in the log; it goes to rank %d, so the run has at least %d ranks)" % (
+            text += " (its beginning is not in the log; it goes to rank %d, so the run has at least %d ranks)" % (
                 max(table.ranks), max(table.ranks) + 1,
             )  # fmt: skip
         elif max(table.ranks) + 1 > len(table.ranks):
@@ -69,7 +67,7 @@ def told(table: Table, trace: Optional[Trace] = None, networks: AbstractSet[str]
         text += "; pid%s %s" % ("" if len(pids) == 1 else "s", " and ".join(str(pid) for _host, pid in sorted(pids))
                                 ) if len(pids) < 3 else ""  # fmt: skip
         if table.twice and set(table.ranks) == {0}:
-            text += "; each has a rank 0 of its own, so they are programs that do not know each other, as of nccl-tests"
+            text += "; each has its own rank 0, so they are separate programs, as of nccl-tests"
             text += " built without MPI=1, or started by another MPI's mpirun; they measure no network"
         said.append(text)
         if len(table.ranks) == 1 and 0 in table.ranks:
@@ -100,7 +98,7 @@ def _no_end(test: Test, trace: Optional[Trace]) -> str:
     """How far a test came that has neither a row nor an end."""
     text = "neither a row nor an end of it is here"
     if test.begun is not None:
-        text += ": its row of %s was begun" % size(test.begun)
+        text += ": its row of %s was started" % size(test.begun)
     elif test.listed:
         text += ": the last that it printed is its list of ranks"
     pids = {"%s:%d" % one[:2] for one in test.listed.values()}
@@ -111,13 +109,13 @@ def _no_end(test: Test, trace: Optional[Trace]) -> str:
             for op, count in one.ops.items():
                 calls[op] = calls.get(op, 0) + count
         each = ", ".join("%d %s" % (count, op) for op, count in sorted(calls.items()))
-        text += "; its ranks called %s (NCCL's trace, %d of %d ranks), and whether these ended no line tells" % (
+        text += "; its ranks called %s (NCCL's trace, %d of %d ranks), and no line shows whether these ended" % (
             each, len(own), len(test.listed),
         )  # fmt: skip
     elif trace is not None and trace.streams:
         text += "; no call of it is in NCCL's trace"
     if test.stopped:
-        text += "; it was told to end (line %d); whether it hung before that is not told" % test.stopped
+        text += "; it was ended on request (line %d); whether it hung before that is unknown" % test.stopped
     return text
 
 
@@ -171,10 +169,10 @@ def _differ(tests: Sequence[Test]) -> List[str]:
         each = " / ".join("%.2f" % factor for factor in factors[:_TOLD])
         apart.append("busbw by algbw (%s), which is of the collective and of how many ranks there are" % each)
     if not apart:
-        return [text + ": what is different between them (nodes, GPUs, network, collective) these tables do not tell"]
+        return [text + ": what is different between them (nodes, GPUs, network, collective) these tables do not show"]
     text += ": their rows differ in %s: they need not be of one collective, and figures of two are not to be compared"
     return [
-        text % " and in ".join(apart) + " as they are; whether nodes, GPUs or network differ these tables do not tell"
+        text % " and in ".join(apart) + " as they are; these tables do not show whether nodes, GPUs or network differ"
     ]
 
 
@@ -205,7 +203,7 @@ def _asked(test: Test) -> str:
         ))  # fmt: skip
     if begin.get("checked") == "0":
         parts.append("validation 0: values are not checked")
-    return "asked for: %s" % ", ".join(parts) if parts else ""
+    return "requested: %s" % ", ".join(parts) if parts else ""
 
 
 def _little(test: Test, table: Table) -> bool:
@@ -261,7 +259,7 @@ def _told(test: Test, table: Table, which: str, networks: AbstractSet[str]) -> L
     if not test.said:
         return said
     text = "%s%s: " % (which, "nccl-tests" if said else called)
-    text = "%sa table of busbw, whoever printed it: " % which if test.other else text
+    text = "%sa table of busbw of unknown origin: " % which if test.other else text
     text += "" if test.rows else "no size is in this log"
     if test.rows:
         best, last = max(test.rows, key=lambda row: row.best), test.rows[-1]
@@ -294,7 +292,7 @@ def _told(test: Test, table: Table, which: str, networks: AbstractSet[str]) -> L
         flat = test.flat
         if flat:
             mean = "%.1f" % flat[1] if flat[1] >= 1 else "%.2g" % flat[1]
-            text += "; flat at about %s GB/s from %s on: the table does not tell what limits it" % (mean, size(flat[0]))
+            text += "; flat at about %s GB/s from %s on: the table does not show what limits it" % (mean, size(flat[0]))
         if not flat and len(test.rows) > 1 and sorted(sizes) == [row.size for row in test.rows]:
             rising = last.best > _RISES * test.rows[-2].best and last.size >= BANDWIDTH
             text += "; it still rises with the size: larger messages are needed to see the most" if rising else ""

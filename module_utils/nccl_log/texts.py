@@ -153,7 +153,7 @@ def _shape_said(m: Match[str]) -> Event:
 
 
 def _fabric(m: Match[str]) -> Optional[Event]:
-    """A GPU on a board of its own says a UUID of zeros, and is of no domain."""
+    """A GPU on its own board says a UUID of zeros, and is of no domain."""
     uuid = "%s.%s" % (m.group("a"), m.group("b"))
     state = int(m.group("state"))
     return None if uuid == "0.0" and state == COMPLETED else Fabric(uuid, m.group("clique"), state)
@@ -296,7 +296,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         "NET/",
         r"NET/OFI (?P<why>.{0,200}(?:disabling GDR|GDR disabled|does not support GPUDirect|"
         r"GDR (?:is )?not supported).{0,100})",
-        lambda m: GdrDevice("OFI", "NET/OFI", False, "the plugin says: %s" % m.group("why").strip()),
+        lambda m: GdrDevice("OFI", "NET/OFI", False, "the plugin reports: %s" % m.group("why").strip()),
     ),
     (
         "NET/",
@@ -327,8 +327,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     (
         "sock Call nccl",
         r"(?:\w{1,60}: connect|Call to connect)(?: to (?P<peer>\S{1,100}?)(?:<\d+>)?)? returned (?P<why>[^,]{1,80}),"
-        r" retrying"
-        r"(?: \((?P<n>\d{1,5})/(?P<m>\d{1,5})\))?(?: after sleep for (?P<wait>\d{1,7}) ?ms)?",
+        r" retrying(?: \((?P<n>\d{1,5})/(?P<m>\d{1,5})\))?(?: after sleep for (?P<wait>\d{1,7}) ?ms)?",
         lambda m: Retry(m.group("peer") or "", m.group("why"), *(int(m.group(key) or 0) for key in ("n", "m", "wait"))),
     ),
     (
@@ -368,9 +367,8 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
     ("NET/", r"(?P<kind>NET)/Plugin ?: Could not find: ?(?P<name>\S*?)[. ]?(?: .*)?$", _plugin_missing),
     (
         "NET/",
-        r"NET/Plugin ?: (?:dlerror=|(?:Most recent p|P)lugin load (?:\([^)]*\) )?returned \d{1,4} : )"
-        r"(?P<name>[^:\s]{1,160}): (?P<why>.{1,200}?)"
-        r"(?: No plugin found.*|\. All attempts.*| :? ?when loading.*)?$",
+        r"NET/Plugin ?: (?:dlerror=|(?:Most recent p|P)lugin load (?:\([^)]*\) )?returned \d{1,4} :"
+        r" )(?P<name>[^:\s]{1,160}): (?P<why>.{1,200}?)(?: No plugin found.*|\. All attempts.*| :? ?when loading.*)?$",
         _plugin_error,
     ),
     (
@@ -417,7 +415,7 @@ _RULES: Tuple[Tuple[str, str, _Make], ...] = (
         lambda m: Plugin("NET", "idle", m.group("name")),
     ),
     (
-        # A plugin has a line of its own.
+        # A plugin has its own line.
         "NET/",
         r"NET/(?P<name>(?!\d|IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)\w{2,30})\b"
         r"(?:.*[Pp]rovider is (?P<provider>[\w;]{1,30}))?",

@@ -20,10 +20,9 @@ from .table import size as size_of
 # Streams, numbers of a communicator that are compared, and differences that are kept.
 STREAMS, WINDOW, APART = 4096, 20_000, 8
 _CALL = re.compile(
-    rb"(?P<op>[A-Z]\w{3,24}): opCount (?P<number>[0-9a-f]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20} "
-    rb"(?:\w+ 0x\S{1,20} )?"
-    rb"count (?P<count>\d{1,18}) datatype (?P<type>\d{1,3}) op (?P<how>\d{1,12}) root (?P<root>-?\d{1,8}) "
-    rb"comm (?P<comm>0x[0-9a-f]{1,16}) \[nranks=(?P<ranks>\d{1,8})\]"
+    rb"(?P<op>[A-Z]\w{3,24}): opCount (?P<number>[0-9a-f]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20} (?:\w+ 0x\S{1,20}"
+    rb" )?count (?P<count>\d{1,18}) datatype (?P<type>\d{1,3}) op (?P<how>\d{1,12}) root (?P<root>-?\d{1,8}) comm"
+    rb" (?P<comm>0x[0-9a-f]{1,16}) \[nranks=(?P<ranks>\d{1,8})\]"
 )
 # The same with the size and the algorithm; up to 2.2x both are numbers, and what stands behind is the time expected.
 _CHOICE = re.compile(
@@ -200,7 +199,7 @@ class Trace:
         said = [text + "; that they were called is shown, not that they ended"]
         said += self.choices()
         if self._unnumbered:
-            said.append("opCount does not grow here: whether the ranks agree is not told")
+            said.append("opCount does not grow here: whether the ranks agree is unknown")
         elif self.agreed and not self.apart:
             numbers = sorted(self.agreed)
             few = ", ".join("%x" % number for number in numbers[:6]) + (" and more" if len(numbers) > 6 else "")

@@ -19,9 +19,8 @@ STEP_TIME = Check(
     "nccl_log.step_time",
     why="a network that is slow makes all steps slow; steps that vary by more than 10 % point at input, checkpoints,"
     " garbage collection or a rank that is late now and then",
-    fix="time the parts of a step apart on every rank (wait for data, forward, backward, optimizer:"
-    " torch.profiler), and run"
-    " with synthetic data: if the steps are even then, it is the input",
+    fix="time the parts of a step apart on every rank (wait for data, forward, backward, optimizer: torch.profiler),"
+    " and run with synthetic data: if the steps are even then, it is the input",
 )
 "Do the steps of the training log take the same time, but for 10 % (`busbar diagnose --training`)"
 UTILISATION = Check(
@@ -40,7 +39,7 @@ BEYOND = Check(
     " outside of the backward",
     severity="minor",
 )
-"Is the network what limits the training, as far as NCCL's log and the training's tell"
+"Does the network limit the training, as far as NCCL's log and the training's show"
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 # The first that fits counts. Rates of tqdm are smoothed, and are not taken.

@@ -86,7 +86,9 @@ def selected(job: Job) -> str:
     """What a network plugin has selected, where no line of NCCL's says that it is used."""
     said = {plugin.name for process in job.processes for plugin in process.plugins if plugin.state == "speaks"}
     chosen = sorted(name for name in said if name.partition(";")[0] in _PROVIDERS)
-    return "; NCCL's plugin for libfabric (NET/OFI) says that it has selected %s" % jobs.names(chosen) if chosen else ""
+    return (
+        "; NCCL's plugin for libfabric (NET/OFI) reports that it has selected %s" % jobs.names(chosen) if chosen else ""
+    )
 
 
 def device_name(process: Process, network: str, index: Optional[int]) -> str:
@@ -106,14 +108,14 @@ def unseen(job: Job) -> str:
     if world is None or not which:
         return ""
     if job.rivals:
-        return "ranks of one communicator: they began with different commIds"
+        return "ranks of one communicator: they started with different commIds"
     more = attendance.unnamed(job)
     here = len(world.began) + more
     if here == world.ranks:
-        return jobs.of_ranks(which, *[" of %d %s not say here that %s began" % (world.ranks, *words)
+        return jobs.of_ranks(which, *[" of %d %s not report here that %s started" % (world.ranks, *words)
                                       for words in (("does", "it"), ("do", "they"))])  # fmt: skip
     if more:
-        text = "%d of %d ranks are not in this log; which ones is not told: %d process%s not say theirs"
+        text = "%d of %d ranks are not in this log; which ones is unknown: %d process%s not report theirs"
         return text % (world.ranks - here, world.ranks, more, " here does" if more == 1 else "es here do")
     which = jobs.of_ranks(which, " of %d is", " of %d are")
     return "%s not in this log" % (which % world.ranks)
@@ -141,9 +143,9 @@ def transport(job: Job) -> Transport:
     expected = job.world.ranks if job.world is not None else None
     missing = []
     if not networks:
-        missing.append("no rank says which network it uses" + selected(job))
+        missing.append("no rank reports which network it uses" + selected(job))
     if job.nodes is None:
-        missing.append("it is not said over how many nodes the job runs")
+        missing.append("the number of nodes of the job is unknown")
     if job.world is None:
         missing.append("no line here begins a communicator (Init START)")
     elif len(job.world.began) < job.world.ranks:

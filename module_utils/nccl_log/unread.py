@@ -24,7 +24,7 @@ _FIGURE = re.compile(rb"-?\d[\d.,e+%-]*$")
 _EMPTY = re.compile(rb"(?:(?:\[[^\]]{1,60}\](?:<std(?:out|err)>)?|\([^)]{1,80}\)|\w{1,20}:):? *){0,2}[\W_\d]*$")
 _DULL = re.compile(
     rb".{0,100}(?:Traceback \(most recent call|frame #\d|\d{1,3}%\|)|"
-    # What stands around nccl-tests' table, which has a reader of its own.
+    # What stands around nccl-tests' table, which has its own reader.
     rb".{0,40}#.{0,200}(?:busbw|GB/s\)|out-of-place|Using devices|nccl-tests version)|out-of-place +in-place$|"
     rb"\(B\) +\(elements\)"
 )

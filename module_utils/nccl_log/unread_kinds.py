@@ -85,7 +85,7 @@ def about(text: str, whole: bool = False) -> str:
     if way is not None and whole:
         return ""
     if way is not None:
-        return "a connection from rank %s to rank %s by %s; the begin of the line is not there, so whose it is" % (
+        return "a connection from rank %s to rank %s by %s; the beginning of the line is not there, so whose it is" % (
             way.group("source", "target", "path")
         )
     return next((what for begin, _weight, what in _ABOUT if text.startswith(begin)), "")

@@ -83,7 +83,7 @@ class Unsigned:
     binary: lines with a zero byte.   tests: lines of nccl-tests.   libraries: releases that nccl-tests ran with.
     built_for: CUDA releases that the NCCL of those lines was built for.
     elided: lines that stand for others which somebody has left out.
-    starts: how often NCCL's release stands on a line of its own, which rank 0 of a job prints.
+    starts: how often NCCL's release stands on its own line, which rank 0 of a job prints.
     quotes: lines that report a failure, a death, a wait or a success.   programs: what launchers and programs say of
     the job.   trace: NCCL's trace of collectives.
     table: what nccl-tests printed.   ras: the last report of NCCL's RAS.   unread: lines that no rule knows.

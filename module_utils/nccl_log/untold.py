@@ -12,7 +12,7 @@ from .lines import LONGEST
 from .unread import Line, kind_of
 from .words import own_words
 
-# Of a larger log nothing is kept. Characters of a line that is printed, and lines of a kind that are told apart.
+# Of a larger log nothing is kept. Characters of a line that is printed, and lines of a kind that are distinguished.
 LINES, BYTES = 2000, 400_000
 _SHOWN, _OTHERS = 420, 8
 # Words of a line that have to stand together somewhere to count as printed.

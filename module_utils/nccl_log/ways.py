@@ -23,12 +23,12 @@ _ABSENT = (
 )
 # Kinds of failures that keep a connection from being made.
 _OF_CONNECTING = ("net_plugin", "plugin_warning", "shared_memory", "peer_access", "queue_pair", "registration", "verbs")
-# Pairs of ranks that are told one by one, ranks whose place in trees is, and characters of a ring.
+# Pairs of ranks that are reported one by one, ranks whose place in trees is, and characters of a ring.
 _PAIRS, _TREES, _LONGEST = 24, 4, 160
 # Hosts that have one address.
 _EACH = 3
 # A sum over the ring's connections of all ranks, and not what one connection has.
-_OF_ALL = " (of all ranks together, not of each connection: what has GPUDirect RDMA the connections above say)"
+_OF_ALL = " (of all ranks together, not of each connection: the connections above show what has GPUDirect RDMA)"
 _NET = re.compile(r"NET/(?P<net>.{1,40}?)/(?P<index>\d{1,5})(?:[/(].*)?$")
 
 
@@ -99,7 +99,7 @@ def _ways(log: Log, job: Job) -> List[str]:
         ports = {one.port for process in job.processes for one in process.hcas if not one.joined}
         have = {process.host for process in job.processes if process.hcas}
         some = len(have) < len({process.host for process in job.processes}) and "" not in have
-        text = "HCAs%s: " % (" (said by %s)" % names(have, 3) if some else "") + ", ".join(named)
+        text = "HCAs%s: " % (" (reported by %s)" % names(have, 3) if some else "") + ", ".join(named)
         text += ", port %d%s" % (min(ports), " of each" if len(devices) > 1 else "") if len(ports) == 1 else ""
         text += "; %s" % ", ".join(fast) if fast else ""
         text += "; and others: the list is cut" if any(process.more_devices for process in job.processes) else ""
@@ -108,7 +108,7 @@ def _ways(log: Log, job: Job) -> List[str]:
     for why, text in _ABSENT:
         if why in absent and not devices:
             hosts = names((process.host or UNNAMED for process in job.processes if why in process.absent), 4)
-            harm = " (no failure by itself: NCCL goes on over TCP, which is slower)" if SOCKETS in job.networks else ""
+            harm = " (not a failure: NCCL continues over TCP, which is slower)" if SOCKETS in job.networks else ""
             harm = " (harmless within one node: nothing goes over the network there)" if job.nodes == 1 else harm
             said.append("%s, on %s" % (text % harm if "%s" in text else text, hosts))
     used: Dict[str, Set[str]] = {}
@@ -120,13 +120,13 @@ def _ways(log: Log, job: Job) -> List[str]:
             "network: " + "; ".join("%s on %s" % (name, names(hosts, 4)) for name, hosts in sorted(used.items()))
         )
     elif job.networks and not any(way[0] == "net" for process in job.processes for way, _count in process.ways):
-        said.append("network: %s, by lines whose begin is not there" % names(job.networks))
+        said.append("network: %s, by lines whose beginning is not there" % names(job.networks))
     able = {one for process in job.processes for one in process.gdr_devices.items()}
-    for can, text in ((True, "could do GPUDirect RDMA"), (False, "cannot do GPUDirect RDMA, as NCCL says")):
+    for can, text in ((True, "could do GPUDirect RDMA"), (False, "cannot do GPUDirect RDMA, as NCCL reports")):
         listed = [name for name, is_able in able if is_able is can]
         why = names({process.gdr_why for process in job.processes if process.gdr_why}, 2) if not can else ""
         if listed:
-            said.append("%s %s%s (what is used the connections say)" % (
+            said.append("%s %s%s (the connections show what is used)" % (
                 names(listed, 8), text, "; %s" % why if why else "",
             ))  # fmt: skip
     for on, decided in ((True, "for"), (False, "against")):
@@ -158,7 +158,7 @@ def _ways(log: Log, job: Job) -> List[str]:
     if ways:
         text = "connections: " + ", ".join("%d by %s" % (count, path) for path, count in ways.most_common(6))
         ends = over and len(job.processes) > 1
-        said.append(text + (" (lines of them: over the network each end has one of its own)" if ends else ""))
+        said.append(text + (" (lines of them: over the network each end has its own line)" if ends else ""))
         plain = [path for path in ways if path.startswith("NET/") and SOCKETS not in path]
         if plain and not any("GDRDMA" in path or "is cut off" in path for path in plain):
             said.append("GPUDirect RDMA is not used on the connections shown (no /GDRDMA behind via NET)")
@@ -255,12 +255,12 @@ def _connected(log: Log, job: Job) -> List[str]:
     said = []
     for (path, count, where), pairs in groups.items():
         text = "%s by %s, %s%s" % (", ".join(pairs), path, count, " each" if len(pairs) > 1 else "")
-        said.append(text + (" (says %s)" % where if where else ""))
+        said.append(text + (" (according to %s)" % where if where else ""))
     # NCCL prints these lines before it makes the connections.
     begun = survived.unmade(job)
     how = "to be connected (calls that connect ranks failed: some of these were not made)" if begun else "connected"
     if not begun and _in_doubt(job):
-        how = "begun to be connected (whether all of these were made is not told: a failure is reported)"
+        how = "started to connect (whether all of these were made is unknown: a failure is reported)"
     return ["%s, from rank to rank: %s" % (how, "; ".join(said))]
 
 
@@ -292,7 +292,7 @@ def _rings(log: Log, job: Job) -> List[str]:
     counts = {of for of, _order in orders}
     apart = [set.union(*(hosts for (n, _order), hosts in orders.items() if n == of)) for of in counts]
     if several and not set.intersection(*apart):
-        said.append("these hosts have other numbers of channels: as a rule those are two communicators, or two jobs")
+        said.append("these hosts have other numbers of channels: usually those are two communicators, or two jobs")
     around = {key[1:]: numbered for key, numbered in log.pairs.neighbours.items() if key[0] in own}
     if 0 < len(around) <= _PAIRS:
         said.append("in the rings, from rank over rank to rank: %s" % "; ".join(

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether a job demonstrably went on after its warnings: then what no rule knows of them is no failure of it.
+"""Whether a job demonstrably went on after its warnings: then what no rule knows of them is not a failure of it.
 
 Lines behind the last warning prove it: an initialisation that completed, a communicator that ended in order, or a
 program's own speed, results, progress and success. Where more than a warning is reported, nothing proves it.
@@ -21,7 +21,7 @@ _PROVES = (results.SPEED, results.RESULT, results.PROGRESS, results.SUCCESS)
 # Warnings that are no failures, and those that no rule knows.
 _MERE = (*OPEN, "value", "merge")
 _ENDED = "Destroy"
-_SAYS = "; the job went on after it (line %d)"
+_SAYS = "; the job continued after it (line %d)"
 
 
 def line(log: Log, job: Job) -> int:
@@ -40,7 +40,7 @@ def line(log: Log, job: Job) -> int:
 
 
 def _mere(one: Reported) -> bool:
-    """Whether it is no failure as long as the job goes on: a plugin that gave way to NCCL's own networks, too."""
+    """Whether it is not a failure as long as the job goes on: a plugin that gave way to NCCL's own networks, too."""
     gave_way = one.failure.kind == "net_plugin" and one.process is not None and bool(one.process.networks)
     return one.failure.kind in _MERE or (gave_way and one.process.networks <= {"Socket", "IB"})
 

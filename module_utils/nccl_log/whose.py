@@ -16,7 +16,7 @@ from .shared import Shared, remember
 BEYOND = "lines of further processes"
 # Numbers of CUDA devices; threads that have none print any.
 _GPUS = 64
-# Threads that serve others: what they print as their device is as a rule 0.
+# Threads that serve others: what they print as their device is usually 0.
 _SERVICE = (b"[Proxy", b"[Service", b"proxy.cc")
 # Processes without a name of which is looked whose they are.
 _NAMELESS = 64

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import List
 
-# Words in which lines may differ to be told apart by them.
+# Words in which lines may differ to be distinguished by them.
 _WORDS = 3
 _TIME = re.compile(r"\W*(?:\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d)|0x[0-9a-f]")
 _BARE = re.compile(r"^\W*\d+\W*$")
