@@ -161,8 +161,8 @@ class Child:
             _abandon(self._pid)
             said = self._said()
         if len(results) < self._expected:
-            why = "gave no answer within %g s and was abandoned" % self._limit
-            results.append({"failed": True, "msg": why if hung else "ended without an answer: %s" % said})
+            why = "did not respond within %g s and was abandoned" % self._limit
+            results.append({"failed": True, "msg": why if hung else "ended without a result: %s" % said})
         return results, hung
 
     def _collect(self) -> Tuple[List[Dict[str, Any]], bool]:
@@ -189,7 +189,7 @@ class Child:
         text = os.read(self._errors, 65536).decode("utf-8", "replace").strip()
         os.close(self._errors)
         sys.stderr.write(text and text + "\n")
-        return (text.splitlines() or ["it said nothing"])[-1]
+        return (text.splitlines() or ["it printed nothing"])[-1]
 
 
 def _work(steps: Sequence[Mapping[str, object]], stream: int, patience: float) -> None:
@@ -225,7 +225,7 @@ def _step(step: Mapping[str, object]) -> Dict[str, Any]:
         importlib.import_module("%s.%s" % (LIBRARY, step["module"])).main()
     except Answer as answer:
         return answer.result
-    return {"failed": True, "msg": "module %s ended without an answer" % step["module"]}
+    return {"failed": True, "msg": "module %s ended without a result" % step["module"]}
 
 
 def _once(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,7 +248,7 @@ def _patient(ask: Callable[..., Output], patience: float = math.inf) -> Callable
     def run(host: Host, argv: Sequence[str], timeout: Optional[float] = None) -> Output:
         limit = min(host.timeout if timeout is None else timeout, patience)
         if limit <= hung.get(argv[0], 0):
-            raise ToolHung(" ".join(argv), "was not asked: %s gave no answer within %g s" % (argv[0], hung[argv[0]]))
+            raise ToolHung(" ".join(argv), "was not queried: %s did not respond within %g s" % (argv[0], hung[argv[0]]))
         try:
             return ask(host, argv, limit)
         except ToolHung:

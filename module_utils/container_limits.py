@@ -56,12 +56,12 @@ _TICKS = 100
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
 DOCKER = Check(
     "host_limits.docker",
-    why="a container has what dockerd gives it, by itself 64 MiB of /dev/shm and the memlock of containerd: NCCL"
+    why="a container gets its limits from dockerd, by default 64 MiB of /dev/shm and the memlock of containerd: NCCL"
     " ends with 'Cannot allocate memory' or a bus error",
     fix=host_limits.RUN,
     aspect="persisted",
 )
-"""Where asked for: is Docker installed, and does its daemon.json give containers the limits and `/dev/shm`;
+"""If configured: is Docker installed, and does its daemon.json give containers the limits and `/dev/shm`;
 `not_owned` for a snap's Docker"""
 DOCKER_LOADED = Check(
     "host_limits.docker_loaded",
@@ -72,9 +72,9 @@ DOCKER_LOADED = Check(
 "Was the dockerd that runs started after daemon.json was last changed"
 KUBERNETES = Check(
     "host_limits.kubernetes",
-    why="a pod that asks for the resource is not started on this node, and one that does not ask has no"
-    " /dev/infiniband: NCCL falls back to TCP",
-    fix="mend the RDMA device plugin's pod on this node (kubectl get pods -A -o wide, then its log and its"
+    why="a pod that requests the resource is not started on this node, and one that does not has no /dev/infiniband:"
+    " NCCL falls back to TCP",
+    fix="repair the RDMA device plugin's pod on this node (kubectl get pods -A -o wide, then its log and its"
     " configuration); Busbar does not install it",
     severity="critical",
 )
@@ -154,7 +154,7 @@ def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 def _number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ParseError("%s is no number" % text[:20])
+        raise ParseError("%s is not a number" % text[:20])
     return value
 
 
@@ -330,7 +330,7 @@ def _missing(runtime: str) -> Finding:
         want="%s is installed (host_limits_container_runtimes)" % runtime,
         have="no program %s" % _PROGRAMS[runtime],
         source=_PROGRAMS[runtime],
-        why="what the inventory says of a node has to be true before its limits can be",
+        why="the inventory declares a container runtime that this node does not have, so its limits cannot be checked",
         fix="install %s, or take it out of host_limits_container_runtimes for this host" % runtime,
         severity="major",
         aspect="live",
@@ -353,11 +353,11 @@ def _unreadable(runtime: str, problem: Problem) -> Finding:
     return _CHECKS[runtime].judge(
         runtime,
         "unknown",
-        want="an answer",
+        want="a response",
         have=str(problem),
         source=problem.source,
         why="what cannot be read cannot be judged; nothing was written for %s" % runtime,
-        fix="look at %s on the host and mend it" % problem.source,
+        fix="look at %s on the host and repair it" % problem.source,
         severity="major",
         aspect="live",
     )
@@ -385,7 +385,7 @@ def edit(text: str, want: Want) -> Tuple[str, List[str]]:
         data["default-ulimits"] = limits
     size = data.get("default-shm-size")
     if want.limits.shm and (parse_size(size) or 0) < want.limits.shm:
-        said = "not set, 64 MiB by itself" if size is None else printable(str(size))[:40]
+        said = "not set, 64 MiB by default" if size is None else printable(str(size))[:40]
         lacks.append("default-shm-size is %s" % said)
         data["default-shm-size"] = _size(want.limits.shm)
     if not lacks:
@@ -427,7 +427,7 @@ def _docker(have: Have, want: Want) -> Plan:
         have="; ".join(theirs or lacks) or "as wanted",
         source=theirs[0].partition(": ")[0] if theirs else DAEMON_JSON,
         why="dockerd does not start where a flag and daemon.json both set a limit" if theirs else None,
-        fix="take the flag out of the file, so that daemon.json can say it, then run this again" if theirs else None,
+        fix="remove the flag from the file, because daemon.json sets it, then run this again" if theirs else None,
     )
     if theirs:
         return Plan((persisted,))
@@ -507,7 +507,7 @@ def render(want: Want) -> str:
 
 def _kubelet(have: Have, want: Want) -> Plan:
     if "kubelet" not in have.started:
-        problem = Problem("kubelet", "does not run, so what its checkpoint says is no longer true")
+        problem = Problem("kubelet", "does not run, so its checkpoint is out of date")
         return Plan((_unreadable("kubelet", problem),))
     return Plan(tuple(_resource(have.registered, name) for name in want.resources))
 

@@ -26,13 +26,13 @@ STATE = "/var/lib/busbar-drift"
 # Fewer nights than busbar drift compares a night with.
 LEAST_DAYS = 8
 _RUN = "play the role drift_timer for this host again"
-_WHY = "a night in which nobody asks the nodes looks like one in which all are well"
+_WHY = "a missed audit looks like one without findings"
 UNITS = Check("drift_timer.units", why=_WHY, fix=_RUN)
 "Are the service and the timer there on the control node, as the role makes them"
 USER = Check("drift_timer.user", why=_WHY, fix=_RUN)
 "Is the user there whom the service runs as"
 ENABLED = Check("drift_timer.enabled", why=_WHY, fix=_RUN)
-"Does the timer wait for the night, also after a boot"
+"Is the timer active, also after a boot"
 INPUT = Check("drift_timer.input", why=_WHY, fix="put it there, or correct the variable")
 "Is each path there that the service needs: busbar, directory, inventory, webhook's file, program that is notified"
 LAST_RUN = Check("drift_timer.last_run", why=_WHY, fix="see journalctl -u for that service for the reason")
@@ -58,7 +58,7 @@ SuccessExitStatus=2 3
 # Busbar ends Ansible, and writes down that it was interrupted.
 KillMode=mixed
 TimeoutStopSec=2min
-# One that hangs must not cost the next night.
+# A run that hangs must not prevent the next one.
 TimeoutStartSec=12h
 StateDirectory=busbar-drift
 StateDirectoryMode=0750
@@ -76,7 +76,7 @@ Description=Busbar: %(what)s
 OnCalendar=%(schedule)s
 RandomizedDelaySec=%(delay)s
 AccuracySec=1s
-# After a night in which this machine was off.
+# Run at boot if the machine was off at the scheduled time.
 Persistent=true
 
 [Install]
@@ -185,14 +185,14 @@ def wanted(given: Mapping[str, Any]) -> Optional[Want]:
         raise ParseError("keep_days is %d, expected %d or more" % (want.keep_days, LEAST_DAYS))
     for name in environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ParseError("environment has %r, which is no name of a variable" % name)
+            raise ParseError("environment has %r, which is not a name of a variable" % name)
         if redaction.named(name):
             raise ParseError("environment has %s: everybody can read a unit; let it name a file" % name)
     texts = [want.schedule, want.measure_schedule or "", want.delay, want.directory, want.webhook]
     texts += environment.values()
     for text in (*texts, *want.command, *want.inventory, *want.options, *want.measure_options, *want.notify):
         if printable(text) != text:
-            raise ParseError("%s is no text for a unit" % ascii(text))
+            raise ParseError("%s is not a text for a unit" % ascii(text))
     return want
 
 
@@ -322,7 +322,7 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
         changes += changed
         notes += files.notes
         asked_for = job.service in texts
-        wants = "a service and its timer as asked for" if asked_for else "no timer"
+        wants = "a service and its timer as configured" if asked_for else "no timer"
         found = _judged(UNITS, job.service, files.wrong, wants, aspect="persisted")
         findings.append(replace(found, severity=files.severity or found.severity))
         unit, (timer, service) = "%s.timer" % job.name, there
@@ -363,7 +363,7 @@ def execute(host: Host, planned: Plan) -> List[str]:
 def _useradd(user: str) -> Command:
     # ssh runs a ProxyCommand by the user's shell.
     argv = ("useradd", "--system", "--user-group", "--create-home", "--home-dir", STATE, "--shell", "/bin/sh", user)
-    return Command(argv, "the run has to be somebody's")
+    return Command(argv, "the run needs a user")
 
 
 def _input(path: str, text: str) -> Finding:

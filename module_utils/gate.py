@@ -39,7 +39,7 @@ ACTIONS = ("none", "drained", "resumed", "held_by_breaker", "left_alone")
 KEEP_OUT = 3
 # Of stage ``command`` alone: nobody knows.
 UNKNOWN = 2
-# Age of a verdict in hours from which on it says nothing of the node.
+# Age of a verdict in hours from which on it has nothing about the node.
 OLD = 48
 # What of the budget a job may have to wait for.
 OF_A_JOB = 0.5
@@ -48,16 +48,16 @@ INTERVAL, NODE_STATE = "HealthCheckInterval", "HealthCheckNodeState"
 _SHOW = ("show", "config")
 _RUN = advice.run("gate")
 _UNDECIDED = "gate_stages is not set: the gate's files are not judged, and stay; an empty list removes them"
-_WHY = "between two jobs nobody but the gate looks at a node, and a job that starts on a sick one is lost"
+_WHY = "between two jobs only the gate checks a node, and a job that starts on a faulty node fails"
 FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
 "Are the gate's program, and what Slurm starts it by, as written"
 STALE = Check(
     "gate.intent",
-    why="a gate that holds the node to something else than the inventory keeps healthy nodes out, or lets sick ones in",
+    why="a gate with an intent other than the inventory's holds healthy nodes out of service, or lets faulty ones in",
     fix=_RUN,
     aspect="persisted",
 )
-"Is what the gate holds the node to what the inventory says now"
+"Is the gate's intent equal to the current inventory"
 WIRED = Check("gate.wired", why="slurm.conf is the site's: what it does not name, Slurm does not run")
 "Does the running Slurm start the gate at the stages of `gate_stages`; the remedy has the line for slurm.conf"
 LIMITS = Check(
@@ -65,23 +65,22 @@ LIMITS = Check(
     why="what takes longer than Slurm grants is killed: its Prolog or Epilog has failed then, and the node is drained",
 )
 "Is the gate done within the time limits of the running Slurm"
-VERDICT = Check("gate.verdict", why=_WHY, fix="run busbar gate for this host with --run, and see what it says")
+VERDICT = Check("gate.verdict", why=_WHY, fix="run busbar gate for this host with --run, and read its output")
 "Has the gate given a verdict on the node in the last 48 hours"
 KEPT_OUT = Check(
     "gate.kept_out",
-    why="a node that is out of service computes nothing until somebody has seen to it",
-    fix="mend what the findings in %s say: the next check that passes gives the node back, busbar gate --run shows it"
-    % STATE,
+    why="a node stays out of service until its fault is repaired",
+    fix="repair the findings in %s: the next check that passes gives the node back; busbar gate --run shows it" % STATE,
 )
 "Has the gate not taken the node out of service"
 HELD = Check(
     "gate.held",
     why="a node with critical findings in service is where the next job fails",
-    fix="see what %s says, and what the same is on other nodes: many at once are a wrong intent, a driver or a switch;"
-    " drain it by hand where it has to go" % STATE,
+    fix="read %s, here and on other nodes: many at once indicate a wrong intent, a driver or a switch; drain the node"
+    " by hand if it has to leave service" % STATE,
     severity="critical",
 )
-"Is no node in service that the gate would have taken out, had not the breaker or somebody's reason held it back"
+"Has the gate drained every node with a critical finding; the breaker, or another reason in Slurm, can prevent it"
 
 
 @dataclass(frozen=True)
@@ -133,9 +132,9 @@ def parse_state(text: str) -> Dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ParseError("is no JSON: %.100s" % error) from error
+        raise ParseError("is not JSON: %.100s" % error) from error
     if not isinstance(data, dict):
-        raise ParseError("is no JSON object")
+        raise ParseError("is not a JSON object")
     kinds = (("at", (int, float)), ("findings", list), ("history", list), ("kept_out", (dict, type(None))))
     for name, kind in kinds:
         if not isinstance(data.get(name), kind) or isinstance(data.get(name), bool):
@@ -156,7 +155,7 @@ def parse_config(text: str) -> Dict[str, str]:
             value = "" if value == "(null)" else value
             found[name] = "%s,%s" % (found[name], value) if found.get(name) and name in PARAMETERS.values() else value
     if "SlurmctldPort" not in found:
-        raise ParseError("%r is no configuration of Slurm" % text[:80])
+        raise ParseError("%r is not a configuration of Slurm" % text[:80])
     return found
 
 
@@ -226,7 +225,7 @@ def run(host: Host) -> str:
     # By the machine's own Python, wherever the node's files are.
     done = Host().run((PYTHON, "-I", "-S", host.system(PROGRAM), "command", host.system(INTENT)), timeout=60.0)
     if done.rc not in (0, UNKNOWN, KEEP_OUT):
-        raise ReadError(done.command, "ended with %d and said: %s" % (done.rc, done.last_words))
+        raise ReadError(done.command, "exited with %d: %s" % (done.rc, done.last_words))
     return done.command
 
 
@@ -248,7 +247,7 @@ def plan(have: Have, want: Want) -> Plan:
         if not changes or want.stages is None:
             return Plan(notes=(_UNDECIDED,) if changes else ())
         said = ", ".join(change.described() for change in changes)
-        still = "no stage is asked for; slurm.conf must not name them any more"
+        still = "no stage is configured; slurm.conf must no longer name them"
         return Plan((FILES.judge(FOLDER, "drift", still, said, PROGRAM),), changes)
     judged = [_compared(path, have, want) for path in own()]
     program, intent = (written.collect(one for one in judged if (one[0].path == INTENT) == is_it) for is_it in (0, 1))
@@ -348,8 +347,8 @@ def _when(at: object) -> str:
 
 def _wired(have: Have, want: Want) -> List[Finding]:
     if have.config is None:
-        problem = have.problem or Problem("scontrol", "was not asked")
-        fix = "make scontrol answer on the node (gate_scontrol), or set gate_stages: []"
+        problem = have.problem or Problem("scontrol", "was not queried")
+        fix = "make scontrol work on the node (gate_scontrol), or set gate_stages: []"
         return [WIRED.judge("slurm.conf", "unknown", "the running configuration", problem.message, problem.source, fix)]
     found = []
     for stage in want.stages:

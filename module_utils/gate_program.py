@@ -43,11 +43,11 @@ _KEPT = ("at", "boot_id", "stage", "verdict", "action", "seconds", "cpu_seconds"
 
 ANSWERED = Check(
     "gate.answered",
-    why="of a node that gave no answer nobody knows whether it is well",
+    why="the health of a node that did not respond is unknown",
     fix="run busbar gate for this host with --run, then look at what hangs: dmesg, nvidia-smi",
     severity="critical",
 )
-"Did all that the gate asks on its node answer in its time"
+"Did every query of the gate on its node end in time"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     begun = time.monotonic()
     stage, path = arguments[0], (list(arguments[1:]) or [gate.INTENT])[0]
     if stage not in (*gate.STAGES, "command"):
-        _end("busbar gate: %r is no stage of %s, command" % (stage, ", ".join(gate.STAGES)), gate.UNKNOWN)
+        _end("busbar gate: %r is not a stage of %s, command" % (stage, ", ".join(gate.STAGES)), gate.UNKNOWN)
     try:
         intent = parse_intent(_text(path))
         host = Host(intent.hardware_root, intent.system_root)
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         done = _within(lambda: hung(host, intent, stage, begun, begun + seconds, said), last, alone)
     if "verdict" not in done:
         # Not even the state could be read or written.
-        done = {"verdict": "unknown", "action": "none", "said": "%s; not kept" % said, "findings": []}
+        done = {"verdict": "unknown", "action": "none", "said": "%s; not stored" % said, "findings": []}
     _end(_line(done), _code(stage, done))
 
 
@@ -187,8 +187,8 @@ def check(host: Host, intent: Intent, stage: str, begun: float, end: float, spen
 
 
 def hung(host: Host, intent: Intent, stage: str, begun: float, end: float, said: str) -> Dict[str, Any]:
-    """As ``check``, of one that gave no answer. said: why."""
-    found = ANSWERED.judge("the node", "unknown", "an answer", said, "the gate's program")
+    """As ``check``, of one that did not respond. said: why."""
+    found = ANSWERED.judge("the node", "unknown", "a response", said, "the gate's program")
     return _done(host, intent, stage, "unknown", [found], begun, end, 0.0)
 
 
@@ -234,12 +234,12 @@ def judge(
     for step, result in zip(steps, results):
         if result.get("failed"):
             said = str(result.get("msg"))
-            found.append(ANSWERED.judge(str(step["module"]), "unknown", "an answer", said, "the gate's program"))
+            found.append(ANSWERED.judge(str(step["module"]), "unknown", "a response", said, "the gate's program"))
             continue
         found += [findings.from_dict(one) for one in result["findings"]]
         passed += len(result["passed"])
     if not passed and not found:
-        found.append(ANSWERED.judge("the node", "unknown", "an answer", "nothing was checked", gate.INTENT))
+        found.append(ANSWERED.judge("the node", "unknown", "a response", "nothing was checked", gate.INTENT))
     # What follows from an ignored finding is not what keeps a node out, either.
     ignored = {one.id for one in found if one.check in ignore}
     critical = [
@@ -341,7 +341,7 @@ def _entry(host: Host, stage: str, verdict: str, done: gate_slurm.Done, begun: f
 
 
 def keep(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: gate_slurm.Done) -> Dict[str, Any]:
-    """Writes the state and returns it. That it could not be written is said, and changes no verdict."""
+    """Writes the state and returns it. That it could not be written is reported, and changes no verdict."""
     state = dict(now, findings=[_brief(one) for one in found[:_FINDINGS]])
     try:
         with locks.alone(host, "gate.lock", _LAST / 2):
@@ -354,9 +354,9 @@ def keep(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: 
             text = json.dumps(state, sort_keys=True, indent=1) + "\n"
             apply.write(host, FileChange(gate.STATE, None, text))
     except BlockingIOError:
-        state["said"] = "%s; not kept: another run of the gate holds its lock" % state["said"]
+        state["said"] = "%s; not stored: another run of the gate holds its lock" % state["said"]
     except ReadError as error:
-        state["said"] = "%s; not kept: %s" % (state["said"], error)
+        state["said"] = "%s; not stored: %s" % (state["said"], error)
     return state
 
 

@@ -112,7 +112,7 @@ def too_many(nodes: Sequence[Seen], name: str, share: float) -> str:
     # One that holds just this node says nothing, where there is a larger one.
     larger = {partition: of for partition, of in members.items() if len(of) > 1} or members
     if not larger:
-        return "it is in no partition, so that nobody knows how many may be out"
+        return "it is in no partition, so the number of nodes that may be out is unknown"
     for partition, of in larger.items():
         most = min(max(1, int(len(of) * share)) if share > 0 else 0, len(of) - 1)
         first = [seen.node.name for seen in sorted((one for one in of if one.counted), key=lambda seen: seen.order)]
@@ -152,7 +152,7 @@ class Slurm:
     def _ask(self, *words: str) -> str:
         left = self._end - time.monotonic()
         if left <= 0:
-            raise ReadError(self._scontrol, "was not asked: the gate's time is over")
+            raise ReadError(self._scontrol, "was not queried: the gate's time is over")
         return self._host.ask((self._scontrol, *words), timeout=min(left, 4.0))
 
 
@@ -206,5 +206,5 @@ def _plain(node: slurm.Node) -> bool:
 def _theirs(node: slurm.Node) -> str:
     """What somebody else has decided of the node; "" where nothing. A reason may stand on a node in service, too."""
     if node.drained or not _plain(node) or (node.reason and not _SIGNED.fullmatch(node.reason)):
-        return "somebody else has the node: %s" % node
+        return "the node is drained for another reason: %s" % node
     return ""

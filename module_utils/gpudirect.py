@@ -105,13 +105,13 @@ OLD_MODULE = Check(
 "is the old nv_peer_mem neither loaded nor started at boot"
 BLOCKED = Check(
     "gpudirect.blocked",
-    why="a blacklist keeps systemd from loading the module at boot, an install line keeps modprobe from it at all",
+    why="a blacklist stops systemd from loading the module at boot; an install line stops modprobe, too",
     fix=_RUN,
     aspect="persisted",
 )
 "does no blacklist, install line or kernel argument forbid nvidia_peermem"
 READABLE = Check("gpudirect.readable", why="what cannot be read cannot be judged")
-"Could the files and tools be read that tell the path to the GPUs' memory"
+"Could the files and tools be read that show the path to the GPUs' memory"
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def parse_release(text: str) -> Tuple[int, int]:
     """(6, 8) of ``6.8.0-60-generic``. Raises ParseError."""
     match = re.match(r"([0-9]{1,3})\.([0-9]{1,4})(?![0-9])", text)
     if match is None:
-        raise ParseError("%r is no kernel release such as 6.8.0-60-generic" % text[:80])
+        raise ParseError("%r is not a kernel release such as 6.8.0-60-generic" % text[:80])
     return int(match.group(1)), int(match.group(2))
 
 
@@ -180,7 +180,7 @@ def ids(values: Mapping[str, str]) -> FrozenSet[str]:
 def parse_page_size(text: str) -> int:
     """Bytes, as getconf prints them. Raises ParseError."""
     if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
-        raise ParseError("%r is no page size in bytes" % text[:80])
+        raise ParseError("%r is not a page size in bytes" % text[:80])
     return int(text)
 
 
@@ -279,7 +279,7 @@ def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[ModuleFile], 
     def ask() -> Optional[ModuleFile]:
         found = module_file.ask(host, _MODINFO)
         if found is not None and found.depends is None:
-            raise ParseError("says no depends")
+            raise ParseError("prints no depends")
         return found
 
     module = attempt(ask, " ".join(_MODINFO), problems)
@@ -322,7 +322,7 @@ def dmabuf(have: Have) -> Tuple[Optional[bool], str, str]:
     if have.config is None:
         return (
             None,
-            "there is no /boot/config-%s that says %s" % (have.release, _P2PDMA),
+            "there is no /boot/config-%s with %s" % (have.release, _P2PDMA),
             "put the config of this kernel there (zcat /proc/config.gz), or set busbar_gpudirect: peermem",
         )
     return True, "open NVIDIA kernel module %s, kernel %s" % (have.driver.version, have.release), ""
@@ -372,7 +372,7 @@ def judge(have: Have, mode: str, failed: Optional[Failure] = None) -> Judgement:
 
 
 def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Judgement:
-    """no_dmabuf: why DMA-BUF is no way out and what would make it one; "" where it is one."""
+    """no_dmabuf: why DMA-BUF is not a way out and what would make it one; "" where it is one."""
     if have.loaded and have.version:
         return Judgement("peermem", "ok", "nvidia_peermem %s is loaded" % have.version)
     if have.loaded:
@@ -445,7 +445,7 @@ def plan(have: Have, mode: str, failed: Optional[Failure] = None) -> Plan:
 def _persisted(have: Have, mode: str) -> Plan:
     why = PERSISTED.why
     if mode == "auto":
-        why += "; DMA-BUF is no way out: %s" % dmabuf(have)[1]
+        why += "; DMA-BUF is not an alternative: %s" % dmabuf(have)[1]
 
     def judged(state: str, said: str, source: str, fix: Optional[str] = None, severity: Optional[str] = None) -> Plan:
         return Plan((PERSISTED.judge(MODULE, state, "loaded at boot", said, source, fix, None, why, severity),))
@@ -481,7 +481,7 @@ def _forgotten(have: Have, mode: str) -> Plan:
     if not brought.changes or mode == "auto":
         paths = ", ".join(change.path for change in brought.changes)
         return Plan(notes=(UNUSED % paths,) if paths else ())
-    why = "what nobody asks for should not be loaded"
+    why = "a module that no setting needs should not be loaded"
     want = "no file of Busbar (busbar_gpudirect: %s)" % mode
     source = brought.changes[0].path
     found = PERSISTED.judge(MODULE, "drift", want, brought.wrong, source, why=why, severity="minor")
@@ -556,7 +556,7 @@ def _blocked(have: Have) -> Plan:
 
 
 def _unread(have: Have, paths: Tuple[str, ...]) -> bool:
-    """Whether one of the files, or of the files in these folders, could not be read. It has a finding of its own."""
+    """Whether one of the files, or of the files in these folders, could not be read. It has its own finding."""
     return any(problem.source.startswith(paths) for problem in have.problems)
 
 

@@ -40,7 +40,7 @@ class Language:
         self.variable = re.compile(variable, flags)
 
     def commands(self, text: str) -> Iterator[List[str]]:
-        """Yield the words of each command. What is no word, such as an operator or an open quote, is one character."""
+        """Yield the words of each command. An operator or an open quote is one character."""
         at, words = 0, []
         while at < len(text):
             match = self._token.match(text, at)

@@ -44,15 +44,15 @@ LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
 SERVICE = Check("host_limits.service", why=_MEMLOCK, fix=RUN, aspect="persisted")
 "Will a service get unlimited locked memory and enough files"
 CONTAINERD = Check("host_limits.containerd", why=_MEMLOCK, fix=RUN, aspect="persisted")
-"""Where asked for: is containerd installed, and does its unit give containers the limits; `not_owned` for the
+"""If configured: is containerd installed, and does its unit give containers the limits; `not_owned` for the
 containerd of k3s and rke2"""
 UNIT = Check(
     "host_limits.unit",
     why="a limit of the unit itself counts before systemd's defaults, at its next start and for all that it starts",
     aspect="persisted",
 )
-"""Do slurmd, dockerd, the kubelet and users' managers (`user@.service`, `user.conf`) get no less by a unit or
-drop-in of their own: what they will have at their next start"""
+"""Do slurmd, dockerd, the kubelet and users' managers (`user@.service`, `user.conf`) get no less from their own unit or
+drop-in: what they will have at their next start"""
 GROUP = Check(
     "host_limits.group",
     why="a line for a group or a user counts before that for all (*), whatever file it is in",
@@ -160,7 +160,7 @@ def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
 def _bytes(text: str, meminfo: str) -> int:
     match = re.fullmatch(r"([0-9]+)([kmg%]?)", text.lower())
     if match is None:
-        raise ParseError("size=%s of /dev/shm is no size" % text[:20])
+        raise ParseError("size=%s of /dev/shm is not a size" % text[:20])
     if match.group(2) == "%":
         return _memory(meminfo) * int(match.group(1)) // 100
     return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
@@ -328,7 +328,7 @@ def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
     own, low = _unit_limits(name, files, want)
     have = ", ".join("%s=%s in %s" % (keys[item], value, path) for item, (value, path) in (low or own).items())
     of_users = name == USER_CONF or name.startswith("user@")
-    start = "let users log in anew" if of_users else "on a drained node systemctl restart %s" % name
+    start = "let users log in again" if of_users else "on a drained node systemctl restart %s" % name
     return UNIT.judge(
         name,
         "not_owned" if low else "ok",
@@ -359,7 +359,7 @@ def _groups(have: Have) -> List[Finding]:
                     want="memlock unlimited",
                     have="%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain),
                     source=path,
-                    fix="remove the line from %s, or say unlimited there" % path,
+                    fix="remove the line from %s, or set it to unlimited there" % path,
                 )
             )
     return findings
@@ -392,7 +392,7 @@ def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tu
     if not good and before is None:
         have = "no file gives these limits: %s" % have
     if overridden:
-        have = "a file after %s says otherwise (%s)" % (path, ", ".join(later) or "look at the others there")
+        have = "a later file than %s overrides it (%s)" % (path, ", ".join(later) or "look at the others there")
         fix = "correct its limits in %s" % (" and ".join(later) or "the file that is not Busbar's")
     found = check.judge(
         path,

@@ -40,7 +40,7 @@ ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
 live, a reboot is pending"""
 PLATFORM_ARGS = Check(
     "iommu.platform_args",
-    why="the maker of the platform asks for it (kernel_args of the profile): without it the node is slower or unstable",
+    why="the platform's vendor requires it (kernel_args of the profile): without it the node is slower or unstable",
     fix=advice.run("iommu"),
 )
 """Of a profile with `kernel_args`: will the next boot have the argument (persisted), has this boot (live); in a virtual

@@ -33,10 +33,10 @@ GRUBENV = {"grub": "/boot/grub/grubenv", "bls": "/boot/grub2/grubenv"}
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
 ARGS = Check(
     "kernel_args.args",
-    why="asked for by the site",
+    why="required by the site",
     fix="run the module again without --check",
 )
-"""Will the next boot have the kernel argument that a site asks for by the module `kernel_args` (persisted), has
+"""Will the next boot have the kernel argument that a site requires by the module `kernel_args` (persisted), has
 this boot (live)"""
 
 
@@ -266,7 +266,7 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
         if not changes and all(_culprit(boot, arg) for arg in wrong):
             # Running the generator again would not help.
             return (), ()
-        return changes, (Command(("update-grub",), "write %s anew" % GRUB_CFG), _sync(GRUB_CFG.rpartition("/")[0]))
+        return changes, (Command(("update-grub",), "rewrite %s" % GRUB_CFG), _sync(GRUB_CFG.rpartition("/")[0]))
     if _beyond_grubby(boot, tokens) or all(edit(e.stored, tokens, in_grub) == e.stored for e in boot.entries):
         return (), ()
     changes = ()

@@ -51,8 +51,8 @@ RUN = advice.run("multirail")
 
 SETTINGS = Check(
     "multirail.sysctl",
-    why="without them the wrong rail answers for an address, or the kernel drops what comes back by another rail; it"
-    " uses the larger of an interface's value and that of 'all'",
+    why="without them the wrong rail responds for an address, or the kernel drops packets that arrive by another rail;"
+    " it uses the larger of an interface's value and that of 'all'",
     fix=RUN,
     aspect="persisted",
 )
@@ -61,7 +61,7 @@ boot"""
 
 SOURCE_ROUTING = Check(
     "multirail.rules",
-    why="without a table of its own a rail's traffic leaves by whichever rail has the first route to the subnet",
+    why="without its own table a rail's traffic leaves by the rail with the first route to the subnet",
     fix=RUN,
     aspect="persisted",
 )
@@ -72,7 +72,7 @@ CONFLICT = Check(
     why="the kernel uses the larger of an interface's value and that of 'all', and a later file wins",
     aspect="persisted",
 )
-"Does no other sysctl file, no live value of `all` and no earlier rule say otherwise; names file and line"
+"Does no other sysctl file, no live value of `all` and no earlier rule override them; names file and line"
 
 READABLE = Check("multirail.readable", why="what cannot be read cannot be judged")
 "Could addresses, rules and routes be read"
@@ -82,7 +82,7 @@ READABLE = Check("multirail.readable", why="what cannot be read cannot be judged
 class Policy:
     """values: kernel setting -> value, for every rail. sources: where each is from. routing: a table for each rail.
 
-    has_values, has_routing: whether the inventory says so; else Busbar's files for it stay.
+    has_values, has_routing: whether the inventory reports it; else Busbar's files for it stay.
     """
 
     name: str
@@ -305,7 +305,7 @@ def _no_gid(nic: Nic) -> Optional[str]:
 
 
 def _live(host: Host, name: str, key: str) -> Optional[int]:
-    """A kernel setting of an interface, or of ``all``; None where it cannot be read, which is a finding of its own."""
+    """A kernel setting of an interface, or of ``all``; None where it cannot be read, which is its own finding."""
     return read_value(host, "%s/%s/%s" % (CONF, name, key), parse_decimal, [])
 
 
@@ -335,7 +335,7 @@ def plan(have: Have, want: Want) -> Plan:
     findings: List[Finding] = [finding for finding, _key in conflicts]
     values = want.policy.values
     if values and have.rails and not conflicts:
-        findings.append(CONFLICT.judge(SYSCTL_FILE, "ok", "no file says otherwise", "none does"))
+        findings.append(CONFLICT.judge(SYSCTL_FILE, "ok", "no file overrides it", "none does"))
     changes: List[FileChange] = []
     commands: List[Command] = []
     because = {key: finding.id for finding, key in reversed(conflicts)}
@@ -542,7 +542,7 @@ def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Comma
     said: List[str] = []
     commands: List[Command] = []
     table = str(rail.table)
-    why = "rail %d (%s) has a table of its own; running connections may move to it" % (rail.number, rail.netdev)
+    why = "rail %d (%s) gets its own table; running connections may move to it" % (rail.number, rail.netdev)
     for route in table_of(rail, want.gateway).routes:
         there = [one for one in rail.routes if (one.destination, one.netdev) == (route.destination, rail.netdev)]
         if not any(one.gateway == route.gateway and route.source in ("", one.source) for one in there):
@@ -644,13 +644,13 @@ def _unwritable(rail: Rail, table: Table) -> Tuple[str, str, str]:
     if owned.unclear:
         return "unknown", owned.unclear, "let one file set %s up, in a way that can be read" % name
     if not owned.claims:
-        return "unknown", "no file sets %s up" % name, "give %s a file of its own, with its addresses" % name
+        return "unknown", "no file sets %s up" % name, "give %s its own file, with its addresses" % name
     claim = owned.claims[0]
     if claim.refused[0]:
         return "not_owned", claim.refused[0], claim.refused[1]
     if rail.shared:
         said = "%s sets up %s, too" % (claim, ", ".join(rail.shared[:4]))
-        return "not_owned", said, "give every rail a file of its own"
+        return "not_owned", said, "give every rail its own file"
     lacking = _lacking(claim.addressing, table)
     if not lacking:
         return "ok", "rules and routes of table %d in %s (%s)" % (table.number, claim.path, claim.stack), ""

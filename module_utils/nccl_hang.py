@@ -5,7 +5,7 @@
 Ranks of one communicator launch the same collectives in the same order, so who has launched fewer than the others, and
 launches none meanwhile, is who they wait for; unless it waits itself, in another communicator, for somebody else. Where
 all have launched the same and nothing moves, RAS cannot tell a job that computes from one that is stuck on the GPUs.
-Nothing here ends, signals or changes a process: what to collect first is said, as commands.
+Nothing here ends, signals or changes a process: what to collect first is reported, as commands.
 Source: NCCL 2.30.7, docs/userguide troubleshooting/ras.rst.
 """
 
@@ -26,13 +26,13 @@ ANSWERED = Check(
     why="RAS runs in the job's own processes: where it is silent on all of them, they are stopped or dead",
     fix="look at the processes: ps -o pid,stat,wchan:32,cmd -p PID",
 )
-"Does RAS give a valid answer, twice"
+"Does RAS give a valid response, twice"
 MISSING = Check(
     "nccl_hang.missing",
     why="every other rank waits for it, for good",
     severity="critical",
 )
-"Do all processes of the job answer RAS"
+"Do all processes of the job respond to RAS"
 ERROR = Check(
     "nccl_hang.error",
     why="NCCL has given up in this rank; the others do not know and wait for it",
@@ -178,12 +178,12 @@ def suspects(views: Sequence[View], known: Known) -> Dict[Place, str]:
     for one in joined.values():
         for lost in one.now.missing:
             if lost.place is not None and not _reachable(lost, answering):
-                found.setdefault(lost.place, "does not answer")
+                found.setdefault(lost.place, "does not respond")
     for view in views:
         for absent in view.now.absent:
             place = Place(absent.host, absent.pid, *_first_gpu(absent.gpus))
             if (place.host, place.pid) not in {(each.host, each.pid) for each in found}:
-                found[place] = "does not answer"
+                found[place] = "does not respond"
     return found
 
 
@@ -193,7 +193,7 @@ def _silent(one: Silence, known: Known) -> Tuple[str, str, str, str, str, str]:
     have = "; ".join([one.problem.message, *odd])
     fix = "ps -o pid,stat,wchan:32,cmd -p %s" % ",".join(map(str, one.pids[:_NAMED]))
     subject = printable("%s of %s" % (one.problem.source, ", ".join(one.users)))
-    return subject, "unknown", "a valid answer, twice", have, one.problem.source, "run %s; %s" % (fix, COLLECT)
+    return subject, "unknown", "a valid response, twice", have, one.problem.source, "run %s; %s" % (fix, COLLECT)
 
 
 def _missing(
@@ -213,7 +213,7 @@ def _missing(
             host = known.host(rank.place.host) if rank.place else ""
             of.setdefault(host, source[one.name])
             if rank.rank in one.elsewhere:
-                said += " (it answers elsewhere: the network between is cut, not the process)"
+                said += " (it responds to others: the network between is cut, the process runs)"
             if rank.dead:
                 said += " (silent for a minute or more)"
             if rank.place is None:
@@ -239,7 +239,7 @@ def _missing(
         found[host] = MISSING.judge(
             "host %s" % host,
             "drift",
-            want="an answer of every process",
+            want="a response of every process",
             have="; ".join(_cut(lines)),
             source=of[host],
             fix=_gone_fix(known, host, list(by_place)),
@@ -250,12 +250,11 @@ def _missing(
         found[""] = MISSING.judge(
             "ranks without a place",
             "drift",
-            want="an answer of every process",
+            want="a response of every process",
             have="; ".join(_cut(parts[""])),
             source=of[""],
             because=told,
-            fix="ask on the other hosts of the job as well; NCCL 2.26 and later name their process and host; "
-            + COLLECT,
+            fix="query the other hosts of the job as well; NCCL 2.26 and later name their process and host; " + COLLECT,
         )
     return found
 
@@ -278,7 +277,7 @@ def _gone_fix(known: Known, host: str, places: Sequence[Place]) -> str:
     stopped = [place for place in places if (known.seen(place) or _NOBODY).state == "T"]
     if stopped:
         first = known.pid(stopped[0])
-        return "find out who has stopped it; on %s, kill -CONT %d lets it go on; before it is killed: %s" % (
+        return "find out who has stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s" % (
             host,
             first,
             "py-spy dump --nonblocking --pid %d" % first,
@@ -309,7 +308,7 @@ def _errors(joined: Sequence[Joined], known: Known, source: Mapping[str, str]) -
                     want="no error",
                     have="; ".join(_cut(lines)),
                     source=source[one.name],
-                    fix="read that rank's log from its first WARN on%s: busbar diagnose LOG says what it means; %s"
+                    fix="read that rank's log from its first WARN on%s: busbar diagnose LOG explains it; %s"
                     % (at, COLLECT),
                 )
             )
@@ -343,7 +342,7 @@ def _statuses(joined: Sequence[Joined], known: Known, source: Mapping[str, str])
                 source=source[one.name],
                 fix="look at the ranks that lack: their logs, and py-spy dump --pid PID on their hosts; " + COLLECT
                 if still
-                else "usual for a moment: ask again",
+                else "usual for a moment: query again",
             )
         )
     return found
@@ -383,7 +382,7 @@ def _behind(
                     want="counts that only grow",
                     have="rank %s had launched more %g s before" % (ranges(one.back), one.seconds),
                     source=source[one.name],
-                    fix="ask again: the job was restarted, or what answers is no RAS",
+                    fix="query again: the job was restarted, or another program responds on the port",
                 )
             )
             continue
@@ -506,7 +505,7 @@ def _behind_one(wait: _Wait, known: Known, source: Mapping[str, str], because: O
         one.subject,
         "drift" if one.before is not None and one.moved is False else "unknown",
         want="as many on every rank, or numbers that move",
-        have="; ".join([*lines, one.after if one.before is not None else "asked once"]),
+        have="; ".join([*lines, one.after if one.before is not None else "queried once"]),
         source=source[one.name],
         fix=_look(known, places),
         because=because,
@@ -546,14 +545,12 @@ def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[
         return PROGRESS.judge(subject, "ok", want="collectives are launched", have=have, source=source)
     bad = [finding for finding in found if finding.state == "drift" and finding.because is None]
     if not seconds:
-        have, fix = "asked once, which does not tell", "ask twice: interval above 0"
+        have, fix = "queried once, which does not show progress", "query twice: interval above 0"
     elif bad:
         have, fix = "nothing was launched in %g s" % seconds, "see to %s" % bad[0].id
     elif any(view.now.form == "text" for view in views):
-        have = (
-            "RAS of NCCL %s does not say how many collectives ranks have launched that are alike" % views[0].now.version
-        )
-        fix = "NCCL 2.28.7 and later say it. " + _STILL
+        have = "RAS of NCCL %s does not report how many collectives equal ranks have launched" % views[0].now.version
+        fix = "NCCL 2.28.7 and later do. " + _STILL
     else:
         have = "nothing was launched in %g s, and all ranks have launched the same" % seconds
         fix = _STILL
@@ -569,7 +566,7 @@ def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[
 
 
 _STILL = (
-    "ask again with a longer interval (a step may take minutes); if nothing moves, look below Python: nvidia-smi dmon"
+    "query again with a longer interval (a step may take minutes); if nothing moves, look below Python: nvidia-smi dmon"
     " -s pu -c 3 (100 % and little power: a kernel of NCCL waits), the NICs' counters, the flight recorder; " + COLLECT
 )
 

@@ -65,7 +65,7 @@ class _Measurement:
     def run(self) -> Tuple[perf_run.Run, str]:
         """Runs the program, as often as is asked for. Returns what is kept of that, and its directory.
 
-        After a run that failed there is no other: a cluster that hangs would do so once more. Raises ReadError.
+        After a run that failed there is no other: a cluster that hangs would do so again. Raises ReadError.
         """
         self.store.tidy(self.given["keep"] - 1)
         salt = perf_depends.new_salt()

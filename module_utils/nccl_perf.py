@@ -140,7 +140,7 @@ def checked(environment: Mapping[str, object], wanted: perf_run.Wanted) -> Dict[
     """The option ``environment`` as texts. Raises ParseError, which names the variable and never its value."""
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-            raise ParseError("environment: %r is no name of a variable" % name)
+            raise ParseError("environment: %r is not a name of a variable" % name)
         if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
             raise ParseError("environment: %s is neither text nor a number" % name)
         if name in wanted.variables and name not in perf_run.PROOF:

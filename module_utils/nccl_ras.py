@@ -25,10 +25,10 @@ RAS = Check(
     why="without RAS (NCCL 2.24 and later) nothing outside of a job's processes knows what its ranks wait for",
     fix="start the job with NCCL 2.24 or later, better 2.28.7, and without NCCL_RAS_ENABLE=0",
 )
-"Has each NCCL job on the node a RAS that can be asked"
+"Has each NCCL job on the node a RAS that can be queried"
 READABLE = Check(
     "nccl_hang.readable",
-    why="a job whose processes cannot be read is not asked",
+    why="a job whose processes cannot be read is not queried",
 )
 "Can the node's processes be read"
 _NAMED = 8
@@ -83,7 +83,7 @@ def silence_dict(silence: Silence) -> Dict[str, Any]:
 
 
 def judge(host: Host, reading: Reading) -> List[Finding]:
-    """Also of a job that spans hosts, as far as this node's answer tells of it, which is as a rule all of it."""
+    """Also of a job that spans hosts, as far as this node's answer tells of it, which is usually all of it."""
     found = [READABLE.unreadable(problem) for problem in reading.problems]
     found += nccl_hang.judge(ras_join.distinct(reading.views), reading.silent, known(reading))
     return found + unasked(reading, lambda process: _version(host, process))
@@ -97,7 +97,7 @@ def _version(host: Host, process: Process) -> Optional[Version]:
 
 
 def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
-    """Whose RAS was not asked, and why; one finding for each user and cause."""
+    """Whose RAS was not queried, and why; one finding for each user and cause."""
     of_node = reading.node.processes
     if not of_node:
         return [_stranger(each, reading) for each in reading.node.strangers] + [
@@ -108,7 +108,7 @@ def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -
                 have="no process has libnccl mapped",
                 source="/proc/PID/maps",
                 fix="name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so"
-                " in /proc/PID/maps), ask by hand: ncclras -v, or: " + _BY_HAND,
+                " in /proc/PID/maps), query by hand: ncclras -v, or: " + _BY_HAND,
             )
         ]
     causes: Dict[Tuple[str, str, str, str], List[int]] = {}
@@ -125,7 +125,7 @@ def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -
             RAS.judge(
                 printable("%s of %s" % (path, user)),
                 "unknown",
-                want="a RAS that answers",
+                want="a RAS that responds",
                 have="%s (process %s)" % (have, shown),
                 source="/proc/%d" % pids[0],
                 fix=fix.replace("PID", str(pids[0])),
@@ -134,7 +134,7 @@ def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -
     if reading.views and not found:
         versions = sorted({view.now.version for view in reading.views})
         jobs = ", ".join("NCCL %s" % each for each in versions)
-        found.append(RAS.judge("processes", "ok", want="a RAS that answers", have=jobs, source="/proc/PID/maps"))
+        found.append(RAS.judge("processes", "ok", want="a RAS that responds", have=jobs, source="/proc/PID/maps"))
     return found
 
 
@@ -149,7 +149,7 @@ def _stranger(each: processes.Listener, reading: Reading) -> Finding:
         want="a job's RAS",
         have="a process without libnccl listens there, which is not spoken to",
         source="/proc/net/tcp",
-        fix="see who it is: ss -ltnp sport = :%d; a job with NCCL linked statically is asked by hand: %s"
+        fix="identify the process: ss -ltnp sport = :%d; for a job with NCCL linked statically query by hand: %s"
         % (each.port, _BY_HAND),
     )
 
@@ -185,7 +185,7 @@ def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tu
     now = "of the running job: py-spy dump --pid PID"
     if process.apart:
         inside = "nsenter --target PID --net " + _BY_HAND
-        return "it runs in a container with a network of its own", "ask it there: " + inside
+        return "it runs in a container with a separate network", "query it there: " + inside
     if version and version < FIRST:
         return "NCCL %s has no RAS" % dotted, "start the job with NCCL 2.24 or later, better 2.28.7; " + now
     if process.told.get(processes.ENABLE, "").strip() == "0":
@@ -196,8 +196,8 @@ def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tu
     holders += [each.user for each in others if process.port in {listener.port for listener in each.ras}]
     if holders:
         return (
-            "port %d is held by %s, and NCCL says so in an INFO line only" % (process.port, holders[0]),
-            "start the job with a port of its own: NCCL_RAS_ADDR=localhost:%d; %s" % (process.port + 1, now),
+            "port %d is held by %s, and NCCL reports that only in an INFO line" % (process.port, holders[0]),
+            "start the job with its own port: NCCL_RAS_ADDR=localhost:%d; %s" % (process.port + 1, now),
         )
     return (
         "nothing of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else ""),

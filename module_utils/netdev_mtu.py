@@ -46,7 +46,7 @@ LIVE = Check(
 
 OWNER = Check(
     "netdev_mtu.owner",
-    why="an MTU in a file that nobody reads, or that somebody else overrides, is gone after a boot",
+    why="an MTU in a file that is not read, or that another file overrides, is lost at the next boot",
     aspect="persisted",
 )
 """Does exactly one file set the interface up at boot, in a way that can be read and written; two are `unknown`, and
@@ -54,7 +54,7 @@ neither is touched"""
 
 PERSISTED = Check(
     "netdev_mtu.persisted",
-    why="at the next boot the interface gets what the file of its owner says, whatever it has now",
+    why="at the next boot the interface gets the MTU in its network manager's file, whatever it has now",
     fix=RUN,
     aspect="persisted",
 )
@@ -66,7 +66,7 @@ ACTIVE_MTU = Check(
     " that 4096 needs an MTU of 4192" % RDMA_HEADERS,
     disruption="link",
 )
-"""Does RDMA send as much at once as fits: 4096 bytes from an MTU of 4192 on. Follows from `live`, or stands alone: the
+"""Does RDMA send as much at once as fits: 4096 bytes from an MTU of 4192 on. Caused by `live`, or separate: the
 link has to go down and up"""
 
 READABLE = Check("netdev_mtu.readable", why="what cannot be read cannot be judged")
@@ -190,7 +190,7 @@ def plan(have: Have, want: Want) -> Plan:
     links = [
         Command(
             ("ip", "link", "set", "dev", name, "mtu", str(want.mtu)),
-            "MTU of %s (mlx5 opens its channels anew: traffic stops for a moment)" % name,
+            "MTU of %s (mlx5 reopens its channels: traffic stops for a moment)" % name,
             "link",
         )
         for name in in_order(subjects, have.devices, want.mtu)
@@ -207,12 +207,12 @@ def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optio
         return None, "unknown", owned.unclear, "let one file set %s up, in a way that can be read" % name
     if not owned.claims:
         said = "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg sets it up"
-        return None, "unknown", said, "give %s a file of its own, with its addresses" % name
+        return None, "unknown", said, "give %s its own file, with its addresses" % name
     claim = owned.claims[0]
     others = owner.shared(claim, have.owners, subjects)
     if others:
         said = "%s sets up %s, too" % (claim, ", ".join(others[:4]))
-        return None, "not_owned", said, "give the rails files of their own, or set the MTU for all of them there"
+        return None, "not_owned", said, "give the rails their own files, or set the MTU for all of them there"
     if claim.refused[0]:
         return None, "not_owned", claim.refused[0], claim.refused[1]
     return claim, "ok", str(claim), ""

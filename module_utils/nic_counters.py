@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What a NIC has counted while data went over it, and what that means: wrong priority, pauses, ECN, loss.
 
-A counter since the boot says nothing of today: only differences are judged. Names and meanings: host.md 7.4; kernel
+A total since boot shows no recent error: only differences are judged. Names and meanings: host.md 7.4; kernel
 Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst (as of 6.15, which a test holds our list
 to), drivers/infiniband/hw/mlx5/counters.c, drivers/infiniband/core/sysfs.c.
 """
@@ -28,7 +28,7 @@ _OF_RING = re.compile(r"(?:rx|tx|ch|ptp_[a-z]+)[0-9]+_.+")
 _OTHERS = 0.05
 # Classes of counters. RESENT, LINK and HOST are losses, by where they happen: somewhere between two NICs; on the cable
 # of this one, where what came was damaged or did not fit; in this host, which did not take what came. TOLD may grow on
-# a healthy path and is told with its meaning, NORMAL says nothing: it is not about RDMA, or everybody has it.
+# a healthy path and is reported with its meaning, NORMAL says nothing: it is not about RDMA, or everybody has it.
 RESENT, LINK, HOST, TOLD, NORMAL = "resent", "link", "host", "told", "normal"
 # Packets came twice, out of turn for good, or not at all. Adaptive routing alone moves out_of_sequence, so that says
 # nothing by itself. From rcvd_seq_err on the names are those of software devices (rxe).
@@ -96,19 +96,19 @@ _WHERE = {
 }
 _MEANING = {
     "np_ecn_marked_roce_packets": "packets came marked: a switch on the way was congested",
-    "np_cnp_sent": "this host told senders to slow down",
-    "rp_cnp_handled": "this host slowed down when it was told to",
-    "rp_cnp_ignored": "this host was told to slow down and did not",
+    "np_cnp_sent": "this host signalled senders to slow down",
+    "rp_cnp_handled": "this host slowed down on a congestion notification",
+    "rp_cnp_ignored": "this host did not slow down on a congestion notification",
     "rx_prioN_marked": "this NIC marked packets: its host could not keep up",
     "rx_prioN_cong_discard": "this NIC threw packets away: its host could not keep up",
     "rx_prioN_buf_discard": "this NIC threw packets away: no buffer of the host was left",
     "rx_prioN_discards": "this NIC threw packets away: its buffers were full",
     "out_of_sequence": "packets came out of turn: loss, or adaptive routing, which is normal",
     "duplicate_request": "a request came twice: loss, or adaptive routing, which is normal",
-    "rnr_nak_retry_err": "the other end was not ready to receive, and was asked again",
-    "roce_slow_restart": "a queue pair began slowly again",
-    "packet_seq_err": "the other end missed packets and said so",
-    "local_ack_timeout_err": "the other end did not answer in time",
+    "rnr_nak_retry_err": "the other end was not ready to receive, and the packet was sent again",
+    "roce_slow_restart": "a queue pair restarted slowly",
+    "packet_seq_err": "the other end reported missing packets",
+    "local_ack_timeout_err": "the other end did not respond in time",
     "rx_icrc_encapsulated": "packets came with a wrong RoCE checksum",
     "out_of_buffer": "a queue pair had no receive request left",
     "rx_out_of_buffer": "no receive buffer was left",
@@ -135,8 +135,8 @@ PRIORITY = Check(
 
 PAUSE = Check(
     "counters.pause",
-    why="a receiver that keeps up with its link sends no pause; one of all priorities, or of another one, stops traffic"
-    " that nobody meant",
+    why="a receiver that is fast enough for its link sends no pause; one of all priorities, or of another one, stops"
+    " other traffic",
     severity="minor",
 )
 "Did only the network pause this host, and in the lossless priority alone"
@@ -146,7 +146,7 @@ ECN = Check(
     why="without congestion notifications PFC alone slows senders down, and congestion spreads",
     severity="minor",
 )
-"Was congestion answered by notifications"
+"Did congestion lead to notifications"
 
 LOSS = Check(
     "counters.loss",
@@ -290,7 +290,7 @@ def _priority(moved: Counters, sends: bool, priority: int) -> _Answer:
 
 
 def _pause(moved: Counters, priority: int) -> _Answer:
-    check, want = PAUSE, "no pause but what the network asks for in priority %d" % priority
+    check, want = PAUSE, "no pause except what the network requests in priority %d" % priority
     paused: Dict[str, int] = {}
     for name, count in moved.values.items():
         match = _PAUSED.fullmatch(name)
@@ -313,7 +313,7 @@ def _pause(moved: Counters, priority: int) -> _Answer:
 
 def _ecn(moved: Counters, sends: bool, priority: int) -> _Answer:
     check, values = ECN, moved.values
-    want = "congestion is answered by notifications"
+    want = "congestion leads to notifications"
     names = ("rp_cnp_handled", "rp_cnp_ignored") if sends else ("np_ecn_marked_roce_packets", "np_cnp_sent")
     if any(name not in values for name in names):
         return _unread(check, want, moved, names[0])

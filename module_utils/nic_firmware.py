@@ -37,8 +37,8 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
 _RUN = advice.run("nic_firmware")
 _LOCKED = (
-    "; the kernel is locked down (%s), which keeps tools from PCI configuration space: use NVIDIA's with their signed"
-    " driver (mst start), or boot without Secure Boot"
+    "; the kernel is locked down (%s), which blocks access to PCI configuration space: use NVIDIA's tools with their"
+    " signed driver (mst start), or boot without Secure Boot"
 )
 _POWER_CYCLE = "take the node out of service, switch it off and on at its BMC, then " + _RUN
 
@@ -47,11 +47,11 @@ SETTINGS = Check(
     why="settings in the NIC's flash decide what it comes up as, and no driver can change them later",
     fix=_RUN,
 )
-"""Are the card's settings as wanted, for its next reset (`persisted`) and as it runs (`live`); asked where
+"""Are the card's settings as wanted, for its next reset (`persisted`) and as it runs (`live`); checked where
 `nic_firmware_settings`, `nic_firmware_recommended` or `nic_firmware` of the profile wants any"""
 SUPPORTED = Check(
     "nic_firmware.supported",
-    why="a setting that the card does not have, hides, or lets nobody write cannot be brought to what is wanted",
+    why="a setting that the card lacks, hides, or does not allow to write cannot be set",
     fix="see what the card shows: mstconfig -d %s query; correct its name, take it out of nic_firmware_settings (or"
     " the profile's nic_firmware) for nodes with this card, or update its firmware; a PCI setting may show with"
     " ADVANCED_PCI_SETTINGS: 1",
@@ -61,21 +61,21 @@ SUPPORTED = Check(
 IMAGE = Check(
     "nic_firmware.image",
     why="whatever resets the card, a reboot as well, loads the firmware that was burned, be it meant or not",
-    fix="declare the firmware that is meant in busbar_firmware; or, on a drained node: mstfwreset -d %s -y reset for"
+    fix="declare the wanted firmware in busbar_firmware; or, on a drained node: mstfwreset -d %s -y reset for"
     " the burned one, or burn the running one again (mstflint -d %s -i FILE burn); then " + _RUN,
     aspect="persisted",
 )
-"""Is the firmware in the card's flash the running one, or that of `busbar_firmware`; asked where its settings wait for
+"""Is the firmware in the card's flash the running one, or that of `busbar_firmware`; checked if its settings wait for
 a reset, which would load it"""
 TOOL = Check(
     "nic_firmware.tool",
-    why="only NVIDIA's tools read and write what a NIC keeps in its flash",
+    why="only NVIDIA's tools read and write the flash of a NIC",
     fix="install mstflint (apt-get install mstflint, dnf install mstflint), which has all three, then " + _RUN,
 )
 "Are the tools there that `nic_firmware_settings` needs, and does the record of what waits for a reset make sense"
 DEVICE = Check(
     "nic_firmware.device",
-    why="a card that is not there keeps whatever settings it has",
+    why="the settings of a missing card cannot be changed",
     fix="correct nic_firmware_devices, or see why the card is gone: lspci -s %s",
 )
 "Is each card of `nic_firmware_devices` there, with a driver"
@@ -101,7 +101,7 @@ class Card:
     """address: of its first declared port, and label.   functions: of all declared ports.
 
     others: labels of ports, or of virtual functions, of the same card that nobody has declared.
-    bluefield: it has a processor of its own.
+    bluefield: it has its own processor.
     """
 
     address: str
@@ -229,7 +229,7 @@ def read(
         told[card.address] = _told(host, card)
     boot = host.read(BOOT_ID) or ""
     if not boot and any(one.levels is not None for one in told.values()):
-        raise ReadError(BOOT_ID, "is not there: whether a node was rebooted cannot be told")
+        raise ReadError(BOOT_ID, "is missing: whether the node was rebooted is unknown")
     problems: List[Problem] = []
     record = attempt(lambda: pending.read(host), pending.STORE, problems) or problems[0]
     # Only what does not answer, and what waits, has to do with it.
@@ -272,11 +272,11 @@ def plan(have: Have) -> Plan:
     if have.hypervisor and have.cards:
         said = "a virtual machine (%s): a NIC's firmware is its host's" % have.hypervisor
         fix = "want no nic_firmware_settings, nic_firmware_recommended or, in the profile, nic_firmware of virtual"
-        fix += " machines; ask who runs the host"
+        fix += " machines; contact the operator of the host"
         findings.append(SETTINGS.judge("settings", "not_owned", _want(have.cards[0].wanted), said, "DMI", fix))
         return Plan(tuple(findings))
     if have.missing is not None:
-        findings.append(TOOL.judge(have.missing.source, "unknown", "an answer", have.missing.message))
+        findings.append(TOOL.judge(have.missing.source, "unknown", "a response", have.missing.message))
         return Plan(tuple(findings))
     if isinstance(have.record, Problem):
         fix = "look at it, then remove it: the next run may reset each card whose settings wait once; then " + _RUN
@@ -287,7 +287,7 @@ def plan(have: Have) -> Plan:
     for card in have.cards:
         told = have.told[card.address]
         if isinstance(told.answer, Problem):
-            fix = "run as root and see what %s says; what one card does not answer is left alone" % told.answer.source
+            fix = "run %s as root and read its output; a card that does not respond is left alone" % told.answer.source
             if have.locked:
                 fix += _LOCKED % have.locked
             findings.append(
@@ -342,9 +342,9 @@ def _persisted(
     said, fix = _said(pairs), None
     failed = have.failed.get(card.address)
     if wrong and failed:
-        said, fix = "%s; %s" % (said, failed), "see what the tool says, mend it, then " + _RUN
+        said, fix = "%s; %s" % (said, failed), "read the tool's output, fix it, then " + _RUN
     elif state == "unknown":
-        fix = "see %s on the node; update the card's firmware where it tells nothing" % answer.source
+        fix = "see %s on the node; update the card's firmware if it shows nothing" % answer.source
     writes: Tuple[Write, ...] = ()
     because = None
     if wrong and isinstance(have.record, Problem):
@@ -387,7 +387,7 @@ def _live(
 
     if not wrong:
         if any(value is None for _one, value in pairs):
-            fix = "update the card's firmware, which does not tell what it runs with; after a reboot it is what the"
+            fix = "update the card's firmware, which does not report its active settings; after a reboot it is what the"
             return judged("unknown", fix=fix + " next boot's settings were"), (), (), None
         return judged("ok"), (), (), None
     image = _image(card, told, have.firmware)
@@ -437,7 +437,7 @@ def _against(have: Have, card: Card, told: Told, tried: Sequence[int]) -> str:
     if card.bluefield:
         return "since a reset can take a BlueField's mode"
     if card.others:
-        return "since a reset would take %s, too, which nobody has declared" % ", ".join(card.others[:3])
+        return "since a reset would take %s, too, which are not declared" % ", ".join(card.others[:3])
     if have.locked:
         return "since the kernel is locked down (%s), where no tool resets it" % have.locked
     if not isinstance(told.levels, Levels):
@@ -477,7 +477,7 @@ def _want(settings: Sequence[Wanted]) -> str:
 def _said(pairs: Sequence[Tuple[Wanted, Optional[Value]]]) -> str:
     """All that is not as wanted, or that all is."""
     wrong = [
-        "%s=%s" % (one.name, "not told" if value is None else value)
+        "%s=%s" % (one.name, "not reported" if value is None else value)
         for one, value in pairs
         if value is None or not value.is_as(one.value)
     ]

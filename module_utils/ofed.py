@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """OFED: the vendor's RDMA drivers, of one release, for every kernel that could boot, and the ones that are loaded.
 
-Nothing here unloads a driver unless the plan's disruption says so. Installing does not: packages whose scripts would
+Nothing here unloads a driver unless the plan's disruption allows it. Installing does not: packages whose scripts would
 restart openibd find it masked, in /run, where no mask outlives a reboot.
 Sources: host.md 4.1, 6; field.md F1, F9-F14, F30, F44; dkms(8), depmod.d(5), systemd.unit(5).
 """
@@ -72,7 +72,7 @@ PACKAGES = Check(
     severity="critical",
     aspect="persisted",
 )
-"Is OFED's metapackage installed, of the release asked for"
+"Is OFED's metapackage installed, of the configured release"
 HOLD = Check(
     "ofed.hold",
     why="an upgrade of everything would replace the driver below running jobs",
@@ -96,7 +96,7 @@ HEADERS = Check(
 "can modules be built for each installed kernel"
 DKMS = Check(
     "ofed.dkms",
-    why="a kernel without them boots with the inbox drivers or with none, and says nothing",
+    why="a kernel without them silently boots with the inbox drivers or with none",
     fix=_RUN,
     aspect="persisted",
 )
@@ -146,7 +146,7 @@ OPENIBD_MASK = Check(
 )
 "Is openibd not masked, as a killed run leaves it"
 READABLE = Check("ofed.readable", why="what cannot be read cannot be judged")
-"Could the files and tools be read that tell the state of OFED"
+"Could the files and tools be read that show the state of OFED"
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
     if words is not None and not good:
         tool = "apt-get" if case.system.kind == "apt" else "dnf"
         text = "%s; installing it failed: %s" % (text, words)
-        fix = "run %s install %s by hand, read what it says, then run this again" % (tool, shlex.quote(_spec(case)))
+        fix = "run %s install %s by hand, read its output, then run this again" % (tool, shlex.quote(_spec(case)))
     wanted = " ".join(filter(None, (want.package, want.version)))
     finding = PACKAGES.judge(want.package, "ok" if good else "drift", wanted, text, _MANAGER, fix)
     return (finding,), not good and want.manage and words is None
@@ -369,7 +369,7 @@ def _hold(case: _Case, coming: bool, package: Sequence[Finding]) -> Plan:
     fix = _RUN
     if words is not None and not good:
         text, commands = "%s (%s)" % (text, words), ()
-        fix = "run %s by hand, read what it says, then run this again" % _by_hand(case, targets)
+        fix = "run %s by hand, read its output, then run this again" % _by_hand(case, targets)
     finding = HOLD.judge(want.package, "ok" if good else "drift", "held", text, _MANAGER, fix, because=because)
     return Plan((finding,), commands=commands)
 

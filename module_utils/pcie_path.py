@@ -49,7 +49,7 @@ CLEARED = REDIRECT | 0x01
 READ_REQUEST = 0x7000  # bits of the device control word that hold n of a largest read request of 128 bytes << n
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
-_SILENT = "reads as all ones: the device does not answer"
+_SILENT = "reads as all ones: the device does not respond"
 _LOST = "is not below a PCI host bridge: the bridges above it are not known"
 
 _RUN = advice.run("pcie_path")
@@ -69,16 +69,16 @@ MAX_READ_REQUEST = Check(
     fix=_RUN,
     severity="minor",
 )
-"Does each compute NIC read in requests as large as asked for"
+"Does each compute NIC read in requests of the configured size"
 AT_BOOT = Check(
     "pcie_path.unit",
-    why="firmware and kernel set ACS and read requests anew at every boot",
+    why="firmware and kernel set ACS and read requests again at every boot",
     fix=_RUN,
     aspect="persisted",
 )
 """Are ACS and read requests set again at every boot; not judged while a GPU or NIC is missing (the boot then sets
 the others and names it in the journal)"""
-_unit = functools.partial(AT_BOOT.judge, UNIT, want="just what is asked for is set at boot")
+_unit = functools.partial(AT_BOOT.judge, UNIT, want="exactly the configured values are set at boot")
 # Where the kernel is locked down, registers cannot be written. Of several arguments the kernel takes the last alone;
 # its flags are bits 4 to 0 of the control word, x leaves one (kernel-parameters.txt 6.12, pci=config_acs).
 _ACS_IF_LOCKED = (
@@ -302,7 +302,7 @@ def parse_acs(config: bytes) -> Optional[Acs]:
         seen.add(at)
         header = _number(config, at, 4)
         if header == 0xFFFFFFFF:
-            raise ParseError("0x%03x reads as all ones: the device does not answer" % at)
+            raise ParseError("0x%03x reads as all ones: the device does not respond" % at)
         if header & 0xFFFF == _ACS_ID:
             if at + 8 > CONFIG_SIZE:
                 raise ParseError("the ACS capability at 0x%03x leaves config space" % at)
@@ -334,7 +334,7 @@ def parse_device_control(config: bytes) -> DeviceControl:
 
 
 def _check_length(config: bytes, needed: int) -> None:
-    """Raises ParseError where fewer bytes than needed are there, or where the device does not answer.
+    """Raises ParseError where fewer bytes than needed are there, or where the device does not respond.
 
     The kernel shows 64 bytes to whoever is not root; 256 bytes are all of a device without extended config space.
     """
@@ -529,14 +529,15 @@ def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], si
 def notes(have: Have, want: Want) -> List[str]:
     """Sentences for the verdict: why nothing was asked of ACS or of read requests where a reader would expect it."""
     if have.is_vm:
-        return ["ACS and read requests are the hypervisor's (%s): nothing was asked for" % have.hypervisor]
+        return ["ACS and read requests are the hypervisor's (%s): nothing was required" % have.hypervisor]
     if not want.clear_acs:
         return []
     if have.passed_on:
         return ["ACS was left alone: GPU %s is handed to virtual machines (vfio-pci)" % have.passed_on]
     if not have.bridges:
         return [
-            "ACS has no say here: sysfs shows no GPU that shares a PCIe switch with another one or with a compute NIC"
+            "ACS does not matter here: sysfs shows no GPU that shares a PCIe switch with another one or with a"
+            " compute NIC"
         ]
     return []
 
@@ -562,7 +563,7 @@ def _judged(
         fix = "run as root; if that was so, look at lspci -vvv -s %s and at dmesg" % function.address
     elif wrong and locked:
         state, fix = "unsupported", by_boot
-        have += "; the kernel is locked down (%s) and lets nobody write it" % locked
+        have += "; the kernel is locked down (%s) and does not allow writing it" % locked
     return check.judge(function.label, state, want, have, config_path(function.address), fix, severity=severity)
 
 

@@ -94,7 +94,7 @@ _SAYS: Tuple[Tuple[str, str, str], ...] = (
     ),
     (
         r"Requested mtu is higher than active mtu",
-        "the port's active_mtu is smaller than what was asked for",
+        "the port's active_mtu is smaller than requested",
         "run site.yml --tags mtu for both hosts",
     ),
     (
@@ -111,7 +111,7 @@ _SAYS: Tuple[Tuple[str, str, str], ...] = (
         r"Failed to exchange data between server and clients|Unable to read (?:from|to) socket"
         r"|Couldn't read remote address",
         "the other end gave up",
-        "look at what the other host says of this rail",
+        "look at the other host's finding on this rail",
     ),
 )
 NOT_LISTENING = _SAYS[3][1]
@@ -120,14 +120,14 @@ RAIL_BANDWIDTH = Check(
     "perftest.bandwidth",
     why="what RDMA does on this rail is the most that NCCL can do: nothing above it makes up for a slow path",
 )
-"Does RDMA from this host reach its least bandwidth on each rail; names what perftest said if it does not run"
+"Does RDMA from this host reach its least bandwidth on each rail; shows the output of perftest if it does not run"
 
 RAIL_LATENCY = Check(
     "perftest.latency",
     why="a path that takes a detour, or waits in a queue, shows in its latency first",
     fix="compare with other rails and pairs: a longer way (rail order, cabling), or a CPU that sleeps (C-states)",
 )
-"Does RDMA from this host stay below the most latency on each rail; names what perftest said if it does not run"
+"Does RDMA from this host stay below the most latency on each rail; shows the output of perftest if it does not run"
 
 SERVED = Check(
     "perftest.served",
@@ -141,15 +141,15 @@ IDLE = Check(
     fix="run it again when the node is idle, or drain it first",
     severity="minor",
 )
-"Does nobody use the node"
+"Is the node idle"
 
 FRESH = Check(
     "perftest.fresh",
-    why="an old figure says what the rail did then",
+    why="an old result does not show the rail's current state",
     fix="run playbooks/verify.yml without --check when the node is idle",
     severity="minor",
 )
-"With `--check`: is the last result young enough"
+"With `--check`: is the last result recent"
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Session:
     """One rail of this host against one of a peer, seen from this end.
 
     role: server or client; the client sends.   pci, device: of the rail's NIC.   address: where the server listens.
-    rate_gbps: of the profile.   mtu: RDMA MTU that is meant.   gpu, gpu_index: the rail's GPU, "" where it has none.
+    rate_gbps: of the profile. mtu: RDMA MTU that is intended. gpu, gpu_index: the rail's GPU, "" where it has none.
     """
 
     role: str
@@ -299,7 +299,7 @@ def reason(text: str) -> Tuple[str, str]:
         if match is not None:
             return "%s (%s)" % (meaning, printable(match.group(0).strip())), where
     lines = [line.strip() for line in text.splitlines() if line.strip(" -*#\t")]
-    return "it said last: %s" % (printable(lines[-1])[:160] if lines else "nothing"), "run it by hand on both hosts"
+    return "its last output: %s" % (printable(lines[-1])[:160] if lines else "nothing"), "run it by hand on both hosts"
 
 
 def result(test: str, command: str, rc: Optional[int], ending: str, text: str) -> Result:
@@ -308,8 +308,8 @@ def result(test: str, command: str, rc: Optional[int], ending: str, text: str) -
     empty = Result(test, command, rc=rc, simulated=simulated)
     if ending == "timeout":
         waits = "Waiting for client to connect" in text and "remote address" not in text
-        why = "nobody connected in time" if waits else "it did not end in time"
-        return replace(empty, reason=why, fix="look at what the other host says of this rail")
+        why = "no client connected in time" if waits else "it did not end in time"
+        return replace(empty, reason=why, fix="look at the other host's finding on this rail")
     if rc != 0 or ending:
         why, fix = reason(text)
         return replace(empty, reason=why, fix=fix)
@@ -328,7 +328,7 @@ def result(test: str, command: str, rc: Optional[int], ending: str, text: str) -
 
 
 def carries(session: Session) -> float:
-    """Gb/s of payload that the rail's rate carries in packets of the MTU that is meant."""
+    """Gb/s of payload that the rail's rate carries in packets of the MTU that is intended."""
     return session.rate_gbps * session.mtu / (session.mtu + HEADERS[session.link_layer])
 
 
@@ -412,10 +412,10 @@ def explained(findings: Sequence[Finding]) -> Tuple[Finding, ...]:
 
 
 def idle(reasons: Sequence[str], problems: Sequence[object]) -> Finding:
-    """Whether nobody uses the node. What cannot be told is no idle node."""
+    """Whether the node is idle. What cannot be told is not an idle node."""
     said = ["busy: %s" % reason for reason in reasons] or ["not known to be idle: %s" % one for one in problems]
     state, have = "unknown" if said else "ok", "; ".join(said[:3]) or "idle"
-    return IDLE.judge("host", state, "nobody uses the node", have, "nvidia-smi, cgroups, kubelet")
+    return IDLE.judge("host", state, "the node is idle", have, "nvidia-smi, cgroups, kubelet")
 
 
 def unproven(session: Session, why: str, command: str, fix: str) -> Finding:

@@ -22,8 +22,7 @@ from .owner.owner import Owner
 
 PERSISTED_ADDRESS = Check(
     "platform.rail_address_persisted",
-    why="the next boot gives the rail what the file says; rules and routes that are made of another netmask or address"
-    " lead elsewhere",
+    why="the next boot sets the address in the file; rules and routes for another netmask or address are then wrong",
     aspect="persisted",
 )
 """RoCE: has the rail's interface just the IPv4 addresses and netmasks that the file of its owner brings at boot; not

@@ -49,7 +49,7 @@ PATH = Check(
     " pass: NCCL hangs in its first large collective",
 )
 """Does a packet of the full MTU reach the same rail of two other hosts, unfragmented; names the end that is smaller, or
-that it is a switch. What does not answer at all is `unknown`"""
+that it is a switch. A rail that does not respond is `unknown`"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ def argv(ping: Ping, mtu: int) -> Tuple[str, ...]:
         try:
             versions.add(ip_address(peer.address).version)
         except ValueError as error:
-            raise ParseError("%s: %r of rail %d is no address" % (peer.host, peer.address[:60], peer.rail)) from error
+            raise ParseError(
+                "%s: %r of rail %d is not an address" % (peer.host, peer.address[:60], peer.rail)
+            ) from error
     if len(versions) != 1:
         text = "%s has %s and %s has %s: they cannot talk"
         raise ParseError(text % (ping.source.host, ping.source.address, ping.target.host, ping.target.address))
@@ -201,7 +203,7 @@ def from_dict(data: Mapping[str, Any]) -> Asked:
 def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[Asked, ...], Tuple[Finding, ...]]]:
     """For each host: what it asks, and which of its Ethernet rails nobody can be asked for.
 
-    The same rail only: where rails are fabrics of their own nothing else has a way. Linear in the hosts.
+    The same rail only: where rails are their own fabrics nothing else has a way. Linear in the hosts.
     """
     kinds: Dict[str, List[Member]] = {}
     for member in members:
@@ -303,12 +305,12 @@ def _judged(
     source, target = ping.source, ping.target
     again = "ping %s from %s by hand" % (target.address, source.host)
     if answer is None or answer.sent == 0:
-        said = problem or (answer.error if answer else "") or "ping gave no answer"
+        said = problem or (answer.error if answer else "") or "ping did not respond"
         return "unknown", said, "%s: see to that, then %s" % (source.host, again), None
     if answer.ok:
         return "ok", "%d of %d came back" % (answer.received, answer.sent), "", None
     if small is not None and not small.received:
-        text = "%s of %s does not answer at all%s"
+        text = "%s of %s does not respond%s"
         said = "; %s" % small.error if small.error else ""
         fix = "look for the link, the address and the route: on %s: ip route get %s, ip neigh show %s"
         fix = fix % (source.host, target.address, target.address)
@@ -322,7 +324,7 @@ def _judged(
     if answer.mtu is not None and answer.said_by:
         return (
             "drift",
-            "%s says that the next hop takes %d" % (answer.said_by, answer.mtu),
+            "%s reports that the next hop takes %d" % (answer.said_by, answer.mtu),
             ("set the MTU of %s's port, or of the switch behind it, to at least %d" % (answer.said_by, mtu)),
             None,
         )
@@ -352,7 +354,7 @@ def _judged(
         "%s, small: if it comes back, raise the MTU of the switch ports between %s and %s to 9216; if not, look for the"
         " link and the address" % (again, source.host, target.host)
     )
-    return "drift", "%s, and nobody said why; %s" % (lost, ends), fix, None
+    return "drift", "%s, without an ICMP report; %s" % (lost, ends), fix, None
 
 
 def _smaller(ping: Ping, mtu: int) -> List[Peer]:

@@ -97,7 +97,7 @@ class Hardware:
 def parse_boot_id(text: str) -> str:
     """Raises ParseError."""
     if _UUID.fullmatch(text) is None:
-        raise ParseError("%r is no boot id" % text[:80])
+        raise ParseError("%r is not a boot id" % text[:80])
     return text
 
 

@@ -69,16 +69,17 @@ FABRIC = Check(
     why="only InfiniBand switches reduce, Quantum HDR and later, below rails of 200 Gbit/s and more",
     fix="take busbar_sharp out for these nodes",
 )
-"Can the fabric and the rails of the profile do SHARP at all"
+"Can the fabric and the rails of the profile do SHARP"
 LIBRARY = Check(
     "sharp.library",
-    why="the plugin reduces in the switches by libsharp_coll.so; NCCL goes on without it, and says so only in its log",
+    why="the plugin reduces in the switches by libsharp_coll.so; NCCL continues without it, and reports that only in"
+    " its log",
     fix="install HPC-X or DOCA's sharp package; where it lies elsewhere, name its directory in sharp_directories",
 )
 "Is libsharp_coll.so there (Debian's `libsharp0` is spherical harmonics)"
 PLUGIN = Check(
     "sharp.plugin",
-    why="NCCL has no SHARP of its own: it takes ncclCollNetPlugin out of a network plugin",
+    why="NCCL itself has no SHARP: it takes ncclCollNetPlugin from a network plugin",
     fix="install nccl-rdma-sharp-plugins (HPC-X has it in nccl_rdma_sharp_plugin/lib) and put its directory into"
     " LD_LIBRARY_PATH of jobs; where it lies elsewhere, name the directory in sharp_directories",
 )
@@ -95,10 +96,10 @@ MANAGER = Check(
     fix="on the node of the subnet manager: `systemctl status sharp_am`; with UFM: sharp_enabled in [sharp] of gv.cfg;"
     " and TCP port 6126 over IPoIB has to be open, unless smx_protocol=1",
 )
-"Does the aggregation manager answer, as far as a host can tell"
+"Does the aggregation manager respond, as far as a host can check"
 VARIABLE = Check(
     "sharp.variable",
-    why="NCCL does not use SHARP unless it is told to, and one variable takes it away again",
+    why="NCCL uses SHARP only if variables enable it, and one variable disables it again",
     fix='nccl_conf_extra: {NCCL_COLLNET_ENABLE: "1"} in the inventory, then %s' % advice.run("nccl_conf"),
     aspect="persisted",
 )
@@ -109,7 +110,7 @@ FOLK = Check(
     fix="remove the line",
     aspect="persisted",
 )
-"Is SHARP not asked for by a name that nobody reads"
+"Is SHARP not enabled by a variable that NCCL does not read"
 THRESHOLD = Check(
     "sharp.threshold",
     why="below its threshold a job does not use SHARP, and over one node there is nothing to reduce in a switch",
@@ -184,7 +185,7 @@ class Have:
 
 
 def read(host: Host, want: Want, reach: Optional[Callable[[str, int], str]] = None) -> Have:
-    """reach: asks an address and a port, see ``reached``. Raises ParseError where want.manager is no address."""
+    """reach: asks an address and a port, see ``reached``. Raises ParseError where want.manager is not an address."""
     problems: List[Problem] = []
     libraries: List[File] = []
     plugins: List[File] = []
@@ -278,7 +279,7 @@ def reached(host: str, port: int) -> str:
         return "the name is not known here (%s)" % error.strerror
     except OSError as error:
         timed = isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT
-        return "no answer within %g s" % ANSWER if timed else str(error.strerror or error)
+        return "no response within %g s" % ANSWER if timed else str(error.strerror or error)
     return ""
 
 
@@ -349,7 +350,7 @@ def _release(have: Have) -> List[Finding]:
     said: List[Tuple[str, str, str]] = []
     for plugin in have.plugins:
         if not plugin.needed:
-            have_text = "%s is not linked with %s, so nothing tells which one it takes" % (plugin.path, _COLL)
+            have_text = "%s is not linked with %s, so which one it loads is unknown" % (plugin.path, _COLL)
             said.append(("unknown", have_text, plugin.path))
             continue
         if plugin.needed[0] not in names:
@@ -368,9 +369,9 @@ def _release(have: Have) -> List[Finding]:
 
 
 def _manager(have: Have, want: Want) -> Finding:
-    subject, wanted = want.manager or "sharp_am", "an aggregation manager that answers"
+    subject, wanted = want.manager or "sharp_am", "an aggregation manager that responds"
     if have.answered is None:
-        text = "a host cannot tell where it is: sharp_manager names nobody"
+        text = "a host cannot find it: sharp_manager is empty"
         fix = "set sharp_manager to its address, HOST:6126 over IPoIB; or let a job prove it (%s)" % _DOCS
         return MANAGER.judge(subject, "unknown", wanted, text, "sharp_manager", fix)
     if have.answered:
@@ -379,7 +380,7 @@ def _manager(have: Have, want: Want) -> Finding:
 
 
 def _given(have: Have, name: str) -> Tuple[Given, ...]:
-    """What jobs get; for those of which nothing is said, that it is not set."""
+    """What jobs get; for those of which nothing is reported, that it is not set."""
     found = have.variables.get(name, ())
     return found if any(one.everybody and one.certain for one in found) else (*found, Given(None, CONF))
 
@@ -403,7 +404,7 @@ def _switch(have: Have, name: str, wanted: str, fits: Callable[[Optional[str]], 
     each = _given(have, name)
     wrong = next((one for one in each if one.certain and not fits(one.value)), None)
     if unread is not None and (wrong is None or wrong.value is None):
-        return VARIABLE.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and mend it")
+        return VARIABLE.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and repair it")
     if wrong is not None and wrong.value is not None:
         text = "%s=%s" % (name, wrong.value[:100])
         fix = (
@@ -412,7 +413,7 @@ def _switch(have: Have, name: str, wanted: str, fits: Callable[[Optional[str]], 
         return VARIABLE.judge(name, "drift", wanted, text, wrong.source, fix)
     unclear = next((one for one in each if not one.certain), None)
     if unclear is not None:
-        text = "set under a condition, or in a form that only running it would tell"
+        text = "set under a condition, or in a form that only running it would resolve"
         fix = "look at %s" % printable(unclear.source)
         return VARIABLE.judge(name, "unknown", wanted, text, unclear.source, fix)
     if wrong is not None:
@@ -444,7 +445,9 @@ def _folk(have: Have) -> List[Finding]:
             fix = "%s. %s" % (_removed(name, one.source), NEVER[name])
             text = "%s=%s" % (name, "..." if one.value is None else one.value[:80])
             found.append(FOLK.judge(name, "drift", "not set", text, one.source, fix, why=FOLK.why % name))
-    return found or [FOLK.judge("NCCL's variables", "ok", "no such name", "none", CONF, why="names that nobody reads")]
+    return found or [
+        FOLK.judge("NCCL's variables", "ok", "no such name", "none", CONF, why="names that NCCL does not read")
+    ]
 
 
 def _threshold(have: Have, want: Want) -> List[Finding]:

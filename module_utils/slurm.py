@@ -31,11 +31,11 @@ _RUN = re.compile(r" \([^()]*\)$")
 
 _WHY = "a node is taken out of service before it is disturbed, and given back when it is proven"
 STATE = Check("drain.state", why=_WHY)
-"Does Slurm answer for the node, and do as it is told"
+"Does Slurm respond for the node, and accept commands"
 IDLE = Check("drain.idle", why=_WHY, severity="minor")
-"Is no job on a node that is to be drained"
+"Is a node that is to be drained free of jobs"
 LEFT_OVER = Check("drain.left_over", why=_WHY)
-"Has no run left the node drained; the reason says for what, or what is wrong with it"
+"Has no run left the node drained; the reason names its cause"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def parse_jobs(text: str) -> Tuple[str, ...]:
         if len(words) != 4 and jobs:
             continue
         if len(words) != 4:
-            raise ParseError("%r is no line of squeue's" % line[:160])
+            raise ParseError("%r is not a line of squeue's" % line[:160])
         jobs.append("Slurm job %s of %s (%s, %s)" % (words[0], words[1], words[2].lower(), words[3]))
     return tuple(jobs)
 
@@ -104,7 +104,7 @@ def read(host: Host, name: str) -> Have:
     try:
         # It would be taken for a list, or for an option.
         if _NAME.fullmatch(name) is None:
-            raise ReadError("drain_slurm_node", "%r is no name of a node" % name)
+            raise ReadError("drain_slurm_node", "%r is not a name of a node" % name)
         node = parse_node(host.ask(show), name)
         jobs = parse_jobs(host.ask(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
     except (ReadError, ParseError) as error:
@@ -123,11 +123,11 @@ def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wai
     """
     node = have.node
     if node is None:
-        problem = have.problem or Problem("scontrol", "was not asked")
+        problem = have.problem or Problem("scontrol", "was not queried")
         # Without its name, forty nodes of a controller that is down are one row.
         said = problem.message.replace(name, "it")
-        fix = "make scontrol and squeue answer for it (drain_slurm_host, drain_slurm_node), or set busbar_drain: none"
-        return Plan((STATE.judge("the node", "unknown", "an answer of Slurm", said, problem.source, fix),))
+        fix = "make scontrol and squeue work for it (drain_slurm_host, drain_slurm_node), or set busbar_drain: none"
+        return Plan((STATE.judge("the node", "unknown", "a response of Slurm", said, problem.source, fix),))
     commands: List[Command] = []
     if state == "drained":
         if node.ours or not (node.drained or (have.jobs and not wait)):
@@ -165,7 +165,7 @@ def _judge(have: Have, node: Node, state: str) -> Finding:
     want = "not left drained by Busbar"
     if node.ours:
         fix = (
-            "see to what the reason says; site.yml resumes a node that is in order, or: scontrol update nodename=%s"
+            "repair what the reason names; site.yml resumes a node that is in order, or: scontrol update nodename=%s"
             " state=resume" % node.name
         )
         return LEFT_OVER.judge("the node", "drift", want, str(node), source, fix)

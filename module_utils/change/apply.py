@@ -36,7 +36,7 @@ def converge(
 ) -> Dict[str, Any]:
     """Brings the machine to what a plan asks for, unless in check mode, and looks again. Returns a module's result.
 
-    look: reads the machine and plans, without what is not permitted. Called once more after a change: what counts is
+    look: reads the machine and plans, without what is not permitted. Called again after a change: what counts is
         what is there then, not what was meant to be.
     make: makes the plan's changes and returns the paths of the backups; ``execute``, where it is not given.
     mends: as in ``result``.
@@ -98,7 +98,7 @@ def run(host: Host, command: Command) -> None:
     """Raises ReadError, with the tool's last words, where it does not end with 0."""
     done = host.run(command.argv, timeout=command.timeout, leaves=True)
     if done.rc != 0:
-        raise ReadError(str(command), "ended with %d and said: %s" % (done.rc, done.last_words))
+        raise ReadError(str(command), "exited with %d: %s" % (done.rc, done.last_words))
 
 
 def write(host: Host, change: FileChange) -> Optional[str]:

@@ -114,7 +114,7 @@ class Ways:
         try:
             address = ip_address(text)
         except ValueError as error:
-            raise ParseError("%r is no address: by which interface it is reached is not known" % text[:80]) from error
+            raise ParseError("%r is not an address: the interface that reaches it is not known" % text[:80]) from error
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         if address.is_loopback:
@@ -261,7 +261,7 @@ def _modules(host: Host) -> Tuple[List[str], List[str]]:
         text = host.read(path)
         count = whole(text)
         if count is None:
-            raise ReadError(path, "does not say whether the module is in use: %.80r" % text)
+            raise ReadError(path, "does not show whether the module is in use: %.80r" % text)
         if count:
             used.append("kernel module %s is in use over %s" % (name, over[name]))
         else:

@@ -30,7 +30,7 @@ _KEYS = {"id": str, "user": str, "control": str, "machine": str, "pid": int, "st
 HELD = Check(
     "lock.held", why="runs that write at the same time undo each other's work; this one has changed nothing here"
 )
-"Is no other run at work on the node; where one is, nothing is changed there"
+"Is the node free of other runs; nothing is changed on it while one is active"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Lock:
 
     def __str__(self) -> str:
         at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
-        return "%s since %s" % (self.run or "somebody (the file cannot be understood)", at)
+        return "%s since %s" % (self.run or "an unknown run (the file cannot be parsed)", at)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Answer:
 def from_dict(data: object) -> Run:
     """Raises ParseError for anything but what to_dict gives."""
     if not isinstance(data, Mapping) or not all(isinstance(data.get(key), kind) for key, kind in _KEYS.items()):
-        raise ParseError("%.200r is no run" % (data,))
+        raise ParseError("%.200r is not a run" % (data,))
     return Run(**{key: data[key] for key in _KEYS})
 
 
@@ -92,7 +92,7 @@ def parse(text: str) -> Lock:
             raise ParseError("since is %.80r" % (since,))
         return Lock(from_dict(data["run"]), float(since))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ParseError("is no lock of Busbar's: %s" % error) from error
+        raise ParseError("is not a lock of Busbar: %s" % error) from error
 
 
 def this_run() -> Run:

@@ -109,7 +109,7 @@ def _cut(lines: Sequence[str], sign: str, annotation: ast.expr, instead: str) ->
     row, last = annotation.lineno - 1, (annotation.end_lineno or annotation.lineno) - 1
     before = _column(lines[row], annotation.col_offset)
     head = lines[row][:before].rstrip()
-    # In brackets of its own, or on a line of its own, it stays.
+    # In brackets of its own, or on its own line, it stays.
     if head.endswith(sign):
         start = len(head[: -len(sign)].rstrip())
         yield (row, start), (last, _column(lines[last], annotation.end_col_offset or 0)), instead

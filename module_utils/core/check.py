@@ -49,7 +49,7 @@ class Check:
 
         source: file, command or variable that ``have`` was read from; the subject, where it is not given.
         fix, why, severity, aspect, disruption: instead of the declaration's. What is ok needs no fix.
-        because: the finding, or its id, that this one merely follows from. One that is ok explains nothing.
+        because: the finding, or its id, that this one only follows from. One that is ok explains nothing.
         Raises ValueError as Finding does.
         """
         if isinstance(because, Finding):
@@ -78,7 +78,7 @@ class Check:
         return self.judge(
             problem.source,
             "unknown",
-            want="an answer",
+            want="a response",
             have=problem.message,
-            fix="run or read %s on the host and mend it" % printable(problem.source),
+            fix="run or read %s on the host and repair it" % printable(problem.source),
         )

@@ -38,7 +38,7 @@ class Finding:
     fix: what to do or run. Empty only when the state is ok.
     source: the file, command or variable that ``have`` was read from.
     why: the rule and its reason, for somebody who sees this check for the first time.
-    because: id of the finding that this one merely follows from; None for a root.
+    because: id of the finding that this one only follows from; None for a root.
     """
 
     check: str
@@ -69,9 +69,9 @@ class Finding:
             if value not in allowed:
                 raise ValueError("%s: %s is %r, expected one of %s" % (self.check, name, value, ", ".join(allowed)))
         if not self.subject or not self.source or not self.why:
-            raise ValueError("%s: subject, source and why must say something" % self.check)
+            raise ValueError("%s: subject, source and why must not be empty" % self.check)
         if self.state != "ok" and not self.fix:
-            raise ValueError("%s: a finding that is not ok must say what to do" % self.check)
+            raise ValueError("%s: a finding that is not ok needs a fix" % self.check)
         if self.ok and not self.have:
             raise ValueError("%s: ok without the value that was read" % self.check)
 

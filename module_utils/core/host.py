@@ -84,7 +84,7 @@ class Output:
     def answer(self) -> str:
         """What it printed, where it ended with 0. Raises ReadError."""
         if self.rc != 0:
-            raise ReadError(self.command, "ended with %d and said: %.200s" % (self.rc, self.last_words))
+            raise ReadError(self.command, "exited with %d: %.200s" % (self.rc, self.last_words))
         return self.stdout
 
 
@@ -97,13 +97,13 @@ class Host:
 
     def __init__(self, hardware_root: str = "/", system_root: str = "/", timeout: float = 20.0) -> None:
         self.hardware_root = hardware_root
-        # A null byte is in no path: require_roots says so, which realpath would not.
+        # A null byte is in no path: require_roots reports it, which realpath would not.
         self._real_root = hardware_root if "\0" in hardware_root else os.path.realpath(hardware_root)
         self.system_root = system_root
         self.timeout = timeout
 
     def require_roots(self) -> None:
-        """Raises ReadError for a root that is no directory: everything would seem absent, and be written, there."""
+        """Raises ReadError for a root that is not a directory: everything would seem absent, and be written, there."""
         for name, root in (("hardware_root", self.hardware_root), ("system_root", self.system_root)):
             if not os.path.isdir(root):
                 raise ReadError(name, "%r is not a directory" % root)
@@ -305,7 +305,7 @@ class Host:
         if any(len(data) > most for data in chunks):
             raise ReadError(name, "printed more than %d MiB" % (most >> 20))
         if rc is None:
-            raise ToolHung(name, "gave no answer within %g s and was abandoned" % seconds)
+            raise ToolHung(name, "did not respond within %g s and was abandoned" % seconds)
         stdout, stderr = (_decode(data, name) for data in chunks)
         return Output(command=name, rc=rc, stdout=stdout, stderr=stderr)
 

@@ -71,7 +71,7 @@ def _folder(host: Host) -> int:
     os.makedirs(above, exist_ok=True)
     doubt = trusted.doubt(above, host.system_root)
     if doubt:
-        raise ReadError(FOLDER, "is no place for a lock: %s" % doubt)
+        raise ReadError(FOLDER, "is not a place for a lock: %s" % doubt)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     return _ours(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), FOLDER, 0o700)

@@ -29,7 +29,7 @@ def parse(text: str) -> List[Mount]:
     for line in text.splitlines():
         words = line.split()
         if len(words) < 4:
-            raise ParseError("%r is no line of %s" % (line[:160], PATH))
+            raise ParseError("%r is not a line of %s" % (line[:160], PATH))
         found.append(Mount(words[0], words[1], words[2], tuple(words[3].split(","))))
     return found
 

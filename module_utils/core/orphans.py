@@ -93,7 +93,7 @@ def _adopt(more: int) -> None:
 
 
 def _take_in(pid: int) -> bool:
-    """Whether it is no child of ours any more."""
+    """Whether it is not a child of ours any more."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

@@ -98,7 +98,7 @@ class Plan:
         return bool(self.changes or self.commands)
 
     def kept(self, backup: bool) -> Plan:
-        """The same plan, with a dated copy of every file that it replaces where ``backup`` says so."""
+        """The same plan, with a dated copy of every file that it replaces where ``backup`` is set."""
         return replace(self, changes=tuple(replace(change, backup=backup) for change in self.changes))
 
     def limit(self, max_disruption: str) -> Plan:
@@ -123,7 +123,7 @@ class Plan:
         return self._without(lambda disruption: disruption != "none", refused)._advised()
 
     def _advised(self) -> Plan:
-        """Whoever does what a finding advises is not told once more that it was withheld."""
+        """Whoever does what a finding advises is not told again that it was withheld."""
         told = (
             f if f.state not in ("drift", "withheld") else replace(f, fix=advice.allow(f.fix, f.disruption))
             for f in self.findings

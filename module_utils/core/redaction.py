@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Keeps what an inventory holds in secret out of findings, files and reports.
 
-A module's error message or a tool's output may repeat a password. What is secret is told by the variable's name, or
+A module's error message or a tool's output may repeat a password. What is secret is reported by the variable's name, or
 by its being kept in a vault; the value is then taken out of every text, wherever it came from.
 """
 
@@ -38,7 +38,7 @@ def named(name: str) -> bool:
 
 
 def among(value: object, vaulted: object = (), secret: bool = False) -> Iterator[str]:
-    """The secret texts in variables: whatever lies below a name that says so, at any depth, and what is of the type
+    """The secret texts in variables: whatever lies below a name that reports it, at any depth, and what is of the type
     ``vaulted``, whose ``str`` decrypts it."""
     if isinstance(value, vaulted):
         yield str(value)
@@ -62,7 +62,7 @@ def worth_hiding(found: Iterable[str]) -> Tuple[str, ...]:
     return tuple(sorted(parts | quoted, key=lambda part: (-len(part), part)))
 
 
-# A thousand hosts say the same, and each may have a password of its own.
+# A thousand hosts say the same, and each may have its own password.
 @lru_cache(maxsize=4096)
 def scrub(text: str, secrets: Tuple[str, ...]) -> str:
     """The text without them (as ``worth_hiding`` gives them), and without the user and password of an address."""

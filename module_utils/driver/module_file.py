@@ -45,7 +45,7 @@ def parse(text: str) -> ModuleFile:
         if colon:
             found.setdefault(name, value.strip())
     if not found.get("filename"):
-        raise ParseError("says no filename")
+        raise ParseError("prints no filename")
     depends = tuple(plain(name) for name in found["depends"].split(",") if name.strip()) if "depends" in found else None
     return ModuleFile(found["filename"], found.get("srcversion", ""), found.get("license", ""), depends)
 

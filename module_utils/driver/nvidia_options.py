@@ -34,7 +34,7 @@ OPTIONS = Check(
 )
 """Of a profile with `driver_options`: has the NVIDIA driver been loaded with the option (live), and will it be
 (persisted)"""
-_HEAD = "# Written by Busbar (role nvidia_peermem): what the profile's driver_options ask of the NVIDIA driver.\n"
+_HEAD = "# Written by Busbar (role nvidia_peermem): the NVIDIA driver options in the profile's driver_options.\n"
 _LINE = re.compile(r"\s*options\s+nvidia\s+(.*)")
 _OPTION = re.compile(r"NVreg_([A-Za-z0-9]+)=(\S*)")
 
@@ -126,7 +126,7 @@ def _live(have: Have, one: DriverOption, persisted: Finding) -> Finding:
     if value is None:
         fix = "see whether this release of the driver still has the option; if not, leave it out in a site profile"
         return OPTIONS.judge(name, "unsupported", one.value, "the driver shows no such option", PARAMS, fix)
-    fix = "reboot the node; where the initramfs holds the driver, make that anew first (update-initramfs -u, dracut -f)"
+    fix = "reboot the node; if the initramfs holds the driver, rebuild it first (update-initramfs -u, dracut -f)"
     return OPTIONS.judge(
         name, "ok" if value == one.value else "drift", one.value, value, PARAMS, fix, because=persisted
     )

@@ -121,7 +121,7 @@ def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packag
     def ask() -> Packages:
         output = host.run(argv)
         if output.rc != 0:
-            raise ParseError("ended with %d and said: %.120s" % (output.rc, output.last_words))
+            raise ParseError("exited with %d: %.120s" % (output.rc, output.last_words))
         if system.kind == "apt":
             return parse_dpkg(output.stdout)
         return parse_rpm(output.stdout, host.read_system(VERSIONLOCK) or "")
@@ -148,10 +148,10 @@ def render(system: System, repository: Repository) -> Dict[str, str]:
     begin, end = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
     key = repository.key.strip()
     if not key.startswith(begin) or not key.endswith(end):
-        raise ParseError("the repository's key is no armoured PGP public key (%s)" % begin)
+        raise ParseError("the repository's key is not an armoured PGP public key (%s)" % begin)
     url = urlsplit(repository.url)
     if url.scheme not in ("http", "https", "file") or re.search(r"[\s\[\]]", repository.url):
-        raise ParseError("%r is no http, https or file URL" % repository.url)
+        raise ParseError("%r is not an http, https or file URL" % repository.url)
     files = paths(system, repository.name)
     texts = [key + "\n"]
     if system.kind == "dnf":

@@ -13,26 +13,25 @@ from .sweep import Sweep
 
 TOOLS = Check(
     "ib_fabric.tools",
-    why="the fabric is asked by infiniband-diags; without one of its tools nobody looks at the switches",
+    why="the fabric is queried by infiniband-diags; without one of its tools the switches are not checked",
     fix="install it on this host: apt-get install infiniband-diags (dnf install infiniband-diags on EL)",
 )
-"""Are the tools installed that ask the fabric, and may root run them"""
+"""Are the tools that query the fabric installed, and may root run them"""
 UMAD = Check(
     "ib_fabric.umad",
-    why="who asks the fabric opens /dev/infiniband/umad*, which the kernel gives to root alone, of an InfiniBand port"
-    " that is up; a port that is Ethernet has no subnet to ask",
+    why="a fabric query needs /dev/infiniband/umad*, which only root may open, and an InfiniBand port that is up; an"
+    " Ethernet port has no subnet",
     fix="run the play as root (become), load the device (modprobe ib_umad), and look at ls -l /dev/infiniband",
 )
 """Can the host open the management device of the InfiniBand port that it sweeps through; `unsupported` where its ports
 are Ethernet"""
 ANSWER = Check(
     "ib_fabric.answer",
-    why="what a tool that hangs, or a subnet manager that is silent, does not say is not known, and a fabric that is"
-    " not known is not well",
+    why="if a tool hangs or the subnet manager does not respond, the state of the fabric is unknown",
     fix="run the command on the host and see what it waits for; a switch or host that drops management packets makes"
     " each question wait",
 )
-"""Did the tools end in time, and did the subnet manager of each port answer"""
+"""Did the tools end in time, and did the subnet manager of each port respond"""
 
 MANAGER_LOG = Check(
     "ib_fabric.manager_log",
@@ -100,7 +99,7 @@ def _answers(reading: Reading) -> List[Finding]:
     ]
     fix = "see that a subnet manager runs in this plane: sminfo and ibstat (SM lid) on the host"
     for problem in reading.silent:
-        want = "an answer of the subnet manager"
+        want = "a response of the subnet manager"
         found.append(ANSWER.judge(problem.source, "unknown", want=want, have=problem.message, fix=fix))
     if reading.sweeps and not found:
         found.append(ANSWER.judge("sweep", "ok", want="answers", have="%d planes" % len(reading.sweeps)))

@@ -84,7 +84,7 @@ def parse_port(text: str) -> LocalPort:
     """``mlx5_0:1``. Raises ParseError."""
     match = _PORT.fullmatch(text.strip())
     if match is None or not 1 <= int(match.group(2)) <= 254:
-        raise ParseError("%.80r is no port: write DEVICE:PORT, as in mlx5_0:1" % text)
+        raise ParseError("%.80r is not a port: write DEVICE:PORT, as in mlx5_0:1" % text)
     return LocalPort(match.group(1), int(match.group(2)))
 
 
@@ -282,7 +282,7 @@ class _Planes:
         outputs: List[Told] = []
         merged = merge.Merged(self.decodes_xdr)
         if not master:
-            problems.append(told.problem("sminfo " + " ".join(at), "no subnet manager answers"))
+            problems.append(told.problem("sminfo " + " ".join(at), "no subnet manager responds"))
         for argv, parse in (
             (["ibnetdiscover", *at], ibnetdiscover.parse),
             (["iblinkinfo", "--line", *at], iblinkinfo.parse),
@@ -309,7 +309,7 @@ class _Planes:
             self._ask_for_keys(at, merged, problems)
         if master and self._master_now(at) != master:
             problems.append(
-                told.problem("sminfo " + " ".join(at), "another subnet manager, or none, answers at the end")
+                told.problem("sminfo " + " ".join(at), "another subnet manager, or none, responds at the end")
             )
         return merged.sweep(
             outputs,
@@ -363,7 +363,7 @@ class _Planes:
         name = " ".join(argv)
         left = self.deadline - time.monotonic()
         if left <= 0:
-            problems.append(told.problem(name, "was not asked, since the plane's %g s were over" % self.seconds))
+            problems.append(told.problem(name, "was not queried, since the plane's %g s were over" % self.seconds))
             return None
         try:
             said = self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
@@ -379,7 +379,7 @@ class _Planes:
             problems.append(told.problem(*_parts(error)))
             return None
         if said.rc not in codes:
-            problems.append(told.problem(name, "ended with %d and said: %.200s" % (said.rc, said.last_words)))
+            problems.append(told.problem(name, "exited with %d: %.200s" % (said.rc, said.last_words)))
         return said
 
 

@@ -149,7 +149,7 @@ def _outputs(lines: Sequence[str], nobodys: List[str]) -> Tuple[List[Tuple[str, 
                 continue
             sign = next((name for name, pattern in _SIGNS if pattern.match(line)), None)
             again = sign == tool and (ended or line.startswith("# Topology file"))
-            # Counters of a port are told apart from its errors by the line before them only.
+            # Counters of a port are distinguished from its errors by the line before them only.
             if sign is not None and (sign != tool or again):
                 tool, ended = sign, False
                 found.append((tool, [""] * number, before))

@@ -3,7 +3,7 @@
 """Makes one sweep of what several tools said of one plane: a port is known by its node, its own GUID or its LID.
 
 Where outputs disagree, the fabric changed while it was swept, two nodes have one GUID, or two planes were mixed: the
-first that said it is kept, the sweep says so and is not complete.
+first that said it is kept, the sweep reports it and is not complete.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Merged:
         self.differs = _Ends("what was read first and last differ, so the fabric changed, or two nodes have one GUID")
         self.one_sided = _Ends("a cable is seen from one end only")
         self.gone = _Ends("what is at the other end of a cable was not read")
-        self.lonely = _Ends("nodes without a cable, so that what they are connected to did not answer")
+        self.lonely = _Ends("nodes without a cable: their neighbours did not respond")
         self.short = _Ends("ports of a switch were not read")
         self.guessed = _Ends("known by the GUID of a port only; read ibnetdiscover too, without -p")
         self.nameless = _Ends("LIDs name no node; without a subnet manager all are 0")
@@ -106,7 +106,7 @@ class Merged:
         if node.device_id is not None and not 0 <= node.device_id <= 0xFFFFFFFF:
             node = replace(node, device_id=None)
         if node.port_count is not None and not 0 <= node.port_count <= MOST_PORT_NUMBER:
-            self.differs.add("node %s says it has %d ports" % (node.guid, node.port_count))
+            self.differs.add("node %s reports %d ports" % (node.guid, node.port_count))
             node = replace(node, port_count=None)
         known = self.nodes.get(node.guid)
         if known is None:

@@ -30,7 +30,7 @@ def parse_pkeys(text: str) -> Tuple[int, ...]:
         if match is not None:
             capacity = int(match.group(1))
         elif line.strip() and not line.startswith("#"):
-            raise ParseError("%.80r is no row of partition keys" % line)
+            raise ParseError("%.80r is not a row of partition keys" % line)
     if capacity is None or len(keys) < capacity:
         raise ParseError(
             "it shows %d partition keys of %s" % (len(keys), "an unknown number" if capacity is None else capacity)
@@ -46,7 +46,7 @@ def parse_nodeinfo(text: str) -> Dict[str, str]:
         if match is not None:
             found[match.group(1)] = match.group(2).strip()
         elif line.strip() and not line.startswith("#"):
-            raise ParseError("%.80r is no field of NodeInfo" % line)
+            raise ParseError("%.80r is not a field of NodeInfo" % line)
     if "Guid" not in found:
         raise ParseError("it has no Guid")
     return found

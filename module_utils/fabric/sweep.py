@@ -50,7 +50,7 @@ class Port:
 
     number: 0 is a switch's management port.   state: one of STATES.   physical: ``LinkUp``, ``Polling``, ...
     width: lanes, one of WIDTHS.   speed: one of SPEEDS. Both None where the link is down or they were not read.
-    width_supported, speed_supported: the most that both ends say they can, where a tool says so.
+    width_supported, speed_supported: the most that both ends say they can, where a tool reports it.
     peer: GUID of the node at the other end, and its port number.   guid: of the port.
     counters: by the names of the IBTA (``SymbolErrorCounter``); empty where they were not read, ``unread`` says why.
     """
@@ -255,7 +255,7 @@ def from_dict(data: object) -> Sweep:
         if key not in data:
             raise ParseError("sweep: %s is missing" % key)
     if len(data) > len(_KEYS):
-        raise ParseError("sweep: %s is no key of it" % ascii(next(key for key in data if key not in _KEYS))[:80])
+        raise ParseError("sweep: %s is not a key of it" % ascii(next(key for key in data if key not in _KEYS))[:80])
     nodes = _rows("nodes", data["nodes"], MOST_NODES, _NODE)
     guids = [_guid("nodes", row[0]) for row in nodes]
     if len(set(guids)) != len(guids):

@@ -23,7 +23,7 @@ LONGEST = 600
 MOST_UNICAST = 0xBFFF
 # Of lines that were not understood, so many are quoted; the rest is a number.
 QUOTED = 5
-# Gbit/s of a lane as libibmad writes them (dump.c) -> name. 10.0 is QDR; FDR10 says so.
+# Gbit/s of a lane as libibmad writes them (dump.c) -> name. 10.0 is QDR; FDR10 reports it.
 _LANES = {
     "2.5": "SDR",
     "5.0": "DDR",
@@ -144,11 +144,11 @@ def complaints(stderr: str) -> List[str]:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     silent = [line for line in lines if "bad status" in line or "timed out" in line]
     said = [line for line in lines if line not in silent]
-    found = ["stderr says %s" % shown(line) for line in said[:QUOTED]]
+    found = ["stderr: %s" % shown(line) for line in said[:QUOTED]]
     if len(said) > QUOTED:
-        found.append("stderr says %d lines more" % (len(said) - QUOTED))
+        found.append("stderr: %d more lines" % (len(said) - QUOTED))
     if silent:
-        found.append("%d questions had no answer, the first: %s" % (len(silent), shown(silent[0])))
+        found.append("%d queries had no response, the first: %s" % (len(silent), shown(silent[0])))
     return found
 
 

@@ -33,7 +33,7 @@ Want = Union[int, str]
 
 @dataclass(frozen=True)
 class Value:
-    """text: as the tool prints it, ``ETH(2)``.   number: 2; None of what is no number.   word: ``ETH``."""
+    """text: as the tool prints it, ``ETH(2)``.   number: 2; None of what is not a number.   word: ``ETH``."""
 
     text: str
     number: Optional[int]
@@ -108,14 +108,14 @@ def _of_json(data: object) -> Optional[Value]:
     if data is None:
         return None
     if isinstance(data, bool) or not isinstance(data, (int, str)):
-        raise ParseError("%.80r is no value of a setting" % (data,))
+        raise ParseError("%.80r is not a value of a setting" % (data,))
     return parse_value(str(data))
 
 
 def parse_text(text: str) -> Dict[str, Setting]:
     """Name -> setting, of the table that ``-e query`` of one device prints. Raises ParseError.
 
-    What a firmware cannot tell has no column. A row whose values cannot be told apart is a setting without values.
+    What a firmware cannot tell has no column. A row whose values cannot be distinguished is a setting without values.
     """
     found: Dict[str, Setting] = {}
     columns: List[str] = []

@@ -83,7 +83,7 @@ def _waiting(entry: Mapping[str, object]) -> Waiting:
     if not all(isinstance(text, str) for text in texts) or not isinstance(tried, list):
         raise ParseError("no record of nic_firmware: an entry is not as it is written")
     if any(isinstance(level, bool) or not isinstance(level, int) for level in tried):
-        raise ParseError("no record of nic_firmware: a reset level is no number")
+        raise ParseError("not a record of nic_firmware: a reset level is not a number")
     return Waiting(texts[0], texts[1], tuple(tried), texts[2])
 
 

@@ -115,7 +115,7 @@ def _answer(done: Output) -> str:
     if done.rc != 0:
         lines = (done.stdout + "\n" + done.stderr).splitlines()
         said = next((line for line in lines if line.startswith("-E-")), done.last_words)
-        raise ReadError(done.command, "ended with %d and said: %.200s" % (done.rc, said))
+        raise ReadError(done.command, "exited with %d: %.200s" % (done.rc, said))
     return done.stdout
 
 

@@ -54,11 +54,11 @@ WHY = {
     "CNP_DSCP": "congestion notifications with a DSCP that the switches do not favour wait in the queue that they are"
     " to shorten",
     "CNP_802P_PRIO": "congestion notifications are to have a priority that the switches favour",
-    "PCI_WR_ORDERING": "forced relaxed ordering breaks NCCL, which asks for it by memory region itself",
+    "PCI_WR_ORDERING": "forced relaxed ordering breaks NCCL, which requests it for each memory region itself",
     "ATS_ENABLED": "address translation by the NIC is of use under a hypervisor only; on bare metal it can break"
     " GPUDirect",
-    "SRIOV_EN": "virtual functions that nobody uses take PCIe resources",
-    "NUM_OF_VFS": "virtual functions that nobody uses take PCIe resources",
+    "SRIOV_EN": "unused virtual functions take PCIe resources",
+    "NUM_OF_VFS": "unused virtual functions take PCIe resources",
     "INTERNAL_CPU_MODEL": "decides who owns a BlueField's ports, its own processor (1) or the host (0)",
     "INTERNAL_CPU_OFFLOAD_ENGINE": "1 makes a BlueField-3 a plain NIC",
 }
@@ -71,7 +71,7 @@ def versions(firmware: Mapping[str, Any]) -> Mapping[str, str]:
     """busbar_firmware, PSID to version. Raises ParseError: a version without quotes is a number, and another one."""
     for psid, version in firmware.items():
         if not isinstance(version, str):
-            raise ParseError("busbar_firmware.%s is no text such as '28.43.8002'" % (psid,))
+            raise ParseError("busbar_firmware.%s is not a text such as '28.43.8002'" % (psid,))
     return firmware
 
 
@@ -126,7 +126,7 @@ def _typed(settings: Mapping[Any, Any], where: str) -> Dict[str, Want]:
     found: Dict[str, Want] = {}
     for name, value in settings.items():
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
-            raise ParseError("%s: %.80r is no name of a setting such as LINK_TYPE" % (where, name))
+            raise ParseError("%s: %.80r is not a name of a setting such as LINK_TYPE" % (where, name))
         if isinstance(value, bool):
             value = int(value)
         good = 0 <= value <= MOST if isinstance(value, int) else isinstance(value, str) and WORD.fullmatch(value)

@@ -21,7 +21,7 @@ DRIVER_LIBRARY = Check(
     fix="install the driver's packages of this version again, then run ldconfig",
     severity="critical",
 )
-"""Is no user-space library of the running driver's version empty; not judged where the loader's usual folders have
+"""Is each user-space library of the running driver's version intact; not judged where the loader's usual folders have
 none, as with a driver from a container"""
 
 

@@ -81,6 +81,6 @@ def running(host: Host, name: str) -> Tuple[bool, str]:
     except ToolMissing:
         return False, "not running"
     if "ActiveState" not in unit:
-        raise ReadError("systemctl show %s" % name, "says nothing of ActiveState")
+        raise ReadError("systemctl show %s" % name, "has no ActiveState")
     state = "%s (%s)" % (unit["ActiveState"][:40], unit.get("SubState", "")[:40])
     return unit["ActiveState"] == "active", state

@@ -45,7 +45,7 @@ SERVICE = Check(
     fix="install nvidia-imex of the driver's version, then %s; %s" % (start(UNIT, ""), _RECHECK),
     severity="critical",
 )
-"""Trays of an NVLink domain: is IMEX installed, does it run, now and after a reboot; where jobs start IMEX of their own
+"""Trays of an NVLink domain: is IMEX installed, does it run, now and after a reboot; where jobs start their own IMEX
 (`imex: job`): does the host not start it"""
 NODES_CONFIG = Check(
     "imex.nodes",
@@ -78,8 +78,8 @@ CHANNEL = Check(
 
 MEMBERSHIP = Check(
     "imex.domain",
-    why="a GPU without the UUID of an NVLink domain is in none: NCCL leaves NVLink between nodes aside, for the whole"
-    " job, and does not say so",
+    why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently does without NVLink between"
+    " nodes, for the whole job",
     fix="look at the switch trays' Fabric Manager and NMX-C, and at nvidia-smi -q (Fabric) on the node; reset the GPU"
     " or reboot the node; %s" % _RECHECK,
     severity="critical",
@@ -102,7 +102,7 @@ class Have:
     """installed, active, enabled: of the service; None: not known.   mask: the file that masks it.
     nodes: the list, None where there is none.
 
-    domain: None where it was not asked or gave no answer.   channel: what is wrong with it, "" for nothing.
+    domain: None where it was not queried or did not respond. channel: what is wrong with it, "" for nothing.
     asked: whether the domain's state is asked for.   off: the driver was loaded without channel 0.
     problems: by what they are of: service, nodes, state, channel.
     """
@@ -146,7 +146,7 @@ def parse_domain(text: str) -> Domain:
         raise ParseError("has no status")
     entries = said.get("nodes", {})
     if not isinstance(entries, dict) or not all(isinstance(one, dict) for one in entries.values()):
-        raise ParseError("nodes is no mapping of mappings")
+        raise ParseError("nodes is not a mapping of mappings")
     if len(entries) > MOST:
         raise ParseError("has more than %d nodes" % MOST)
     nodes = [
@@ -294,7 +294,7 @@ def _judge_state(have: Have, driver: Optional[str], service: Finding) -> List[Fi
     subject, want, source = "imex domain", "UP, every node READY", " ".join(TOOL)
     if have.domain is None:
         problem = have.problems.get("state")
-        said = str(problem) if problem else "not asked: the service does not run"
+        said = str(problem) if problem else "not checked: the service does not run"
         because = None if have.active else service
         severity = "major" if have.mask and not have.active else None
         fix = None if problem is None else "run %s on the node; where it hangs, restart %s" % (source, UNIT)

@@ -25,7 +25,7 @@ from .node import Have
 
 GPU_COUNT = Check(
     "node_health.gpu_count",
-    why="a GPU on the bus that nvidia-smi does not list has failed, though the driver may say 'not supported'",
+    why="a GPU on the bus that nvidia-smi does not list has failed, though the driver may report 'not supported'",
     fix="look for Xid lines in dmesg, drain and reboot the node; where it stays away, power-cycle, then replace it",
     severity="critical",
 )
@@ -48,26 +48,26 @@ FABRIC_STATE = Check(
     fix="read /var/log/fabricmanager.log, look for Xid and SXid in dmesg; drain the node, reset all GPUs or reboot; "
     + RECHECK,
 )
-"Does no GPU say that its NVLink fabric is degraded, and are all GPUs in one fabric"
+"Does no GPU report a degraded NVLink fabric, and are all GPUs in one fabric"
 AER = Check(
     "node_health.aer",
     why="PCIe errors between GPU, NIC and CPU slow the network path long before a device is lost",
     fix="look at AER lines in dmesg for the very error, reseat the device, its riser or cable; " + RECHECK,
 )
-"Have GPUs, rails' NICs and the bridges above had no uncorrected PCIe errors since the last night, and few corrected"
+"Have GPUs, rails' NICs and the bridges above had no uncorrected PCIe errors since the previous run, and few corrected"
 RMA = Check(
     "node_health.rma",
-    why="a GPU that fails again after reboots is defective, whatever each single fault asked for",
+    why="a GPU that fails again after reboots is defective, whatever the remedy of each single fault",
     fix=REPLACE,
     severity="critical",
 )
 "Was no GPU in trouble in three or more boots of the last 30 days"
 RECORD = Check(
     "node_health.record",
-    why="what has grown since the last night is known from the record of that night alone",
+    why="growth since the previous run is known only from that run's record",
     severity="minor",
 )
-"Can the counters of the last night be read, and those of this one be kept"
+"Can the counters of the previous run be read, and those of this run be stored"
 
 _FABRIC = "%s, fabric" % " ".join(smi.COMMAND)
 # Words of fabric/health that mean nothing is wrong; others that we know do.
@@ -124,7 +124,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
 
 
 def notes(have: Have) -> List[str]:
-    """What is no finding, and worth a sentence."""
+    """What is not a finding, and worth a sentence."""
     said = []
     off = [pci for pci, gpu in (have.gpus or {}).items() if gpu.persistence is False]
     if off:
@@ -134,7 +134,7 @@ def notes(have: Have) -> List[str]:
         )
     young = have.before is None or have.now - have.before.at < record.SHORTEST
     if young and have.unkept is None:
-        said.append("no counters of this boot are kept yet: growth is judged from the next run on")
+        said.append("no counters of this boot are stored yet: growth is judged from the next run on")
     return said
 
 
@@ -173,9 +173,9 @@ def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> 
         because = platform.GPU_TOOL.at("nvidia-smi")
         if topology.driver is None:
             because = platform.GPU_DRIVER.at("nvidia driver")
-            problem = problem or Problem(command, "was not asked: the NVIDIA driver is not loaded")
-        text = str(problem or Problem(command, "gave no answer"))
-        return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "an answer", text, command, because=because)]
+            problem = problem or Problem(command, "was not queried: the NVIDIA driver is not loaded")
+        text = str(problem or Problem(command, "did not respond"))
+        return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "a response", text, command, because=because)]
     want, found = "%d, as on the bus" % len(topology.gpus), []
     for gpu in topology.gpus:
         if gpu.pci not in have.gpus:
@@ -210,14 +210,14 @@ def _links(have: Have, gpu: smi.Gpu, name: str, growth: Growth, fastest: float) 
 
 
 def _nvlinks(have: Have) -> List[Finding]:
-    """What nvidia-smi nvlink did not answer. Where nothing at all answered, that is told already."""
+    """What nvidia-smi nvlink did not answer. Where nothing at all answered, that is reported already."""
     found = []
     for check, argv in ((NVLINK_STATE, nvlink.STATUS), (NVLINK_ERRORS, nvlink.ERRORS)):
         command = " ".join(argv)
         for problem in have.problems if have.gpus is not None else ():
             if problem.source.endswith(command):
                 fix = "run %s on the node" % command
-                found.append(check.judge("nvlinks", "unknown", "an answer", problem.message, command, fix))
+                found.append(check.judge("nvlinks", "unknown", "a response", problem.message, command, fix))
     return found
 
 
@@ -299,7 +299,7 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
         RECHECK,
     )
     if there.installed is None:
-        text = str(there.problem or Problem(source, "said nothing"))
+        text = str(there.problem or Problem(source, "printed nothing"))
         return FABRIC_MANAGER.judge(subject, "unknown", want, text, source, "run %s on the node" % source)
     if not there.installed:
         return FABRIC_MANAGER.judge(subject, "drift", want, "not installed", source, fix)
@@ -320,7 +320,7 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
         )
         return FABRIC_MANAGER.judge(subject, "drift", want, there.state, source, fix)
     if there.version is None or driver is None:
-        text = str(there.problem) if there.problem else "%s, of a version that nobody can say" % there.state
+        text = str(there.problem) if there.problem else "%s, of an unknown version" % there.state
         return FABRIC_MANAGER.judge(
             subject, "unknown", want, text, " ".join(fabric_manager.TOOL), "run %s on the node" % fabric_manager.TOOL[0]
         )
@@ -363,7 +363,7 @@ def _record(have: Have) -> List[Finding]:
         fix = "run rm -r %s on the node: the next run begins a new record" % record.FILE
         return [RECORD.judge(record.FILE, "unknown", "a record", have.unkept.message, record.FILE, fix)]
     if not have.boot_id:
-        fix = "read /proc/sys/kernel/random/boot_id on the node and mend what keeps it from being read"
+        fix = "read /proc/sys/kernel/random/boot_id on the node and repair what prevents reading it"
         return [RECORD.judge(record.FILE, "unknown", "the boot's id", "not read", "boot_id", fix)]
     return [RECORD.judge(record.FILE, "ok", "the boot's id", have.boot_id, record.FILE)]
 
@@ -371,7 +371,7 @@ def _record(have: Have) -> List[Finding]:
 def keep(host: Host, have: Have, found: Plan) -> Plan:
     """The same plan, after the counters of this question are kept for the next; with why they are not, otherwise.
 
-    An answer of nvidia-smi that is none leaves those of the last night where they are.
+    An answer of nvidia-smi that is none leaves those of the previous run where they are.
     """
     if not have.boot_id or (have.gpus is None and any(one.source.startswith("nvidia-smi") for one in have.problems)):
         return found

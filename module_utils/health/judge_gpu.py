@@ -40,10 +40,10 @@ GPU_ANSWERS = Check(
 "Does nvidia-smi report of each GPU every value that this GPU and its driver have"
 RECOVERY = Check(
     "node_health.recovery_action",
-    why="the driver itself says that the GPU needs this before it works right again",
+    why="the driver reports that the GPU needs this before it works correctly again",
     severity="critical",
 )
-"Does the driver ask for no recovery of the GPU (reset, reboot, drain)"
+"Does the driver request no recovery of the GPU (reset, reboot, drain)"
 ECC = Check(
     "node_health.ecc",
     why="an uncorrected memory error ends a program or falsifies it; corrected ones are normal, in these numbers not",
@@ -53,19 +53,19 @@ ROW_REMAP = Check(
     "node_health.row_remap",
     why="a defective memory row or page is taken out of use at the next reset; without a spare left the GPU has to go",
 )
-"""Is no memory row (before Ampere: page) waiting to be remapped, did no remapping fail, and are they few"""
+"""Are remapped memory rows (before Ampere: retired pages) few, none pending and none failed"""
 REPAIR = Check(
     "node_health.memory_repair",
     why="the driver counts memory as beyond repair, or waits for a reset to repair it",
 )
-"Is no memory beyond repair, or waiting for a repair"
+"Is all memory repaired, with no repair pending or failed"
 THROTTLE = Check(
     "node_health.throttle",
     why="one GPU whose clock is held down by heat or by its power supply holds up every rank of a job",
     fix="look at the node's fans, air intake, cooling loop and power supplies, and at the BMC's event log; compare with"
     " its neighbours in the rack; " + RECHECK,
 )
-"Is no GPU slowed by heat or the power brake, now or for long since the last night"
+"Does no GPU throttle by heat or power brake, now or for long since the previous run"
 POWER_LIMIT = Check(
     "node_health.power_limit",
     why="a forgotten power cap slows the GPU under load, and shows nowhere else",
@@ -74,13 +74,13 @@ POWER_LIMIT = Check(
 "Is each GPU's power limit its default, or `node_health_power_limit`"
 CLOCKS = Check(
     "node_health.application_clocks",
-    why="application clocks below the default were set by somebody, and hold under any load",
+    why="application clocks were set below the default, and apply under any load",
     severity="minor",
 )
 "Are each GPU's application clocks not below their default"
 TEMPERATURE = Check(
     "node_health.temperature",
-    why="at this temperature the GPU slows down by itself",
+    why="at this temperature the GPU throttles automatically",
     fix="look at the node's fans, air intake and cooling loop, and at the BMC's event log; " + RECHECK,
 )
 "Is each GPU cooler than where it slows down"
@@ -113,10 +113,10 @@ NVLINK_ERRORS = Check(
     "node_health.nvlink_errors",
     why="a link that recovers again and again loses bandwidth now and the GPU within days",
 )
-"Have the errors and recoveries of no NVLink grown since the last night"
+"Have the errors and recoveries of no NVLink grown since the previous run"
 
 _REBOOT = "drain the node and reboot it;"
-_WHEN_IDLE = "jobs that run may go on: when the node is idle run nvidia-smi --gpu-reset -i ADDRESS, %s; %s" % (
+_WHEN_IDLE = "jobs that run may continue: when the node is idle run nvidia-smi --gpu-reset -i ADDRESS, %s; %s" % (
     EACH,
     RECHECK,
 )
@@ -244,7 +244,7 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
         if grown.get("ecc " + kind, 0) > most * days
     }
     if many:
-        fix = "run dcgmi diag -r 3 on the drained node; where it fails, or they go on, have the GPU replaced"
+        fix = "run dcgmi diag -r 3 on the drained node; where it fails, or they continue, have the GPU replaced"
         return ECC.judge(name, "drift", "few corrected errors", counts(many) + within(seconds), source, fix)
     have = "on, no uncorrected errors since the driver was loaded" if gpu.ecc and gpu.ecc_pending else None
     return settle(ECC, gpu, name, "on, no uncorrected errors", have, source)
@@ -426,7 +426,7 @@ def link_errors(gpu: smi.Gpu, name: str, links: Optional[nvlink.LinkErrors], gro
     text = ", ".join("%s +%d" % item for item in worst[:6]) + within(seconds)
     if len(worst) > 6:
         text += ", and %d more counters" % (len(worst) - 6)
-    fix = "watch it: no more than this is no reason to act; the same link night after night is, then " + RESET
+    fix = "watch it: this alone needs no action; if the same link grows in every run, " + RESET
     if bad:
         fix = "%s where it comes again run dcgmi diag -r 3, and have the GPU or the board replaced;" % RESET
     return NVLINK_ERRORS.judge(

@@ -26,7 +26,7 @@ XID = Check(
     why="the driver has logged a fault of the GPU that outlasts the program which met it",
     severity="critical",
 )
-"Has the kernel logged no Xid, or fatal SXid of an NVSwitch, that asks for a reset or more since the last night"
+"Has the kernel logged no Xid, or fatal SXid of an NVSwitch, that needs a reset or more since the previous run"
 KERNEL_LOG = Check(
     "node_health.kernel_log",
     why="only the kernel's log reports Xid errors and driver failures; what it has lost stays unknown",
@@ -34,17 +34,17 @@ KERNEL_LOG = Check(
     " systemd-journald with Storage=persistent",
     severity="minor",
 )
-"Can the kernel's log since the last night be read"
+"Can the kernel's log since the previous run be read"
 GPU_DRIVER = Check("node_health.gpu_driver", why="the NVIDIA driver reports some failures of a GPU without an Xid")
-"Has the NVIDIA driver logged no failure of a GPU without an Xid since the last night"
+"Has the NVIDIA driver logged no failure of a GPU without an Xid since the previous run"
 NIC_DRIVER = Check("node_health.nic_driver", why="a NIC whose firmware, queue or module fails stops or slows jobs")
-"Has the driver of each rail's NIC logged no failure of firmware, module, queue or power since the last night"
+"Has the driver of each rail's NIC logged no failure of firmware, module, queue or power since the previous run"
 PCIE_ERROR = Check("node_health.pcie_error", why="a PCIe error or refused access cuts a GPU or NIC off, or loses data")
-"Has the kernel logged no PCIe or IOMMU error of GPUs, rails' NICs and the bridges above since the last night"
+"Has the kernel logged no PCIe or IOMMU error of GPUs, rails' NICs and the bridges above since the previous run"
 KERNEL = Check("node_health.kernel", why="a CPU or process that stands still holds up every rank of a job")
-"Has the kernel logged no machine check, crash, lock-up, hung process or lack of memory since the last night"
-STORAGE = Check("node_health.storage", why="a file server or drive that does not answer looks like a network hang")
-"Has the kernel logged no file server or drive that does not answer since the last night"
+"Has the kernel logged no machine check, crash, lock-up, hung process or lack of memory since the previous run"
+STORAGE = Check("node_health.storage", why="a file server or drive that does not respond looks like a network hang")
+"Has the kernel logged no unresponsive file server or drive since the previous run"
 _CHECKS = {"gpu": GPU_DRIVER, "nic": NIC_DRIVER, "pcie": PCIE_ERROR, "kernel": KERNEL, "storage": STORAGE}
 # Subject of a line that names no device.
 _DRIVERS = {"gpu": "NVIDIA driver", "nic": "mlx5_core"}
@@ -53,11 +53,12 @@ Fault = Tuple[Series, Rule, str, bool]
 _Found = Mapping[Tuple[str, str], Finding]
 # A reset leaves no line of its own in the log.
 _COUNTS = (
-    "; the line counts for a day, or until the node is booted, the driver loaded anew, or what Xid 154 asks for done"
+    "; the line counts for a day, or until the node is rebooted, the driver reloaded, or the recovery that Xid 154"
+    " requests is done"
 )
 _ACTIONS = {
-    xid.SUPPORT: "keep nvidia-bug-report.sh's archive and ask NVIDIA's support what the number means on this GPU,"
-    " drain the node and reboot it;",
+    xid.SUPPORT: "save the archive of nvidia-bug-report.sh and send it to NVIDIA's support, drain the node and reboot"
+    " it;",
     xid.RESET: RESET,
     xid.WORKFLOW: "keep nvidia-bug-report.sh's archive for the vendor's support; " + RESET,
     xid.REBOOT: "drain the node and reboot it; where the GPU stays away, power-cycle it, then reseat or replace it;",
@@ -228,7 +229,7 @@ def notes(have: Have, path: Places) -> List[str]:
         ignored = event.cause is not None or (event.number == 154 and event.is_quiet)
         if not ignored and (event.is_quiet or event.pci not in in_trouble):
             end = "at most the program has to be restarted"
-            end = end if event.is_quiet else "the driver asks for nothing any more"
+            end = end if event.is_quiet else "the driver requests nothing any more"
             key = end, "SXid" if event.switch else "Xid", event.number
             sums[key] = sums.get(key, 0) + event.count
     texts = []
@@ -283,7 +284,7 @@ def _xid(one: xid.Trouble, names: Mapping[str, str], log: Log, cause: Optional[F
     if one.action is None:
         state, severity = "unknown", "major"
         where = "the Fabric Manager User Guide" if root.switch else "NVIDIA's Xid catalog (docs.nvidia.com)"
-        fix = "look %s %d up in %s, do as it says, or drain the node and reboot it;" % (what, root.number, where)
+        fix = "look up %s %d in %s and follow it, or drain the node and reboot it;" % (what, root.number, where)
     else:
         fix = _SWITCH if root.switch else _ACTIONS[one.action]
     subject = names.get(one.pci, "%s NVSwitch" % one.pci if root.switch else one.pci)

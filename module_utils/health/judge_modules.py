@@ -23,12 +23,12 @@ from .port_counters import Port
 
 MLXLINK = Check(
     "node_health.mlxlink",
-    why="of a rail whose mlxlink gives no answer nobody knows how warm its module is, or what its link gets wrong",
-    fix="run {0} on the node as root and mend what it says: where the kernel is locked down (Secure Boot) it needs"
-    " MFT's signed kernel module and mst start; where nobody is to ask it, uninstall mft; " + RECHECK,
+    why="without mlxlink's output the temperature of the module and the errors of the link are unknown",
+    fix="run {0} on the node as root and repair what it reports: a locked-down kernel (Secure Boot) needs"
+    " MFT's signed kernel module and mst start; if mlxlink is not wanted, uninstall mft; " + RECHECK,
     severity="minor",
 )
-"Does mlxlink, where it is installed, answer for each rail's port"
+"Does mlxlink, if installed, work for each rail's port"
 MODULE_TEMPERATURE = Check(
     "node_health.module_temperature",
     why="a module that is too warm gets bits wrong, and at its own alarm it may switch its laser off",
@@ -39,9 +39,10 @@ MODULE_TEMPERATURE = Check(
 minor"""
 BIT_ERRORS = Check(
     "node_health.bit_errors",
-    why="what error correction could not mend is sent again, and all ranks wait for it: such a link fails before long",
-    fix="clean and reseat the cable at both ends, then exchange it, then the transceivers; wait %d minutes, so that"
-    " what came since can be told, %s" % (port_limits.LONG // 60, RECHECK),
+    why="what error correction could not repair is sent again, and all ranks wait for it: such a link fails before"
+    " long",
+    fix="clean and reseat the cable at both ends, then exchange it, then the transceivers; wait %d minutesfor new"
+    " counts, %s" % (port_limits.LONG // 60, RECHECK),
 )
 """Does each rail's link get few bits wrong after error correction: from NDR on a share of 1e-15, of older ones 1e-12;
 where mlxlink is installed"""
@@ -75,20 +76,20 @@ def plan(have: Have, before: Sequence[Finding]) -> Plan:
 
 
 def notes(have: Have) -> List[str]:
-    """What is no finding, and limits what is said."""
+    """What is not a finding, and limits what is reported."""
     if have.modules is None:
-        return ["mlxlink is not installed: nothing is said of modules' temperatures and of bits that links get wrong"]
+        return ["mlxlink is not installed: module temperatures and bit errors are not checked"]
     alone = [one for one in have.modules if one.reading is not None and one.reading.is_near and one.warning is None]
     if not alone:
         return []
     rails = ", ".join(str(one.rail) for one in alone)
-    return ["the modules of rails %s tell mlxlink --ddm no warning: they are held to their alarm alone" % rails]
+    return ["the modules of rails %s have no warning threshold in mlxlink --ddm: only their alarm is judged" % rails]
 
 
 def _silent(module: Module) -> Finding:
-    text = "no answer" if module.problem is None else module.problem.message
+    text = "no response" if module.problem is None else module.problem.message
     source = " ".join(command(module.pci))
-    return MLXLINK.judge(module.label, "unknown", "an answer", text, source, MLXLINK.fix.format(source))
+    return MLXLINK.judge(module.label, "unknown", "a response", text, source, MLXLINK.fix.format(source))
 
 
 def _temperature(module: Module, reading: Reading, have: Have) -> Optional[Finding]:
@@ -142,4 +143,4 @@ def _bit_errors(
 
 
 def _speed(speed: Optional[str]) -> str:
-    return speed or "a speed that nobody knows"
+    return speed or "an unknown speed"

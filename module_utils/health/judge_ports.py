@@ -23,8 +23,8 @@ from .port_limits import DAY, Rate
 _CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers"
 PORT_COUNTERS = Check(
     "node_health.port_counters",
-    why="of a port whose counters cannot be read nobody knows whether it loses packets",
-    fix="mend what is said of it: install ethtool, read the file by hand as root; " + RECHECK,
+    why="if a port's counters cannot be read, packet loss is unknown",
+    fix="fix the reported cause: install ethtool, or read the file by hand as root; " + RECHECK,
     severity="minor",
 )
 "Can the counters of each rail's port be read: sysfs, and on Ethernet `ethtool -S`"
@@ -40,14 +40,14 @@ PORT_LINK_DOWNED = Check(
     fix="see in dmesg when, and whether its switch was worked on; where not, %s; %s" % (_CABLE, RECHECK),
     severity="minor",
 )
-"Did no rail's link go down and come back since the last night; three times a day are major"
+"Did no rail's link go down and come back since the previous run; three times a day are major"
 PORT_SYMBOL_ERRORS = Check(
     "node_health.port_symbol_errors",
-    why="symbol errors that the link's error correction could not mend are a link that will fail: from NDR on by UFM's"
-    " own rule for isolating a port, of older links 120 an hour",
+    why="symbol errors that the link's error correction could not repair are a link that will fail: from NDR on by"
+    " UFM's own rule for isolating a port, of older links 120 an hour",
     fix="%s; %s" % (_CABLE, RECHECK),
 )
-"""Had no rail more symbol errors since the last night than its speed allows: NDR 3 in 125 minutes, XDR 6, older ones
+"""Had no rail more symbol errors since the previous run than its speed allows: NDR 3 in 125 minutes, XDR 6, older ones
 120 an hour"""
 PORT_ERRORS = Check(
     "node_health.port_errors",
@@ -55,7 +55,7 @@ PORT_ERRORS = Check(
     fix=PORT_SYMBOL_ERRORS.fix,
     severity="minor",
 )
-"Did few packets arrive damaged, and no buffer overrun, since the last night"
+"Did few packets arrive damaged, and no buffer overrun, since the previous run"
 PORT_DISCARDS = Check(
     "node_health.port_discards",
     why="the network took packets so slowly that this port threw them away",
@@ -77,7 +77,7 @@ PORT_RDMA_RETRIES = Check(
     " the other nodes of its jobs; prove the paths: ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
     severity="minor",
 )
-"Was little sent again over RDMA since the last night"
+"Was little sent again over RDMA since the previous run"
 PORT_PAUSE = Check(
     "node_health.port_pause",
     why="a host that stops its senders takes less than its link brings, and congestion spreads from it",
@@ -167,7 +167,7 @@ def _growth(have: Have, port: Port) -> Optional[Growth]:
 
 
 def told(have: Have) -> List[Dict[str, Any]]:
-    """What each port has counted since the last night, for the control node: counters that moved."""
+    """What each port has counted since the previous run, for the control node: counters that moved."""
     found = []
     for port in have.ports:
         growth = since(have, port)
@@ -200,7 +200,7 @@ def notes(have: Have) -> List[str]:
     if not new or have.before is None or have.now - have.before.at < record.SHORTEST:
         return []
     rails = ", ".join(str(port.rail) for port in new)
-    return ["counters of rails %s began anew since the last night, and are judged from the next run on" % rails]
+    return ["counters of rails %s were reset since the previous run; growth is judged from the next run on" % rails]
 
 
 def _unread(port: Port, gone: Sequence[str]) -> List[Finding]:
@@ -221,11 +221,11 @@ def _saturated(port: Port) -> List[Finding]:
     if not ended:
         return []
     fix = (
-        "set this port's counters back to 0, as nothing else makes them count again: %s; whoever else watches them"
+        "reset this port's counters to 0, because only that makes them count again: %s; other tools that read them"
         % (
             "perfquery -C %s -P %d -R" % (port.device, port.number)
             if port.link_layer == "InfiniBand"
-            else "drain the node and load mlx5_core anew, or reboot"
+            else "drain the node and reload mlx5_core, or reboot"
         )
     )
     text = "saturated: %s" % ", ".join("%s at %d" % (name, port_limits.END[name]) for name in ended)
@@ -252,7 +252,7 @@ def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding
     compared[PORT_SYMBOL_ERRORS.id] = many is not None and symbol not in stuck
     allowed = port_limits.symbol_limit(growth.speed, growth.seconds)
     if many is not None and many > allowed:
-        want = "%d at most at %s" % (allowed, growth.speed or "a speed that nobody knows")
+        want = "%d at most at %s" % (allowed, growth.speed or "an unknown speed")
         text = _counted(growth, [symbol])
         found.append(
             PORT_SYMBOL_ERRORS.judge(port.label, "drift", want, text, source, because=found[0] if found else None)

@@ -66,14 +66,14 @@ _GPU = "drain the node and reboot it; where the GPU stays away, power-cycle the 
 _BIOS = "enable Above 4G Decoding in the BIOS and boot the node"
 _PART = "read the BMC's event log for the DIMM or CPU, drain the node, have that part replaced, and boot the node"
 _CPU = "drain the node and reboot it; update the driver that the stack in the log names"
-_WAIT = "see with ps -o pid,stat,wchan:32,cmd what it waits for, and mend that or reboot the node"
+_WAIT = "see with ps -o pid,stat,wchan:32,cmd what it waits for, and repair that or reboot the node"
 _DISK = (
     "check the drive (nvme smart-log, smartctl), drain the node, replace the drive where it fails, and boot the node"
 )
 _NFS = "restore the file server, or the network path to it"
-_SERVER = "the file server does not answer"
+_SERVER = "the file server does not respond"
 _OOM = "give jobs a memory limit (ConstrainRAMSpace=yes in cgroup.conf), and reboot the node: a service may be gone"
-_IOMMU = "set what role iommu asks for (iommu=pt, ACS off on the path) and reboot; where it goes on, update the driver"
+_IOMMU = "set what role iommu requires (iommu=pt, ACS off on the path) and reboot; if it continues, update the driver"
 # fmt: off
 RULES: Tuple[Rule, ...] = (
     Rule(XID, NOTE, r"NVRM: Xid \(|SXid \(|NVRM: (?:The NVIDIA )?GPU .*[0-9].*fallen off the bus"),
@@ -95,7 +95,7 @@ RULES: Tuple[Rule, ...] = (
          "the firmware has given a GPU no memory region", _BIOS),
     Rule("gpu.gsp", CRITICAL,
          r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC|CrashCat|eartbeat timed)",
-         "a GPU's system processor (GSP) does not answer", _GPU),
+         "a GPU's system processor (GSP) does not respond", _GPU),
     Rule("gpu.known", NONE,
          r"NVRM: (?:GPU at PCI:\S+ GPU-|A GPU crash dump|GPU .{0,40}erial [Nn]umber|Persistence mode|\(PCI ID|again\."
          r"|objClInitPcieChip|installed in|GPU[0-9]+ (?:GSP )?RPC| *-?[0-9]+ |  +entry|  +function|This can occur when"
@@ -109,8 +109,8 @@ RULES: Tuple[Rule, ...] = (
     Rule("nic.recovery", CRITICAL, _MLX5 + r"health recovery (?:failed|flow aborted)",
          "the NIC could not be brought back", _NIC, "nic.started", MAJOR),
     Rule("nic.command", CRITICAL, _MLX5 +
-         r"(?:Will cause a leak of a command|No done completion|Async, timeout|canceled on out of queue"
-         r"|cmd\[\w+\]: timeout|[A-Z0-9_]{3,40}\(0x[0-9a-f]+\) timeout)", "the NIC's firmware does not answer commands",
+         r"(?:Will cause a leak of a command|No done completion|Async, timeout|canceled on out of queue|cmd\[\w+\]:"
+         r" timeout|[A-Z0-9_]{3,40}\(0x[0-9a-f]+\) timeout)", "the NIC's firmware does not respond to commands",
          _NIC, "nic.command_late nic.started", MAJOR),
     Rule("nic.hot", MAJOR, _MLX5 + r"(?:High temperature on sensors|Health issue observed, [Hh]igh temp|synd 0x10:"
          r"|Port module event ?\[error\]: .*High Temp)", "the NIC or its module is too hot", _COOL),
@@ -141,7 +141,7 @@ RULES: Tuple[Rule, ...] = (
     Rule("pcie.hotplug", CRITICAL, _SLOT + r"(?:Link Down(?!.*ignored)|Card not present|Power fault)",
          "the link to the device went down", _SEAT, "pcie.up", MAJOR),
     Rule("pcie.gone", CRITICAL, _PCI + r": (?:Unable to|can't) change power state .*inaccessible",
-         "the device does not answer on the bus", _SEAT),
+         "the device does not respond on the bus", _SEAT),
     Rule("pcie.iommu", MAJOR,
          r"DMAR: .*Request device \[([0-9a-f:.]{7})\]|AMD-Vi: Event logged \[\w+.*? device=([0-9a-f:.]{7,17})"
          r"|%s: AMD-Vi: Event logged \[|arm-smmu\S* .*event: \w+ client: (\S+)" % _PCI,
@@ -157,7 +157,7 @@ RULES: Tuple[Rule, ...] = (
          "recovered error of a CPU, its memory or bus, or one of the previous boot", _PART),
     Rule("kernel.iommu_timeout", MAJOR,
          r"DMAR: .*Invalidation Time-?out|AMD-Vi: Completion-Wait loop timed out|arm-smmu.*CMD_SYNC timeout",
-         "the IOMMU does not answer", _CPU),
+         "the IOMMU does not respond", _CPU),
     Rule("kernel.crash_driver", CRITICAL, _OOPS + _FRAME, "a driver of the network path has crashed (oops)", _CPU),
     Rule("kernel.crash", MAJOR, _OOPS, "a part of the kernel has crashed (oops)", _CPU),
     Rule("kernel.lockup", CRITICAL, _STALL + _FRAME, "a CPU stood still in a driver of the network path", _CPU),
@@ -209,7 +209,7 @@ _WORDS = {
 _COMPILED = tuple((rule.name, _WORDS[rule.name.partition(".")[0]], re.compile(rule.pattern)) for rule in RULES)
 # What a line needs to be looked at.
 WORDS = tuple(dict.fromkeys((*(word for words in _WORDS.values() for word in words), *FRAME_WORDS)))
-# Lines without a rule are told apart by their words.
+# Lines without a rule are distinguished by their words.
 _DIGITS = re.compile(r"0x[0-9a-f]+|[0-9]+")
 
 

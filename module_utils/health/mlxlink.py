@@ -99,7 +99,7 @@ def read(
     for rail, nic in own:
         module = Module(rail, nic.pci, nic.label)
         if hung is None and clock() > until:
-            hung = Problem(TOOL, "was not asked: the ports before it took more than %g s" % BOUND)
+            hung = Problem(TOOL, "was not queried: the ports before it took more than %g s" % BOUND)
         if hung is not None:
             found.append(replace(module, problem=hung))
             continue
@@ -148,7 +148,7 @@ def parse(text: str) -> Reading:
     for name in (_MODULE, _COUNTERS):
         section = output.get(name)
         if not isinstance(section, dict):
-            raise ParseError("mlxlink says: %.160s" % refused if refused else "the answer has no %r" % name)
+            raise ParseError("mlxlink reports: %.160s" % refused if refused else "the output has no %r" % name)
         sections.append(section)
     module, counted = sections
     degrees, alarm = _temperature(module)
@@ -157,7 +157,7 @@ def parse(text: str) -> Reading:
     rate = _value(counted, kind + " BER", _RATE)
     minutes = _value(counted, "Time Since Last Clear [Min]", _MINUTES)
     if errors is not None and int(errors) >= 1 << 64:
-        raise ParseError("%r is no count" % errors)
+        raise ParseError("%r is not a count" % errors)
     return Reading(
         degrees=degrees,
         alarm=alarm,
@@ -174,14 +174,14 @@ def parse_warning(text: str) -> Optional[float]:
     if not isinstance(section, dict):
         if refused:
             return None
-        raise ParseError("the answer has no %r" % _THRESHOLDS)
+        raise ParseError("the output has no %r" % _THRESHOLDS)
     row = section.get("High warning threshold")
     # The temperature is the first of five.
     values = row.get("values") if isinstance(row, dict) else None
     first = values[0] if isinstance(values, list) and values else None
     match = _TEMPERATURE.fullmatch(first.strip()) if isinstance(first, str) else None
     if match is None:
-        raise ParseError("%.80r is no upper warning" % (row,))
+        raise ParseError("%.80r is not an upper warning" % (row,))
     # A module that has not filled its thresholds in has zeros there.
     return float(match.group(1)) if int(match.group(1)) > 0 else None
 
@@ -189,14 +189,14 @@ def parse_warning(text: str) -> Optional[float]:
 def _output(text: str) -> Tuple[Mapping[str, Any], str]:
     """Sections by name, and what the tool says where it could not do all that it was asked. Raises ParseError."""
     if len(text) > _LARGEST:
-        raise ParseError("the answer has more than %d KiB" % (_LARGEST >> 10))
+        raise ParseError("the output has more than %d KiB" % (_LARGEST >> 10))
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ParseError("%.80r is not JSON" % text) from error
     result = data.get("result") if isinstance(data, dict) else None
     if not isinstance(result, dict):
-        raise ParseError("%.80r is no answer of mlxlink" % text)
+        raise ParseError("%.80r is not output of mlxlink" % text)
     status, output = data.get("status"), result.get("output")
     refused = ""
     if isinstance(status, dict) and status.get("code") not in (0, "0", None):
@@ -228,5 +228,5 @@ def _share(text: str) -> float:
     """Raises ParseError."""
     rate = float(text)
     if rate > 1:
-        raise ParseError("%r is no error rate" % text)
+        raise ParseError("%r is not an error rate" % text)
     return rate if rate >= _LEAST else 0.0

@@ -183,7 +183,7 @@ def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float]
 def _listed(host: Host, timeout: Optional[float]) -> Dict[str, smi.Gpu]:
     done = host.run(smi.COMMAND, timeout)
     if not done.stdout.lstrip().startswith("<"):
-        raise ReadError(done.command, "ended with %d and said: %.160s" % (done.rc, done.last_words))
+        raise ReadError(done.command, "exited with %d: %.160s" % (done.rc, done.last_words))
     return {gpu.pci: gpu for gpu in smi.parse(done.stdout)}
 
 

@@ -25,7 +25,7 @@ PAGE_SIZE = Check(
 def parse(text: str) -> int:
     """Bytes. Raises ParseError."""
     if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
-        raise ParseError("%.80r is no page size in bytes" % text)
+        raise ParseError("%.80r is not a page size in bytes" % text)
     return int(text)
 
 

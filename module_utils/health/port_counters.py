@@ -112,7 +112,7 @@ def _port(host: Host, rail: int, nic: Nic, now: float, hung: List[Problem]) -> P
     problems: List[Problem] = []
     rdma, port = nic.rdma, nic.port
     if rdma is None or port is None:
-        raise AssertionError("%s is no rail: it has no RDMA port" % nic.label)
+        raise AssertionError("%s is not a rail: it has no RDMA port" % nic.label)
     netdev = nic.netdevs[0] if nic.netdevs else None
     values: Dict[str, int] = {}
     base = "/sys/class/infiniband/%s/ports/%d" % (rdma.name, port.number)
@@ -150,7 +150,7 @@ def _port(host: Host, rail: int, nic: Nic, now: float, hung: List[Problem]) -> P
 def _statistics(host: Host, netdev: str, needed: bool, hung: List[Problem], problems: List[Problem]) -> Dict[str, int]:
     """needed: a port of Ethernet counts its pauses there alone. On InfiniBand the tool may be missing, or refuse.
 
-    hung: why it gave no answer for another port; then it is not asked for this one.
+    hung: why it did not respond for another port; then it is not asked for this one.
     """
     argv = ("ethtool", "-S", netdev)
     if hung:
@@ -199,7 +199,7 @@ def _add(values: Dict[str, int], name: str, value: Optional[int]) -> None:
 def _count(text: str) -> int:
     """Raises ParseError."""
     if not _NUMBER.fullmatch(text) or int(text) >= _MOST:
-        raise ParseError("%r is no count" % text[:40])
+        raise ParseError("%r is not a count" % text[:40])
     return int(text)
 
 

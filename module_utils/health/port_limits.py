@@ -35,7 +35,7 @@ PDR: Mapping[str, Tuple[float, float]] = {"NDR": (2.88, 3.0), "XDR": (5.8, 6.0)}
 SHORT, LONG = 12 * 60.0, 125 * 60.0
 # Of older links in an hour (IBTA, NVSentinel); up to so many a short time says nothing (ibdiags).
 SYMBOLS_AN_HOUR, FEW_SYMBOLS = 120, 10
-# Share of the bits, or symbols, that error correction could not mend, as mlxlink tells it: UFM's rule once more, of
+# Share of the bits, or symbols, that error correction could not mend, as mlxlink tells it: UFM's rule again, of
 # SHORT and of LONG. Of older links what ibdiagnet takes for its default, and DCGM for an effective rate of NVLinks.
 ERROR_RATE: Mapping[str, Tuple[float, float]] = {"NDR": (1e-14, 1e-15), "XDR": (1e-14, 1e-15)}
 OLDER_ERROR_RATE = 1e-12

@@ -78,7 +78,7 @@ class Kept:
 
 
 def parse(text: str) -> Kept:
-    """Raises ParseError: what is not ours is no record."""
+    """Raises ParseError: what is not ours is not a record."""
     try:
         data = json.loads(text)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -93,7 +93,7 @@ def _record(data: Mapping[str, object]) -> Record:
     history = [Event(_time(at), _text(boot), _text(gpu), _count(xid)) for at, boot, gpu, xid in data["history"]]
     ports = data["ports"]
     if not isinstance(ports, dict) or len(ports) > _DEVICES or not all(isinstance(one, dict) for one in ports.values()):
-        raise ValueError("ports are no counters of %d devices at most" % _DEVICES)
+        raise ValueError("ports are not counters of at most %d devices" % _DEVICES)
     return Record(
         boot_id=_text(data["boot_id"]),
         at=_time(data["at"]),
@@ -113,19 +113,19 @@ def _counters(data: object) -> Dict[str, Dict[str, int]]:
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
-        raise ValueError("%.40r is no count" % (value,))
+        raise ValueError("%.40r is not a count" % (value,))
     return value
 
 
 def _time(value: object) -> float:
     if not 0 <= float(value) < 1e11:
-        raise ValueError("%.40r is no time" % (value,))
+        raise ValueError("%.40r is not a time" % (value,))
     return float(value)
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > _TEXT:
-        raise ValueError("%.40r is no text of %d characters at most" % (value, _TEXT))
+        raise ValueError("%.40r is not a text of at most %d characters" % (value, _TEXT))
     return printable(value)
 
 
@@ -226,7 +226,7 @@ def read(host: Host) -> Optional[Kept]:
 
 
 def begin_ports_anew(host: Host) -> None:
-    """Before somebody of the suite's own takes links down: what their ports count of that is no fault.
+    """Before somebody of the suite's own takes links down: what their ports count of that is not a fault.
 
     What cannot be read or written is node_health's to say.
     """

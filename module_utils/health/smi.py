@@ -120,7 +120,7 @@ class Gpu:
 
 
 def parse(text: str) -> List[Gpu]:
-    """In the order of nvidia-smi; [] where it lists none. Raises ParseError for what is no answer at all."""
+    """In the order of nvidia-smi; [] where it lists none. Raises ParseError for what is not an answer at all."""
     root = parse_markup(text, "nvidia_smi_log")
     # Drivers from 610 on have both.
     driver = printable((root.findtext("driver_version") or root.findtext("kmd_version") or "").strip()[:_TEXT])

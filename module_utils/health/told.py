@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the report is told of a node's GPUs and PCIe functions: how their counters grew since the last night, and which
+"""Collect for the report how counters of a node's GPUs and PCIe functions grew since the previous run, and which
 device it is. Only of devices that something has grown on, or is wrong with.
 """
 
@@ -18,7 +18,7 @@ from . import judge, record
 from .node import Have
 
 SLOTS = "/sys/bus/pci/slots"
-# Of one device that are told, the largest first.
+# Of one device that are reported, the largest first.
 _COUNTERS = 50
 # Grows under every load: a GPU that is used is held to its power limit.
 _NORMAL = "slowed sw_power_cap"
@@ -61,7 +61,7 @@ def devices(host: Host, have: Have, topology: Topology, profile: Profile, findin
 
 
 def _errors(have: Have, pci: str) -> Tuple[Dict[str, int], float]:
-    """What AER has counted since the last night."""
+    """What AER has counted since the previous run."""
     before = have.before
     if before is None or pci not in before.pci:
         return {}, 0.0

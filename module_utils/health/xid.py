@@ -49,7 +49,7 @@ _CATALOG: Mapping[str, str] = {
     RESET:
     "46 the GPU stopped processing; 62 the internal micro-controller halted; 64 a memory row could not be recorded "
     "for remapping; 95 uncontained memory error, of all programs; 109 context switch timeout; 110 security fault; "
-    "119 the GPU's system processor (GSP) does not answer; 120 error of the GPU's system processor (GSP); 136 link "
+    "119 the GPU's system processor (GSP) does not respond; 120 error of the GPU's system processor (GSP); 136 link "
     "training failed; 140 unrecovered ECC error; 143 the GPU could not be initialised; 155 software brought NVLink "
     "down; 156 a resource was retired; 158 fatal timeout of the GPU; 166 170 unencrypted NVLink traffic under "
     "confidential computing; 169 SEC2 halted",
@@ -222,7 +222,7 @@ def parse(text: str, age: Optional[float] = None, count: int = 1) -> Optional[Ev
 def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Trouble, ...]:
     """Return one for each GPU and switch with an event that asks for more than to start the program again.
 
-    settled: GPUs for which the driver asks for nothing any more: an Xid that the driver knows to end is over then.
+    settled: GPUs for which the driver requests nothing any more: an Xid that the driver knows to end is over then.
     """
     done = set(settled)
     by_pci: Dict[str, List[Event]] = {}

@@ -85,9 +85,9 @@ def read(host: Host) -> Heard:
         try:
             said = host.run(argv)
             if said.rc != 0:
-                silent.append("%s ended with %d and said: %.160s" % (argv[0], said.rc, said.last_words))
+                silent.append("%s exited with %d: %.160s" % (argv[0], said.rc, said.last_words))
             elif argv is NETWORKCTL and not said.stdout.lstrip().startswith("{"):
-                silent.append("networkctl tells neighbours as text only (systemd before 256)")
+                silent.append("networkctl prints neighbours as text only (systemd before 256)")
             else:
                 return Heard(tuple(parse(said.stdout)), command, tlvs=argv is LLDPCLI)
         except ToolMissing:
@@ -152,7 +152,7 @@ def _loaded(text: str) -> Dict[str, Any]:
     except RecursionError:
         raise ParseError("its JSON is nested too deeply") from None
     except ValueError as error:
-        raise ParseError("what it prints is no JSON: %.100s" % error) from error
+        raise ParseError("what it prints is not JSON: %.100s" % error) from error
     if not isinstance(data, dict):
         raise ParseError("its JSON is %s, expected an object" % type(data).__name__)
     return data
@@ -174,8 +174,8 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ParseError("%.60r is no text" % (value,))
-    # Escapes grow: a text of them alone is cut once more.
+        raise ParseError("%.60r is not a text" % (value,))
+    # Escapes grow: a text of them alone is cut again.
     return printable(value[:TEXT])[:TEXT]
 
 

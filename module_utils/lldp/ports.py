@@ -32,11 +32,11 @@ HEADER = 14
 
 AGENT = Check(
     "lldp.agent",
-    why="without it nobody hears what the switches say: into which port a rail is plugged, and how that is set up",
+    why="without it the switches' LLDP is not received: into which port a rail is plugged, and its settings",
     fix="install lldpd, then %s; or let systemd-networkd 256 or later have the rails (LLDP=yes); where neither can"
     " be, set busbar_lldp: none" % start(UNIT, ""),
 )
-"Does lldpd, or systemd-networkd, give an answer"
+"Does lldpd, or systemd-networkd, respond"
 
 NEIGHBOUR = Check(
     "lldp.neighbour",
@@ -45,35 +45,34 @@ NEIGHBOUR = Check(
     " frames (ethtool --show-priv-flags, mlxconfig -d DEVICE query), let it pass them on; or give a table of the"
     " switches: busbar_lldp_neighbours",
 )
-"Does each rail that is up, of a bond each member, hear one switch; none is `unknown`"
+"Does each rail that is up, of a bond each member, receive LLDP from one switch; none is `unknown`"
 
 MTU = Check(
     "lldp.mtu",
     why="a switch port drops what is larger than the frames that it takes, and large messages never arrive",
-    fix="raise the MTU of the switch port, mostly to 9216; or lower busbar_mtu on all hosts",
+    fix="raise the MTU of the switch port, usually to 9216; or lower busbar_mtu on all hosts",
 )
-"Does the switch port take frames of the rail's MTU, where the switch says how large they may be"
+"Does the switch port take frames of the rail's MTU, where the switch announces its maximum"
 
 PFC = Check(
     "lldp.pfc",
-    why="where one end of the link pauses a priority and the other does not, the queue is lossless one way, or not at"
-    " all",
+    why="if only one end of the link pauses a priority, the queue is lossless in one direction, or in none",
     fix="set PFC of the switch port to these priorities; or, where the switch is right, correct busbar_roce.priority"
     " (roce_qos_pfc)",
 )
-"Has the switch port PFC on the priorities of busbar_roce and on no other, as its DCBX says"
+"Has the switch port PFC on the priorities of busbar_roce and on no other, according to its DCBX"
 
 DSCP = Check(
     "lldp.dscp",
     why="a switch that gives the DSCP of RDMA another priority than the NIC does takes it out of the lossless queue",
-    fix="map the DSCP on the switch as busbar_roce says (dscp, priority, cnp_dscp, cnp_priority), or correct that",
+    fix="map the DSCP on the switch as in busbar_roce (dscp, priority, cnp_dscp, cnp_priority), or correct that",
 )
-"Does the switch give the DSCPs of busbar_roce, and RoCE's UDP port, their priorities, as its DCBX says"
+"Does the switch give the DSCPs of busbar_roce, and RoCE's UDP port, their priorities, according to its DCBX"
 
 ETS = Check(
     "lldp.ets",
     why="a lossless priority that shares its queue with others, or has no bandwidth, stands still with them",
-    fix="give the lossless priority of busbar_roce a traffic class of its own on the switch, with bandwidth",
+    fix="give the lossless priority of busbar_roce a separate traffic class on the switch, with bandwidth",
 )
 """Has the lossless priority a traffic class of the switch that no priority without PFC shares, with bandwidth; with
 roce_qos_tc_bandwidth, that bandwidth"""
@@ -84,7 +83,7 @@ SLOWING = tuple(check.id for check in (MTU, PFC, DSCP, ETS))
 
 @dataclass(frozen=True)
 class Asked:
-    """asked: a word of ASKED.   dcbx: a switch that says nothing of PFC and DSCP is a finding.
+    """asked: a word of ASKED.   dcbx: a switch that has nothing about PFC and DSCP is a finding.
 
     mtu: that the site declares, None for none.   roce: what the site asks of the rails' ports.
     """
@@ -133,8 +132,8 @@ def plan(heard: Heard, own: Sequence[Port], want: Asked) -> Plan:
     if not own or want.asked == NONE:
         return Plan()
     if heard.problem is not None:
-        fix = "run %s on the host; mend what it says, or restart its daemon" % heard.source
-        said = AGENT.judge("lldp", "unknown", "an answer", heard.problem.message, heard.problem.source, fix)
+        fix = "run %s on the host; repair what it reports, or restart its daemon" % heard.source
+        said = AGENT.judge("lldp", "unknown", "a response", heard.problem.message, heard.problem.source, fix)
         return Plan((said,))
     if not heard.source:
         if want.asked == AUTO:
@@ -142,7 +141,7 @@ def plan(heard: Heard, own: Sequence[Port], want: Asked) -> Plan:
         fix = AGENT.fix.replace(start(UNIT, ""), start(UNIT, heard.mask))
         agents = "lldpd or systemd-networkd"
         return Plan((AGENT.judge("lldp", "unknown", agents, heard.silent, "lldpcli, networkctl", fix),))
-    findings = [AGENT.judge("lldp", "ok", "an answer", heard.source, heard.source)]
+    findings = [AGENT.judge("lldp", "ok", "a response", heard.source, heard.source)]
     of_port = {port: _switches(heard, port) for port in own}
     if want.asked == AUTO and not any(of_port.values()):
         return Plan()
@@ -159,10 +158,10 @@ def notes(heard: Heard, own: Sequence[Port], want: Asked) -> List[str]:
         return []
     found = [one for port in own for one in _switches(heard, port)]
     if not found:
-        said = heard.silent or "no rail hears a neighbour"
+        said = heard.silent or "no rail has an LLDP neighbour"
         return [] if want.asked == REQUIRED else ["where the rails are plugged in is not judged: " + said]
     if not heard.tlvs:
-        return ["systemd-networkd tells nothing of the switches' MTU, PFC and DSCP: install lldpd to have them judged"]
+        return ["systemd-networkd does not report the switches' MTU, PFC and DSCP: install lldpd to have them judged"]
     sent = {subtype for one in found for subtype in one.dcbx}
     if want.roce.chain.pfc is not None and not want.dcbx and not sent & {dcbx.PFC, dcbx.APPLICATION, dcbx.ETS}:
         return ["the switches send no DCBX: their PFC, DSCP map and ETS are not judged"]
@@ -193,9 +192,11 @@ def _heard(port: Port, found: Sequence[Neighbour], source: str) -> Finding:
     if len(found) == 1:
         return NEIGHBOUR.judge(port.label, "ok", "a switch", found[0].label, source)
     if not found:
-        return NEIGHBOUR.judge(port.label, "unknown", "a switch", "hears no neighbour", source)
-    have = "hears %d neighbours: %s" % (len(found), ", ".join(one.label for one in found[:4]))
-    fix = "lldpcli show neighbors ports %s; which of them is its switch cannot be told: stop the others" % port.netdev
+        return NEIGHBOUR.judge(port.label, "unknown", "a switch", "has no LLDP neighbour", source)
+    have = "has %d LLDP neighbours: %s" % (len(found), ", ".join(one.label for one in found[:4]))
+    fix = (
+        "lldpcli show neighbors ports %s; which of them is its switch is unknown: stop LLDP on the others" % port.netdev
+    )
     return NEIGHBOUR.judge(port.label, "unknown", "one switch", have, source, fix)
 
 
@@ -255,11 +256,11 @@ def _each(
             state = "drift" if wrong else "ok"
             found.append(check.judge(port.label, state, wanted, "%s: %s" % (one.label, wrong or have), heard.source))
         elif asked:
-            have = "the switch does not say it (DCBX)"
+            have = "the switch does not send it (DCBX)"
             fix = "let %s send DCBX (IEEE 802.1Qaz) on this port" % (one.name or "the switch")
             if want.dcbx:
                 fix += ", or set busbar_lldp_dcbx: false"
-            found.append(check.judge(port.label, "unknown", "what the switch says", have, heard.source, fix))
+            found.append(check.judge(port.label, "unknown", "what the switch sends", have, heard.source, fix))
     return found
 
 
@@ -294,7 +295,7 @@ def _ets(answer: dcbx.Ets, want: Asked) -> Tuple[str, str, str]:
     number = answer.prio2tc[priority]
     share, shares = answer.bandwidth[number], answer.tsa[number] == dcbx.SHARES
     others = [one for one in range(8) if answer.prio2tc[one] == number and one not in pfc]
-    wanted, wrong = "priority %d in a class of its own, with bandwidth" % priority, []
+    wanted, wrong = "priority %d in a separate class, with bandwidth" % priority, []
     if others:
         wrong.append("class %d has priority %d and %s, which are without PFC" % (number, priority, _listed(others)))
     if shares and not share:

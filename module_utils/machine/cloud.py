@@ -17,12 +17,12 @@ from .virtualization import OCI
 
 EFA = Check(
     "platform.efa",
-    why="an Elastic Fabric Adapter speaks a protocol of AWS's own (SRD) through libfabric, and nothing that this suite"
-    " asks of InfiniBand or RoCE holds for it: whatever else is ok here proves nothing of the node's network",
+    why="an Elastic Fabric Adapter uses AWS's own protocol (SRD) through libfabric, so no InfiniBand or RoCE check of"
+    " this suite applies to it: other checks that are ok here do not prove the node's network",
     fix="take the node out of gpu_nodes, and hold it to AWS's own checks (aws-ofi-nccl, fi_info -p efa)",
     severity="critical",
 )
-"""Has the node no Elastic Fabric Adapter of AWS, of whose network this suite can say nothing; asked where there is
+"""Has the node no Elastic Fabric Adapter of AWS, whose network this suite cannot check; only where there is
 one"""
 
 
@@ -47,8 +47,8 @@ def notes(topology: Topology) -> List[str]:
     if machine.is_vm:
         return [
             "a virtual machine (%s): PFC, ETS and ECN of its ports, NIC firmware settings, PHY counters, ACS, IOMMU and"
-            " ATS and, where it sees no NVSwitch, the Fabric Manager are its host's: not asked for here, and not proven"
-            % machine.owner
+            " ATS and, where it sees no NVSwitch, the Fabric Manager belong to its hypervisor: neither required here"
+            " nor proven" % machine.owner
         ]
     if machine.cloud == OCI:
         return [

@@ -183,7 +183,7 @@ def parse_nvlink_status(text: str) -> List[NvlinkStatus]:
 
 
 def _count_links(lines: Sequence[str]) -> Tuple[Optional[int], Optional[int]]:
-    """(active, total) of the lines below one GPU. A card without NVLink has none, or one that says so."""
+    """(active, total) of the lines below one GPU. A card without NVLink has none, or one that reports it."""
     if lines and all(_WITHOUT_NVLINK.match(line) for line in lines):
         return 0, 0
     said = [line.lower() for line in lines if line.startswith("NVML:")]
@@ -204,7 +204,7 @@ def _lines(text: str) -> List[str]:
     """Stripped lines that hold something, at least one. Control characters have no place in any of them."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise ParseError("there is no text")
+        raise ParseError("there is no output")
     for line in lines:
         if not line.replace("\t", " ").isprintable():
             raise ParseError("%s, expected plain text" % _quote(line))

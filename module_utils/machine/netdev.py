@@ -91,7 +91,7 @@ def parse_ipv6_route(text: str) -> List[Route]:
             raise ParseError("%r has %d columns, expected 10" % (line[:160], len(words)))
         network, length, metric, flags = (_hex(words[column], line, 32) for column in (0, 1, 5, 8))
         if length > 128:
-            raise ParseError("%d is no length of a network, in %r" % (length, line[:160]))
+            raise ParseError("%d is not a length of a network, in %r" % (length, line[:160]))
         if flags & _UP and not flags & (_REJECT | _LOCAL):
             routes.append(Route(words[9], 6, network, length, metric))
     return routes
@@ -140,7 +140,7 @@ def read(host: Host) -> Tuple[Tuple[Netdev, ...], Tuple[Problem, ...]]:
 
 
 def _netdev(host: Host, name: str, problems: List[Problem]) -> Optional[Netdev]:
-    """None for what is no interface: bonding_masters is a file. Raises ReadError."""
+    """None for what is not an interface: bonding_masters is a file. Raises ReadError."""
     path = "%s/%s" % (INTERFACES, name)
     entries = host.listdir(path)
     if not entries:

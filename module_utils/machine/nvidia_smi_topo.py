@@ -111,7 +111,7 @@ def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:
         said.append("nvidia-smi topo -m lists %d GPUs, sysfs has %d" % (len(matrix.gpus), len(topology.gpus)))
     said += ["%s: nvidia-smi topo -m lists it, sysfs has no such RDMA device" % name for name in lost(matrix, topology)]
     unnamed = [label for label, name in matrix.nics.items() if name is None]
-    said += ["%s: nvidia-smi topo -m does not say which RDMA device that is" % label for label in unnamed]
+    said += ["%s: nvidia-smi topo -m does not name its RDMA device" % label for label in unnamed]
     if len(matrix.gpus) != len(gpus):
         return said  # which GPU is which is not known then
     for label, gpu in zip(matrix.gpus, gpus):
@@ -122,13 +122,13 @@ def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:
             if cell == "NODE" and name in nics and is_far_for_want_of_numa(topology, gpu, nics[name]):
                 continue
             if have is not None and cell != have:
-                said.append("%s - %s: nvidia-smi topo -m says %s, sysfs says %s" % (subject, name, cell, have))
+                said.append("%s - %s: nvidia-smi topo -m reports %s, sysfs reports %s" % (subject, name, cell, have))
         peers = [matrix.cells[label, peer] for peer in matrix.gpus if peer != label]
         counts = [int(cell[2:]) if cell.startswith("NV") else 0 for cell in peers]
         # Through NVSwitch every cell is the GPU's whole count, cabled directly the cells add up to it.
         if peers and gpu.nvlinks_active is not None and gpu.nvlinks_active not in (max(counts), sum(counts)):
             said.append(
-                "%s: nvidia-smi topo -m says %d NVLinks, nvidia-smi nvlink -s says %d"
+                "%s: nvidia-smi topo -m reports %d NVLinks, nvidia-smi nvlink -s reports %d"
                 % (subject, max(counts), gpu.nvlinks_active)
             )
     return said

@@ -32,8 +32,8 @@ RAIL_PARTITION = Check(
     " run site.yml --tags platform for this host again",
     severity="critical",
 )
-"""InfiniBand: has the rail's port all keys of `busbar_fabric_partitions`, as a full member where the key says so; by
-the host itself, whoever sweeps the fabric"""
+"""InfiniBand: has the rail's port all keys of `busbar_fabric_partitions`, as a full member where the key has bit 15; by
+the host itself, independent of the sweep"""
 
 # Index in the table -> key, without empty places.
 Table = Mapping[int, int]
@@ -50,7 +50,7 @@ def parse_key(text: str) -> int:
     """``0x8001``; 0 is an empty place. Raises ParseError."""
     match = _KEY.fullmatch(text.strip())
     if match is None:
-        raise ParseError("%.80r is no partition key like 0x8001" % text)
+        raise ParseError("%.80r is not a partition key like 0x8001" % text)
     return int(match.group(1), 16)
 
 
@@ -105,7 +105,7 @@ def judge(nics: Iterable[Nic], tables: Tables, asked: Sequence[int], down: Mappi
         fix: Optional[str] = None
         if isinstance(table, Problem):
             state, have = "unknown", str(table)
-            fix = "see what grep . %s/* says on the host" % source
+            fix = "see the output of grep . %s/* on the host" % source
         else:
             missing = lacking(set(table.values()), asked)
             state, have = "drift" if missing else "ok", _shown(table)
@@ -120,4 +120,4 @@ def _shown(table: Table) -> str:
     """NCCL takes the one at index 0, or at that of NCCL_IB_PKEY, so the indices are of use."""
     said = ["0x%04x at index %d" % (key, index) for index, key in sorted(table.items())]
     more = ["and %d more" % (len(said) - _SHOWN)] if len(said) > _SHOWN else []
-    return ", ".join(said[:_SHOWN] + more) or "no key at all"
+    return ", ".join(said[:_SHOWN] + more) or "no key"

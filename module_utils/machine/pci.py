@@ -128,7 +128,7 @@ def is_mlx5_vf(device: PciDevice) -> bool:
 
 
 def is_efa(device: PciDevice) -> bool:
-    """An Elastic Fabric Adapter of AWS: RDMA by a protocol of its own (SRD), which has no queue pairs of RC."""
+    """An Elastic Fabric Adapter of AWS: RDMA by its own protocol (SRD), which has no queue pairs of RC."""
     return device.vendor == _AMAZON and device.device in _EFA_IDS
 
 

@@ -73,7 +73,7 @@ GPU_TOOL = Check(
     why="NVLinks and the NVSwitch fabric have no other source than nvidia-smi",
     fix="run nvidia-smi on the node; if it hangs, a GPU or the driver is stuck: drain and reboot the node",
 )
-"Does nvidia-smi answer"
+"Does nvidia-smi work"
 NVLINKS = Check(
     "platform.nvlinks",
     why="one inactive NVLink slows every collective of the node",
@@ -109,7 +109,7 @@ RAIL_STATE = Check(
 "Is the rail's port ACTIVE"
 # Advice by the state, or the physical state, of a port (IBTA PortInfo 14.2.5.6).
 _NO_MANAGER = (
-    "start or repair the subnet manager of this fabric: sminfo -C DEVICE shows whether one answers; its log is"
+    "start or repair the subnet manager of this fabric: sminfo -C DEVICE shows whether one responds; its log is"
     " /var/log/opensm.log, or UFM has it; " + _RECHECK
 )
 _STATE_FIXES = {
@@ -141,18 +141,18 @@ RAIL_PCIE = Check(
 "Has the slot of the rail's NIC its full width and generation"
 PCIE_LINK = Check(
     "platform.pcie_link",
-    why="the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device says so itself",
+    why="the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device reports this",
     fix="reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
     " bifurcation) and AER errors in dmesg; " + _RECHECK,
 )
 """Is each link above a GPU or a NIC, from switch to switch and to the CPU, as fast and as wide as both its ends
-can, and enough for the rails on it; not asked in a virtual machine"""
+can, and enough for the rails on it; not checked in a virtual machine"""
 RAIL_PATH = Check(
     "platform.rail_path",
     why="GPUDirect RDMA is only used, and only fast, over the short path",
-    fix="put the NIC into the slot that the profile names, or capture the profile of this node type anew",
+    fix="put the NIC into the slot that the profile names, or capture the profile of this node type again",
 )
-"Is the rail's NIC as near to its GPUs as the profile says"
+"Is the rail's NIC as near to its GPUs as in the profile"
 RAIL_NUMA = Check(
     "platform.rail_numa",
     why="interrupts and proxy threads land on the wrong socket",
@@ -167,11 +167,11 @@ RAIL_FIRMWARE = Check(
     " version, then mstfwreset -d ADDRESS -y reset or a reboot; " + _RECHECK,
 )
 """Has the rail's NIC the firmware that `busbar_firmware` declares for its PSID, and one that no security bulletin of
-NVIDIA warns of (minor); without a declaration nothing is asked"""
+NVIDIA warns of (minor); without a declaration it is not checked"""
 RAIL_MTU = Check(
     "platform.rail_mtu",
     why="queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
-    " the link can, and to no more than it is told",
+    " the link can, and to no more than its configuration",
     fix="compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
     " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + _RECHECK,
 )
@@ -309,7 +309,7 @@ def _gpu_tool(topology: Topology, profile: Profile, driver: Optional[Finding]) -
         return None
     asked = [gpu for gpu in topology.gpus if gpu.in_driver]
     answered = any(gpu.nvlinks_active is not None or gpu.fabric_state is not None for gpu in asked)
-    have = "answers" if answered else _said(topology, None, "nvidia-smi") or "no answer for any GPU"
+    have = "answers" if answered else _said(topology, None, "nvidia-smi") or "no result for any GPU"
     state = "ok" if answered else "unknown"
     return GPU_TOOL.judge("nvidia-smi", state, "answers", have, "nvidia-smi", because=driver)
 
@@ -575,7 +575,7 @@ def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Find
     asked = [(nic, nic.port) for nic in (rails.nics.get(rail.number) for rail in profile.rails) if nic]
     ports = [(nic, port) for nic, port in asked if port is not None and port.link_layer == "InfiniBand" and nic.rdma]
     if ports and isinstance(mtus, Problem):
-        fix = "install or run %s on the node and see what it says" % source
+        fix = "install or run %s on the node and read its output" % source
         return [RAIL_MTU.judge(source, "unknown", want, str(mtus), source, fix=fix)]
     down = _down(so_far)
     findings = []
@@ -640,7 +640,7 @@ def _one_cause_for_no_nic(topology: Topology, profile: Profile, findings: Sequen
         "rails",
         "drift",
         "%d RDMA NICs" % len(profile.rails),
-        "no RDMA device at all" + (", and %d NICs without one on the bus" % bare if bare else ""),
+        "no RDMA device" + (", and %d NICs without one on the bus" % bare if bare else ""),
         "/sys/class/infiniband",
         fix="load the RDMA driver (mlx5_core, mlx5_ib); if this node has no RDMA NIC, give it a profile without rails",
     )

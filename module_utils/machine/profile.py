@@ -183,7 +183,7 @@ def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
 
 
 def roce_rails(profile: Profile) -> int:
-    """How many rails may be Ethernet: what is left undecided for those is told, never passed over."""
+    """How many rails may be Ethernet: what is left undecided for those is reported, never passed over."""
     return sum("Ethernet" in rail.link_layers for rail in profile.rails)
 
 
@@ -235,7 +235,7 @@ def _rail(number: int, data: object, defaults: Mapping[str, object], gpu_count: 
     if numa not in ("same", "any"):
         raise ParseError("%s.numa is %r, expected same or any" % (where, numa))
     if "pci" not in entry and not paths:
-        raise ParseError("%s names neither a pci address nor a path to a GPU: nothing tells which NIC it is" % where)
+        raise ParseError("%s names neither a pci address nor a path to a GPU: so its NIC is undefined" % where)
     return Rail(
         number=number,
         pci=_address(entry["pci"], where + ".pci") if "pci" in entry else None,
@@ -364,7 +364,7 @@ def draft(topology: Topology) -> Tuple[Dict[str, Any], List[str]]:
 
 
 def _unused(topology: Topology, nic: Nic) -> bool:
-    """A port that somebody has switched off, of a NIC that is no GPU's: as the second one of a storage NIC."""
+    """A port that somebody has switched off, of a NIC that is not a GPU's: as the second one of a storage NIC."""
     near = any(topology.paths.get((gpu.pci, nic.pci)) in ("PIX", "PXB") for gpu in topology.gpus)
     return not near and nic.rdma is not None and all(port.phys_state == "Disabled" for port in nic.rdma.ports)
 

@@ -34,7 +34,7 @@ RAIL_GID = Check(
 addresses or types cannot be read"""
 RAIL_ADDRESS = Check(
     "platform.rail_address",
-    why="two rails with one address: both answer for it, and connections end on the wrong NIC or hang",
+    why="two rails have one address: both respond for it, and connections end on the wrong NIC or hang",
     fix="give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
     severity="critical",
 )

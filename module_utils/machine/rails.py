@@ -177,7 +177,7 @@ def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], m
         nics.update({rail.number: nic for rail, nic in zip(rails, found)})
         return
     for rail in rails:
-        missing[rail.number] = "GPUs are missing and %d NICs fit %d rails: nothing tells which NIC is which rail" % (
+        missing[rail.number] = "GPUs are missing and %d NICs fit %d rails: which NIC is which rail is unknown" % (
             len(found),
             len(rails),
         )

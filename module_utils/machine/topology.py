@@ -219,7 +219,7 @@ def _foreign(device: PciDevice) -> Optional[Tuple[str, str]]:
 
 def _bridge(device: Optional[RdmaDevice]) -> Optional[Tuple[str, str]]:
     bridge = device is not None and device.manages_nvswitch
-    return ("nvswitch", "manages the board's NVSwitches, which is no way to another node") if bridge else None
+    return ("nvswitch", "manages the board's NVSwitches, and leads to no other node") if bridge else None
 
 
 def _vf(device: PciDevice) -> Optional[Tuple[str, str]]:

@@ -121,7 +121,5 @@ def _of(host: Host, vendor: Optional[str], product: str, problems: List[Problem]
         return Virtualization(True, "xen", HYPERVISOR)
     if vendor is not None:
         return Virtualization(False, "none", VENDOR)
-    problems.append(
-        Problem(VENDOR, "nothing there, in %s or in %s says whether this is a guest" % (CPUINFO, HYPERVISOR))
-    )
+    problems.append(Problem(VENDOR, "neither that, %s nor %s shows whether this is a guest" % (CPUINFO, HYPERVISOR)))
     return Virtualization(False, "none", VENDOR)

@@ -36,8 +36,8 @@ RECORD = Check(
     fix="run ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=SCOPE, not in check mode,"
     " while the nodes are idle",
 )
-"""Is the last benchmark between this node and others good, young enough, and of the node as it is now (driver, kernel \
-and its arguments, firmware, GPUs); asked where `nccl_benchmark_scope` is above `node`"""
+"""Is the last benchmark between this node and others good, recent, and of the node as it is now (driver, kernel \
+and its arguments, firmware, GPUs); checked where `nccl_benchmark_scope` is above `node`"""
 
 
 def render(measured: Mapping[str, Any], host: Host) -> str:
@@ -54,13 +54,13 @@ def parse(text: str) -> Dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ParseError("is no record of a benchmark: %s" % error) from None
+        raise ParseError("is not a record of a benchmark: %s" % error) from None
     if not isinstance(data, dict) or data.get("format") != _FORMAT or set(data) != set(_SHAPE):
-        raise ParseError("is no record of a benchmark, or one of another release")
+        raise ParseError("is not a record of a benchmark, or one of another release")
     wrong = [name for name, kind in _SHAPE.items() if not isinstance(data[name], kind)]
     texts = isinstance(data["depends"], dict) and all(isinstance(part, dict) for part in data["depends"].values())
     if wrong or not texts or data["state"] not in STATES:
-        raise ParseError("is no record of a benchmark: %s is not what it has to be" % (wrong or ["state"])[0])
+        raise ParseError("is not a record of a benchmark: %s is invalid" % (wrong or ["state"])[0])
     return data
 
 

@@ -57,7 +57,7 @@ _RUN = advice.run("nccl_conf")
 RAILS = Check(
     "nccl_conf.rails",
     why="a list without this rail would make a broken host look configured, so /etc/nccl.conf is left untouched",
-    fix="mend %s first, then run site.yml --tags nccl_conf for this host again" % platform.RAIL_DEVICE.id,
+    fix="repair %s first, then run site.yml --tags nccl_conf for this host again" % platform.RAIL_DEVICE.id,
     severity="critical",
 )
 "Has each rail a device to be named; nccl.conf is left untouched if not"
@@ -77,26 +77,27 @@ SOCKET_INTERFACE = Check(
 GID_INDEX = Check(
     "nccl_conf.gid_index",
     why="NCCL %s takes one index for all rails, and these differ",
-    fix="update NCCL to 2.21 or later, which finds the GID by itself, or give every rail the same addresses",
+    fix="update NCCL to 2.21 or later, which finds the GID automatically, or give every rail the same addresses",
     severity="critical",
 )
 "Has the RoCE v2 GID one index on all rails, for a NCCL that needs it; nccl.conf is left untouched if not"
 READABLE = Check(
     "nccl_conf.readable",
     why="what this file sets cannot be judged",
-    fix="look at the file; remove it if nobody needs it",
+    fix="look at the file; remove it if it is not needed",
     aspect="persisted",
 )
 "Could the files that set NCCL's variables be read"
 LIBRARY = Check(
     "nccl_conf.library",
-    why="without the library that jobs use, nobody knows which variables it reads",
+    why="without the library that jobs use, the variables that it reads are unknown",
     fix="correct busbar_nccl_libraries, or install NCCL there",
 )
 "Could the library that jobs use be read"
 FILE = Check(
     "nccl_conf.file",
-    why="without it, or with another list, NCCL picks interfaces and devices by itself and differently on each host",
+    why="without it, or with another list, NCCL chooses interfaces and devices automatically and differently on each"
+    " host",
     fix=_RUN,
     severity="critical",
     aspect="persisted",
@@ -219,7 +220,7 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
             Variable(
                 nccl_topo_file.NAME,
                 profile.topology_file,
-                "This virtual machine does not show which NIC is near which GPU; the cloud's file says it (profile %s)."
+                "This virtual machine does not show which NIC is near which GPU; the cloud's file does (profile %s)."
                 % profile.name,
             )
         )
@@ -288,7 +289,7 @@ def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
     family = want.address_family or ("ipv6" if "NCCL_IB_ADDR_FAMILY" in there else "ipv4")
     names = [*(extra if want.extra is None else ()), *(["NCCL_IB_TC"] if dscp not in (None, want.dscp) else ())]
     names += ["NCCL_IB_ADDR_FAMILY"] if family == "ipv6" and not want.address_family else []
-    said = "nccl.conf keeps %s, not set in the inventory: not judged; nccl_conf_extra: {}, busbar_roce: {} remove it"
+    said = "nccl.conf retains %s, not set in the inventory: not judged; nccl_conf_extra: {}, busbar_roce: {} remove it"
     return replace(want, extra=extra, dscp=dscp, address_family=family), [said % ", ".join(names)] if names else []
 
 
@@ -389,7 +390,10 @@ def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -
         seen["rail %d" % number] = gid.index if gid is not None else None
     indexes = set(seen.values())
     if len(indexes) == 1 and None not in indexes:
-        reason = "NCCL %s does not find the RoCE v2 %s GID by itself; it has this index on every rail." % (oldest, kind)
+        reason = "NCCL %s does not find the RoCE v2 %s GID automatically; it has this index on every rail." % (
+            oldest,
+            kind,
+        )
         return [Variable("NCCL_IB_GID_INDEX", str(indexes.pop()), reason)], []
     have = ", ".join("%s: %s" % (rail, "none" if index is None else index) for rail, index in sorted(seen.items()))
     return [], [
@@ -414,7 +418,7 @@ def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str
         return None
     paths = {path for rail in profile.rails for path in rail.paths.values()}
     if "SYS" in paths and mode != "auto":
-        return "SYS", "The profile puts rails across sockets from their GPUs, and busbar_gpudirect asks for GPUDirect."
+        return "SYS", "The profile puts rails across sockets from their GPUs, and busbar_gpudirect requires GPUDirect."
     if paths & {"PHB", "NODE"}:
         return "PHB", "The profile puts rails behind the host bridge (PHB or NODE); NCCL's default ends at PXB."
     return None

@@ -11,7 +11,7 @@ from typing import Dict, Tuple
 
 from ..change import written
 
-_HEADER = "# Written by Busbar (role nccl_conf): containers do not see the host's %s by themselves.\n"
+_HEADER = "# Written by Busbar (role nccl_conf): containers do not see the host's %s by default.\n"
 
 # runtime -> file on the node, text with the path of nccl.conf as {path}
 _FILES: Dict[str, Tuple[str, str]] = {
@@ -21,12 +21,12 @@ _FILES: Dict[str, Tuple[str, str]] = {
     ),
     "docker": (
         "/etc/busbar/containers/docker-run.args",
-        "# Pass this to docker run. A running container keeps the file it was started with.\n"
+        "# Pass this to docker run. A running container retains the file it was started with.\n"
         "--volume={path}:/etc/nccl.conf:ro\n",
     ),
     "kubernetes": (
         "/etc/busbar/containers/kubernetes-pod.yml",
-        "# Merge this into the pod's spec. A running pod keeps the file it was started with.\n"
+        "# Merge this into the pod's spec. A running pod retains the file it was started with.\n"
         "spec:\n"
         "  volumes:\n"
         "    - name: nccl-conf\n"

@@ -48,13 +48,13 @@ from .variables import Version
 
 OVERRIDES = Check(
     "nccl_conf.environment",
-    why="NCCL keeps the first definition, and the environment and ~/.nccl.conf come before /etc/nccl.conf",
+    why="NCCL uses the first definition, and the environment and ~/.nccl.conf come before /etc/nccl.conf",
     fix="remove %s from line %d of %s, or accept it with a reason in nccl_conf_accepted",
     aspect="persisted",
 )
 """Does nothing that jobs get earlier (`~/.nccl.conf`, shells' and PAM's files, units, `user@.service` and user.conf
 among them, Slurm's task prolog, also of a file that slurm.conf includes, enroot) switch off a path or set what NCCL
-does not read; `unknown` where only running it would tell. What costs little is a note"""
+does not read; `unknown` where only running it would show. What costs little is a note"""
 
 # Every user is asked for a handful of files; a login node has thousands of users, and a compute node needs a few.
 MOST_HOMES = 500
@@ -158,7 +158,7 @@ class _Reader:
         for kind, places in sorted(self._elsewhere.items()):
             places_text = ", ".join(sorted(places)[:3]) + (", ..." if len(places) > 3 else "")
             notes.append(
-                "not read, since it is no local file system (%s): %s; what lies there can set NCCL's variables, too:"
+                "not read, since it is not a local file system (%s): %s; what lies there can set NCCL's variables, too:"
                 " busbar lint ~/.nccl.conf ~/.bashrc" % (kind, printable(places_text))
             )
         return Environment(tuple(self._settings), tuple(self._problems), tuple(notes), missing)
@@ -478,8 +478,8 @@ def _judge_one(
 ) -> Optional[Finding]:
     where = "%s:%d" % (one.source, one.line)
     if one.value is None:
-        why = "it can be told by running it only, and nothing is run here"
-        fix = "look at line %d of %s; if it is meant, say so in nccl_conf_accepted" % (one.line, one.source)
+        why = "only running it would show it, and nothing is run here"
+        fix = "look at line %d of %s; if it is intended, add it to nccl_conf_accepted" % (one.line, one.source)
         have = "%s is set or handed on in a form that is not understood" % one.variable
         return _judged(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
     found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)

@@ -24,15 +24,14 @@ from .library import Library
 from .variables import Version
 
 # Begins the comment above each variable that was kept, so that the next run knows it from somebody's edit.
-MARK = "Kept from the nccl.conf of the image"
+MARK = "Retained from the nccl.conf of the image"
 # Services of images that write /etc/nccl.conf at each boot, and empty it when they stop.
 WRITERS = ("sku-customizations.service",)
 OWNER = Check(
     "nccl_conf.owner",
-    why="a service of the image writes nccl.conf anew at every boot, without the rails and all else that was put there",
+    why="a service of the image rewrites nccl.conf at every boot, without the rails and all else that was put there",
     fix="systemctl disable %s on the node (without --now: to stop it unloads nvidia_peermem and stops the Fabric"
-    " Manager); it empties the file once more when the node goes down, so run site.yml for this host after its next"
-    " boot",
+    " Manager); it empties the file again when the node goes down, so run site.yml for this host after its next boot",
     severity="minor",
     aspect="persisted",
 )
@@ -67,7 +66,7 @@ def read(
     for name, value in _settings(text).items():
         said = nccl_lint.lint_variable(name, value, "nccl.conf", libraries, version, hcas, place="file")
         if not value.isprintable() or not value or not name.isprintable():
-            dropped[ascii(name)[1:-1]] = "its value is no line of text"
+            dropped[ascii(name)[1:-1]] = "its value is not a line of text"
         elif said:
             dropped[name] = said[0].why
         else:
@@ -116,7 +115,8 @@ def notes(image: Image, extra: Mapping[str, str], written: Mapping[str, str]) ->
     if stays:
         names = ", ".join(stays)
         said.append(
-            "nccl.conf keeps of the image's own (%s): %s; nccl_conf_extra would declare it" % (image.cloud, names)
+            "nccl.conf retains these lines of the image (%s): %s; declare them in"
+            " nccl_conf_extra" % (image.cloud, names)
         )
     for name, why in sorted(image.dropped.items()):
         if name not in written:

@@ -65,8 +65,8 @@ _REFUSALS = (
     ("Connection refused", "see that sshd runs on the other nodes, and that this node may connect to it"),
     ("No route to host", "see that this node reaches the others: nccl_benchmark_address"),
     ("Connection timed out", "see that this node reaches the others: nccl_benchmark_address"),
-    ("orted: ", "install the same Open MPI at the same place on all nodes, or say where: --prefix DIRECTORY"),
-    ("prted: ", "install the same Open MPI at the same place on all nodes, or say where: --prefix DIRECTORY"),
+    ("orted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
+    ("prted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
     ("not enough slots", "leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf"),
     ("could not access\nor execute an executable", "install the program, and python3, at the same path on all nodes"),
     ("specified plugin name for mpi", "install Slurm's plugin for PMIx (srun --mpi=list has to show pmix)"),
@@ -82,7 +82,7 @@ _REFUSALS = (
     ("nvalid partition", "set --partition in nccl_benchmark_launcher_options"),
     ("nvalid account", "set --account in nccl_benchmark_launcher_options"),
     ("nvalid generic resource", "this Slurm has no such gres: take it out of nccl_benchmark_launcher_options"),
-    ("Unable to contact slurm controller", "see that slurmctld answers: scontrol ping"),
+    ("Unable to contact slurm controller", "check that slurmctld responds: scontrol ping"),
     ("Unable to allocate resources", "see squeue, sinfo -R and the limits of the account"),
     ("execve(): ", "install the program, and python3, at the same path on all nodes"),
     ("unknown option", "take the option out of nccl_benchmark_launcher_options"),
@@ -95,7 +95,7 @@ JOB = Check(
     why="processes that each run alone, or in two jobs, end well and print figures above any bar of a network",
     fix="read stderr in the run's directory, start hostname by the same words, " + _AGAIN,
 )
-"Were all processes of a run between nodes one job, each rank once, on the hosts that were asked for"
+"Were all processes of a run between nodes one job, each rank once, on the requested hosts"
 
 LEFT = Check(
     "nccl_perf.left",
@@ -110,14 +110,14 @@ BINDING = Check(
     why="a rank that shares its GPU, or runs on the other socket, is slow for a reason that no link has",
     fix="see that all GPUs of a node are there for each rank, and the CPUs next to them, " + _AGAIN,
 )
-"Has every rank a GPU of its own, and does it run on the CPUs next to it"
+"Has every rank its own GPU, and does it run on the CPUs next to it"
 
 VARIABLES = Check(
     "nccl_perf.variables",
-    why="a variable that one node has and another has not, or that nobody asked for, measures something else",
+    why="a variable that one node has and another has not, or that was not requested, measures something else",
     fix="take it out of /etc/environment, the shell's profiles and Slurm's prologs on these nodes, " + _AGAIN,
 )
-"Have all ranks the same variables of NCCL, and no others than those that were asked for"
+"Have all ranks the same variables of NCCL, and only the requested ones"
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
         raise ParseError("launch.%s: is not a list of at most %d names" % (key, MOST_HOSTS))
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ParseError("launch.%s: %.80r is no host name or IPv4 address" % (key, name))
+            raise ParseError("launch.%s: %.80r is not a host name or IPv4 address" % (key, name))
     twice = sorted({name for name in names if list(names).count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise ParseError("launch.%s: %s is there twice" % (key, twice[0]))
@@ -196,7 +196,7 @@ def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
 def _check_options(kind: str, options: Sequence[str]) -> None:
     """Raises ParseError for an option that chooses what is chosen here, or that switches a safeguard off."""
     if options and not options[0].startswith("-"):
-        raise ParseError("launch.options: %r is no option; the launcher would run it" % options[0])
+        raise ParseError("launch.options: %r is not an option; the launcher would run it" % options[0])
     for word in options:
         name = word.lstrip("-").partition("=")[0]
         if word in ("--", "-", ":") or not word.isprintable():
@@ -241,10 +241,10 @@ def read(host: Host, kind: str, library: str = "") -> Launcher:
         meant = {
             "mpirun": "only Open MPI's mpirun, 4 or later, is known here: install it and build nccl-tests with it, or "
             "set nccl_benchmark_launcher to srun",
-            "srun": "Slurm has to know this node: see that scontrol ping answers there (slurm.conf or DNS record), or "
+            "srun": "Slurm has to know this node: check that scontrol ping works there (slurm.conf or DNS record), or "
             "set nccl_benchmark_launcher to mpirun",
         }[kind]
-        raise ReadError("%s --version" % name, "ended with %d and said %.200r; %s" % (said.rc, said.last_words, meant))
+        raise ReadError("%s --version" % name, "exited with %d: %.200r; %s" % (said.rc, said.last_words, meant))
     implementation = "Open MPI" if kind == "mpirun" else "Slurm"
     if kind == "mpirun" and int(match.group(2).partition(".")[0]) < 4:
         raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(2))
@@ -271,7 +271,7 @@ def words(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float
     """
     for name in names:
         if not _VARIABLE.fullmatch(name):
-            raise ParseError("environment: %.80r is no name of a variable" % name)
+            raise ParseError("environment: %.80r is not a name of a variable" % name)
     found = _mpirun(launch, launcher, names) if launch.kind == "mpirun" else _srun(launch, launcher, names, limit)
     guard = [launch.python, "-I", "-S", "-c", rank_guard.program(), "--limit", "%g" % limit, "--root", root, "--"]
     return [*found, *guard]
@@ -337,7 +337,7 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
             return "%s started nothing: %.200s; %s" % (launcher.kind, line, way_out)
     ended = "ended with %s" % rc if rc is not None else "was ended"
     way_out = "run it by hand with hostname in the place of the program"
-    return "%s %s and no rank has begun; it said: %.200s; %s" % (launcher.kind, ended, last, way_out)
+    return "%s %s and no rank has started; it printed: %.200s; %s" % (launcher.kind, ended, last, way_out)
 
 
 # -- what the ranks say ----------------------------------------------------------------------------------------------
@@ -396,12 +396,12 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     want = "one job of %d ranks, %d on each of %s" % (launch.ranks, launch.per_node, _few(names))
     begun = [view.begin for view in views]
     if not begun:
-        return JOB.judge(subject, "unknown", want, "no rank has begun", launch.kind)
+        return JOB.judge(subject, "unknown", want, "no rank has started", launch.kind)
     wrong = []
     fix = None
     if not all(one.pmix for one in begun):
         alone = [view for view in views if not view.begin.pmix]
-        wrong.append("%d ranks cannot find each other, each is a job of its own (%s)" % (len(alone), _name(alone[0])))
+        wrong.append("%d ranks cannot find each other, each is a separate job (%s)" % (len(alone), _name(alone[0])))
         fix = "start it by an MPI that the program is built with; by srun --mpi=pmix has to work (srun --mpi=list), "
     jobs = {one.job: one.host for one in reversed(begun)}
     if len(jobs) > 1:
@@ -417,7 +417,7 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     places = Counter(one.host for one in begun)
     others = sorted(set(places) - set(names))
     if others:
-        wrong.append("ranks on %s, which was not asked for" % _few(others))
+        wrong.append("ranks on %s, which was not requested" % _few(others))
     crowded = ["%d on %s" % (places[name], name) for name in names if places[name] > launch.per_node]
     if crowded and not twice:
         wrong.append("ranks where they do not belong: %s" % _few(crowded))
@@ -426,7 +426,7 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     if missing:
         absent = ["%s has %d of %d" % (name, places[name], launch.per_node) for name in names]
         absent = [text for name, text in zip(names, absent) if places[name] < launch.per_node]
-        have = "%d of %d ranks have not begun: %s" % (len(missing), launch.ranks, _few(absent))
+        have = "%d of %d ranks have not started: %s" % (len(missing), launch.ranks, _few(absent))
         return JOB.judge(subject, "unknown", want, have, launch.kind)
     have = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
     return JOB.judge(subject, "ok", want, have, launch.kind)
@@ -447,7 +447,7 @@ def _left(views: Sequence[RankView], launch: Launch, subject: str, job: Finding)
 
 
 def _binding(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
-    want = "a GPU of its own for each rank, and the CPUs next to it"
+    want = "a separate GPU for each rank, and the CPUs next to it"
     if not views:
         return BINDING.judge(subject, "unknown", want, job.have, launch.kind, because=job)
     wrong, unknown = [], []
@@ -469,10 +469,10 @@ def _binding(views: Sequence[RankView], launch: Launch, subject: str, job: Findi
         elif (one.host, one.gpu) in owners:
             wrong.append("%s and %s share GPU %s" % (owners[one.host, one.gpu], _name(view), one.gpu))
         elif not one.gpu_cpus:
-            unknown.append("the kernel does not say which CPUs are next to GPU %s of %s" % (one.gpu, _name(view)))
+            unknown.append("the kernel does not report which CPUs are next to GPU %s of %s" % (one.gpu, _name(view)))
         elif not cpus(one.cpus) <= cpus(one.gpu_cpus):
             wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (_name(view), one.cpus, one.gpu_cpus))
-            fix = fix or "see what keeps it from the others (a cgroup, isolcpus, --cpus-per-task), " + _AGAIN
+            fix = fix or "see what excludes the others (a cgroup, isolcpus, --cpus-per-task), " + _AGAIN
         owners.setdefault((one.host, one.gpu), _name(view))
     if wrong or unknown:
         return BINDING.judge(subject, "drift" if wrong else "unknown", want, _few(wrong or unknown), launch.kind, fix)
@@ -488,7 +488,7 @@ def _binding(views: Sequence[RankView], launch: Launch, subject: str, job: Findi
 def _variables(
     views: Sequence[RankView], launch: Launch, subject: str, job: Finding, asked: Optional[Collection[str]]
 ) -> Finding:
-    want = "the same variables of NCCL everywhere, and no others than were asked for"
+    want = "the same variables of NCCL everywhere, and only the requested ones"
     silent = [_name(view) for view in views if view.variables is None]
     if silent or not views:
         have = "not known of %s" % _few(silent) if silent else job.have
@@ -501,7 +501,7 @@ def _variables(
             values.setdefault((view.variables or {}).get(name, "unset"), _name(view))
         if asked is not None and name not in asked:
             having = [_name(view) for view in views if name in (view.variables or {})]
-            wrong.append("%s is set, which nobody asked for: %s" % (name, _few(having)))
+            wrong.append("%s is set but was not requested: %s" % (name, _few(having)))
         elif len(values) > 1:
             wrong.append("%s is %s" % (name, _few(["%s for %s" % each for each in sorted(values.items())])))
     if wrong:

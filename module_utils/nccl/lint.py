@@ -35,7 +35,7 @@ BOM = Check(
 "Does the file start with its first line, and not with a byte order mark"
 CARRIAGE_RETURN = Check(
     "nccl_conf.lint.carriage_return",
-    why="NCCL before 2.30.3 keeps the carriage return as the last character of each value.",
+    why="NCCL before 2.30.3 reads the carriage return as the last character of each value.",
     fix="Save the file with Unix line ends.",
     severity="minor",
     aspect="persisted",
@@ -67,13 +67,13 @@ INDENTED_COMMENT = Check(
 INLINE_COMMENT = Check(
     "nccl_conf.lint.inline_comment",
     why="NCCL has no comments behind a value: the comment becomes a part of it.",
-    fix="Put the comment on a line of its own.",
+    fix="Put the comment on a separate line.",
     aspect="persisted",
 )
 "Is the value free of a comment behind it"
 NO_ASSIGNMENT = Check(
     "nccl_conf.lint.no_assignment",
-    why="The line is no NAME=VALUE, so NCCL ignores it.",
+    why="The line is not NAME=VALUE, so NCCL ignores it.",
     fix="Write it as NAME=VALUE, or as a comment that starts with #.",
     aspect="persisted",
 )
@@ -95,7 +95,7 @@ TOO_LONG = Check(
 "Are name and value short enough for every release"
 EXPORT = Check(
     "nccl_conf.lint.export",
-    why="NCCL is no shell: it sets a variable called %r, and %s stays unset.",
+    why="NCCL is not a shell: it sets a variable called %r, and %s stays unset.",
     fix="Remove the word before the name.",
     aspect="persisted",
 )
@@ -107,18 +107,20 @@ BLANK = Check(
     aspect="persisted",
 )
 "Are name and value free of blanks around them"
-QUOTES = Check("nccl_conf.lint.quotes", why="NCCL keeps the quotes: %s.", fix="Remove the quotes.", aspect="persisted")
+QUOTES = Check(
+    "nccl_conf.lint.quotes", why="NCCL does not remove the quotes: %s.", fix="Remove the quotes.", aspect="persisted"
+)
 "Is the value free of quotes around it"
 DUPLICATE = Check(
     "nccl_conf.lint.duplicate",
-    why="NCCL keeps the first definition, in line %d; this one has no effect.",
+    why="NCCL uses the first definition, in line %d; this one has no effect.",
     fix="Keep one of the two lines.",
     aspect="persisted",
 )
 "Is each variable set once in the file"
 CONFLICT = Check(
     "nccl_conf.conflict",
-    why="NCCL keeps the first definition that it meets, and this one comes before /etc/nccl.conf: "
+    why="NCCL uses the first definition that it reads, and this one comes before /etc/nccl.conf: "
     "the value there has no effect.",
     fix="Remove the variable from %s.",
     aspect="persisted",
@@ -291,7 +293,7 @@ def _clean(name: str, value: str) -> Tuple[str, str, List[Fault]]:
         why = BLANK.why % ("name, and the variable stays unset" if lost else "value")
         faults.append(Fault(BLANK, want, why, severity="major" if lost else cost(meant, bare, stripped)))
     if unquoted != stripped:
-        number = "the value is no number any more and reads as 0"
+        number = "the value is no longer a number and reads as 0"
         why = QUOTES.why % (number if reads_integer(meant) else "they become a part of the value")
         faults.append(Fault(QUOTES, want, why, severity=cost(meant, stripped, unquoted)))
     return meant, unquoted, faults

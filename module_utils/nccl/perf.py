@@ -53,10 +53,10 @@ WHEN = ("changed", "always", "never")
 IDLE = Check(
     "nccl_perf.idle",
     severity="minor",
-    why="a benchmark beside a job slows both, and its figure says nothing",
+    why="a benchmark beside a job slows both, and its result is meaningless",
     fix="drain the node or wait for the job, " + AGAIN,
 )
-"Is nobody using the node; nothing is measured on a node in use"
+"Is the node idle; nothing is measured on a node in use"
 
 RAN = Check(
     "nccl_perf.ran",
@@ -68,7 +68,7 @@ RAN = Check(
 
 FRESH = Check(
     "nccl_perf.fresh",
-    why="an old result, or one of another driver, library or setting, says nothing about the node as it is now",
+    why="an old result, or one of another driver, library or setting, does not prove the node's current state",
     fix=_ROLE % "changed",
 )
 "Is the stored result of this command, young enough, and of the node as it is now (driver, NCCL, build, `nccl.conf`, \
@@ -77,7 +77,7 @@ kernel and its arguments, firmware, GPUs)"
 SIZES = Check(
     "nccl_perf.sizes",
     why="nccl-tests silently reduces the largest size where GPU memory is short; small sizes prove no bandwidth",
-    fix="free the GPUs' memory or ask for a smaller largest size; " + AGAIN,
+    fix="free the GPUs' memory or set a smaller largest size; " + AGAIN,
 )
 "Was every size measured"
 
@@ -147,7 +147,7 @@ def idle(wanted: Wanted, reasons: Sequence[str], problems: Sequence[object] = ()
     have = "; ".join(said[:3]) + (" and %d more" % (len(said) - 3) if len(said) > 3 else "")
     state = "unknown" if said else "ok"
     have = ("busy: " + have if reasons else have) if said else "idle"
-    return Plan((IDLE.judge(wanted.subject, state, "nobody uses the GPUs", have, "nvidia-smi"),))
+    return Plan((IDLE.judge(wanted.subject, state, "no process on the GPUs", have, "nvidia-smi"),))
 
 
 def judge(
@@ -183,7 +183,10 @@ def outdated(run: Run, now: Depends, cut_off: str) -> List[str]:
     """
     said = ["a later run, begun %s, is under way or was cut off" % cut_off] if cut_off else []
     if run.depends is None:
-        return [*said, "recorded before releases kept what a result depends on (driver, NCCL, nccl.conf, firmware)"]
+        return [
+            *said,
+            "recorded by a release that did not store what a result depends on (driver, NCCL, nccl.conf, firmware)",
+        ]
     found = changes(run.depends, now)
     return said + (["measured with %s" % "; ".join(change.text for change in found)] if found else [])
 
@@ -221,7 +224,7 @@ def exit_meaning(rc: int, version: Optional[str]) -> str:
         2: "CUDA error",
         3: "NCCL error",
         4: "timeout of -T",
-        5: "not implemented, or fewer GPUs than asked for",
+        5: "not implemented, or fewer GPUs than requested",
         6: "invalid usage, or wrong values",
         7: "wrong values, or below NCCL_TESTS_MIN_BW",
         126: "could not be executed",
@@ -252,7 +255,7 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
         state, text, said = "unknown", run.ending, []
         fix = "build nccl-tests (role nccl_tests) and check the path and the launcher; " + AGAIN
         if wanted.several:
-            said_there = "do what is said there on the first node; docs/launchers.md has what launchers need"
+            said_there = "follow that on the first node; docs/launchers.md lists what launchers need"
             fix = "%s; %s" % (said_there, AGAIN)
     elif have.usage:
         text = "it printed its usage (exit code %s): this release does not know one of the options" % run.rc
@@ -274,7 +277,9 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
     if run.left_behind:
         state = "drift"
         text += "; processes %s do not die" % ", ".join(map(str, run.left_behind))
-        fix = "a process in the driver's hands keeps its GPU: look for Xid errors in dmesg, drain and reboot the node"
+        fix = (
+            "a process that hangs in the driver blocks its GPU: look for Xid errors in dmesg, drain and reboot the node"
+        )
     return RAN.judge(wanted.subject, state, _WANT_RAN, text, source, fix=fix)
 
 
@@ -298,7 +303,7 @@ def _fresh(wanted: Wanted, run: Run, now: float, source: str, since: Sequence[st
 def _sizes(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
     want = "%d sizes from %s to %s" % (len(wanted.sizes), size_text(wanted.sizes[0]), size_text(wanted.sizes[-1]))
     if have.reduced_to is not None and have.reduced_to < wanted.sizes[-1]:
-        text = "the largest size was reduced to %d bytes for want of GPU memory" % have.reduced_to
+        text = "the largest size was reduced to %d bytes for lack of GPU memory" % have.reduced_to
         return SIZES.judge(wanted.subject, "drift", want, text, source)
     if not have.rows:
         return SIZES.judge(wanted.subject, "unknown", want, None, source, because=ran)

@@ -46,7 +46,7 @@ _LIBRARY = "libnccl.so.2"
 _OF_BOOT = ("BOOT_IMAGE", "initrd")
 _UNKNOWN = "unknown: "
 _ABSENT = "absent"
-# A part's first change is told, and of the rest the number.
+# A part's first change is reported, and of the rest the number.
 _SHOWN = 120
 _SALT = 16
 

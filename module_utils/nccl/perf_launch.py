@@ -71,7 +71,7 @@ def read(text: str, job: Launch, wanted: Wanted, asked: Collection[str]) -> Tupl
     try:
         views, text = rank_guard.parse(text)
     except ParseError as error:
-        problem = "what the rank guards say cannot be read: %s" % error
+        problem = "the output of the rank guards cannot be parsed: %s" % error
         text = "\n".join(line for line in text.split("\n") if rank_guard.MARK not in line)
     plan = launch.judge(views, job, wanted.subject, asked)
     ranks: Dict[str, int] = {}

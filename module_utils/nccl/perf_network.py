@@ -26,7 +26,7 @@ _FRESH = "run playbooks/benchmark.yml"
 TRANSPORT = Check(
     "nccl_perf.transport",
     severity="critical",
-    why="a bandwidth between nodes proves the network only where NCCL's own log of that run says how its data went",
+    why="a bandwidth between nodes proves the network only if NCCL's own log of that run shows its transport",
     fix="see that %s reach every rank (launch hands them on; a launcher of your own has to: -x or --export), that no"
     " NCCL_DEBUG_FILE is set, and that every rank is in the log of the run's directory; "
     % " and ".join(PROOF)
@@ -59,7 +59,7 @@ GDR = Check(
 
 RAILS = Check(
     "nccl_perf.rails",
-    why="a rail whose counters do not rise carries nothing, whatever NCCL says of it",
+    why="a rail whose counters do not rise carries no data, whatever NCCL reports",
     fix="on the node: `ibstat` and `ethtool` for that HCA, its cable and its switch port; run busbar.fabric.perftest"
     " between its rail and the same rail of another node; " + _AGAIN,
 )
@@ -129,7 +129,7 @@ def _of_network(
     ran = next(one for one in findings if one.check == perf.RAN.id)
     want = "the way of all %d ranks on %d nodes" % (wanted.ranks, len(short_names(wanted.hosts)))
     if network is None:
-        have = "recorded before releases kept NCCL's log of a run; nothing is known of its transport"
+        have = "recorded by a release that did not store NCCL's log; its transport is unknown"
         return [TRANSPORT.judge(wanted.subject, "unknown", want, have, "record.json")]
     simulated = "simulated: " if result is not None and result.simulated else ""
     source = simulated + source

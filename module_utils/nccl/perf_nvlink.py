@@ -20,18 +20,18 @@ NVLINK = Check(
     "nccl_perf.nvlink",
     severity="critical",
     why="where NVLink between trays is off, NCCL takes the network without a word: a tenth of the bandwidth, and a"
-    " figure that says nothing of the NVLinks",
-    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state say what keeps a"
-    " tray out of its domain; " + _AGAIN,
+    " figure that does not show the NVLinks",
+    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state show why a tray is"
+    " not in its domain; " + _AGAIN,
 )
 """Did the data between trays of an NVLink domain go over NVLink, and not over the network: by NCCL's own log and the \
-rails' counters; asked in scope nvlink_domain"""
+rails' counters; checked in scope nvlink_domain"""
 
 # What to do where the figure is too low, though all of it went over NVLink.
 SLOW = (
     "measure nccl_benchmark_scope: node on each of the trays; look at `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e`"
-    " (every link up, no errors), at slowed clocks in `nvidia-smi -q -d PERFORMANCE`, and ask the switch trays (NMX-C)"
-    " for links and errors of their own; " + _AGAIN
+    " (every link up, no errors), at slowed clocks in `nvidia-smi -q -d PERFORMANCE`, and check links and errors of"
+    " the switch trays (NMX-C); " + _AGAIN
 )
 # Of the largest size: the rails together move less than this part of it where nothing of a run goes over them.
 _MOST_SENT = 0.05
@@ -49,7 +49,7 @@ def judge(network: Network, wanted: Wanted, source: str, transport: Finding) -> 
         have = "the network (%s) between %s" % (", ".join(network.networks) or "not named", _few(over or network.hosts))
         if said.on:
             have += ": NVLink joins only parts of them, %s by NCCL's count" % network.nodes
-        have += "; cause: %s" % "; ".join(said.causes) if said.causes else "; NCCL's log does not say why"
+        have += "; cause: %s" % "; ".join(said.causes) if said.causes else "; NCCL's log gives no reason"
         fix = None
         if said.variables:
             fix = (
@@ -59,7 +59,7 @@ def judge(network: Network, wanted: Wanted, source: str, transport: Finding) -> 
         return NVLINK.judge(wanted.subject, "drift", want, have, source, fix)
     sent = _sent(network.rails)
     if sent > _MOST_SENT * wanted.sizes[-1]:
-        have = "NCCL's log says NVLink, and the rails sent %s meanwhile: part of it, or somebody else's data" % (
+        have = "NCCL's log shows NVLink, but the rails sent %s meanwhile: part of it, or data of another job" % (
             size_text(sent)
         )
         fix = "see who uses the rails of these nodes (`rdma resource show qp`), and whether they are idle; " + _AGAIN

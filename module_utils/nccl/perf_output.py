@@ -103,7 +103,7 @@ class Result:
 
 
 def collective_of(program: str) -> Optional[str]:
-    """``all_reduce`` for ``/opt/nccl-tests/all_reduce_perf_mpi``; None for a name that is no program of nccl-tests."""
+    """Return ``all_reduce`` for ``/opt/nccl-tests/all_reduce_perf_mpi``; None for other programs."""
     name = program.rpartition("/")[2].partition("_perf")
     return name[0] if name[1] and name[0] in COLLECTIVES else None
 
@@ -124,7 +124,7 @@ def _load(text: str) -> Dict[str, Any]:
         place = " (at character %d of %d)" % (error.pos, len(text)) if isinstance(error, json.JSONDecodeError) else ""
         raise ParseError("the JSON of nccl-tests is cut off or damaged%s" % place) from None
     if not isinstance(data, dict):
-        raise ParseError("the JSON of nccl-tests is no object")
+        raise ParseError("the JSON of nccl-tests is not an object")
     data.pop("env", None)
     version = data.get("version")
     if version not in (1, 2, 3):

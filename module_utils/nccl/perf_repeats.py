@@ -22,7 +22,7 @@ from .perf_statistics import Statistics, of_sizes
 _AGAIN = "then measure again"
 SPREAD = Check(
     "nccl_perf.spread",
-    why="repeats that differ this much say that something comes and goes: another job, a link that flaps, throttling",
+    why="repeats that differ this much indicate an intermittent cause: another job, a link that flaps, throttling",
     fix="repeat it on fewer nodes to find where it comes from, look for other traffic on the same leaf, for"
     " symbol errors and link flaps, and at `nvidia-smi -q -d PERFORMANCE`; " + _AGAIN,
 )

@@ -79,7 +79,7 @@ class Wanted:
 
     @property
     def subject(self) -> str:
-        """What is judged, under the same name every night. Of a run on one host, that host's name is no part of it."""
+        """Return the subject, equal in every run. For a run on one host it has no host name."""
         found = subject(self.collective, self.ranks, self.sizes[-1])
         found += " " + self.algorithm if self.algorithm else ""
         found += OVER_NVLINK if self.way == "nvlink" else ""
@@ -148,10 +148,10 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
             % (given["ranks"], given["gpus"])
         )
     if not _ALGORITHM.fullmatch(given["algorithm"]):
-        raise ParseError("algorithm: %r is no NCCL_ALGO, such as Ring, and not SHARP" % given["algorithm"])
+        raise ParseError("algorithm: %r is not an NCCL_ALGO, such as Ring, and not SHARP" % given["algorithm"])
     collective = given["collective"] or collective_of(given["binary"])
     if collective is None:
-        raise ParseError("binary: the name %r does not tell the collective; set it" % given["binary"])
+        raise ParseError("binary: the name %r does not show the collective; set it" % given["binary"])
     minimum, maximum = parse_size(given["min_bytes"]), parse_size(given["max_bytes"])
     options = {
         "-b": minimum,
@@ -165,7 +165,7 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
     hosts = tuple(given["hosts"] or [here])
     for host in hosts:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
-            raise ParseError("hosts: %r is no host name; nccl-tests prints names, not addresses" % host)
+            raise ParseError("hosts: %r is not a host name; nccl-tests prints names, not addresses" % host)
     words = [word for option, value in options.items() for word in (option, str(value))]
     found = Wanted(
         collective,

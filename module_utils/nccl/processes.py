@@ -62,7 +62,7 @@ class Process:
     """inner: its pid in its own container, which is how NCCL knows it.   state: letter of proc(5), T for stopped.
 
     library: the libnccl that it has mapped.   ras: where its RAS listens; it may share that with its children.
-    port: where it would listen.   apart: it has a network of its own (container), where nobody else can connect.
+    port: where it would listen.   apart: it has its own network (container), where nobody else can connect.
     told: variables of TOLD in its environment.   gpu: it has one open.
     """
 
@@ -99,7 +99,7 @@ def parse_tcp(text: str) -> List[Listener]:
     for line in lines[1:]:
         match = _ROW.fullmatch(line)
         if match is None:
-            raise ParseError("%r is no line of /proc/net/tcp" % line[:80])
+            raise ParseError("%r is not a line of /proc/net/tcp" % line[:80])
         if match.group(3) == _LISTEN:
             found.append(
                 Listener(_address(match.group(1)), int(match.group(2), 16), int(match.group(4)), int(match.group(5)))
@@ -152,7 +152,7 @@ def read(host: Host) -> Node:
         except OSError as error:
             problems.append(Problem("/proc/%s" % pid, "cannot be read: %s" % error.strerror))
     if hidden:
-        said = "of %d processes cannot be read, which only root may: ask as root (become)" % hidden
+        said = "of %d processes cannot be read, which only root may: run it as root (become)" % hidden
         problems.append(Problem("/proc/PID/maps", said))
     known = {each.inode for process in found for each in process.ras}
     strangers = tuple(each for each in listeners if each.port == PORT and each.inode not in known)

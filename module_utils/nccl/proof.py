@@ -3,11 +3,11 @@
 """Proof that a candidate nccl.conf means to the installed library what it was meant to say.
 
 The library's own reader judges, with no GPU and no driver: a child process with an empty environment shows the
-candidate as /etc/nccl.conf in a mount namespace of its own, calls ncclGetUniqueId, and reports which variables the
+candidate as /etc/nccl.conf in its own mount namespace, calls ncclGetUniqueId, and reports which variables the
 library has set. It is written into memory that only this child sees: no file of the host is, not even for a while.
 
 A library that others than root may change is not loaded by root: it is loaded as nobody (reader), and its answer,
-which it may make up, is typed and bounded. So that proof is as good as whoever may write the library, and says so.
+which it may make up, is typed and bounded. So that proof is as good as whoever may write the library, and reports it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
         answer, output, ending = (_as_nobody if doubt else _in_child)(library_path, _candidate(text), timeout)
         if answer is not None and doubt:
             answer = _typed(answer)
-            ending = "" if answer is not None else "the library's answer is none"
+            ending = "" if answer is not None else "the library's result is invalid"
     except (OSError, UnicodeEncodeError) as error:
         return _not_provable(doubt, "the proof could not be set up: %s" % error_text(error))
     if answer is None:
@@ -206,13 +206,13 @@ def _parse(
     result: bytes, output: bytes, timeout: float, complete: bool, killed: int
 ) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
     if not complete:
-        return None, output, "the library gave no answer within %g s" % timeout
+        return None, output, "the library did not respond within %g s" % timeout
     if not result and killed:
         return None, output, "the library ended the process with signal %d" % killed
     try:
         answer = json.loads(result.decode("ascii"))
     except (ValueError, RecursionError):
-        return None, output, "the library ended the process without an answer"
+        return None, output, "the library ended the process without a result"
     return answer, output, ""
 
 

@@ -142,7 +142,7 @@ def _data(said: str) -> Dict[str, Any]:
 def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Optional[int]], _Said]) -> None:
     what, host, rank = _text(data, "what", 16), _text(data, "host", 64), _number(data, "rank")
     if not _HOST.fullmatch(host):
-        raise ParseError("host: %r is no host name" % host)
+        raise ParseError("host: %r is not a host name" % host)
     if what == "begin":
         one = _Said(_begin(data, host, rank))
         if len(found) >= MOST_RANKS:
@@ -151,7 +151,7 @@ def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Option
         last[host, rank] = one
         return
     if (host, rank) not in last:
-        raise ParseError("rank %s on %s speaks before it has begun" % (rank, host))
+        raise ParseError("rank %s on %s speaks before it has started" % (rank, host))
     one = last[host, rank]
     if what == "variables":
         one.variables = _variables(data.get("variables"))
@@ -163,7 +163,7 @@ def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Option
         rc = _number(data, "rc", 0, 255)
         one.ending = Ending(rc, _text(data, "why", 80), _number(data, "left", 0, 10**6) or 0)
     elif what != "cut":
-        raise ParseError("a rank says %r" % what)
+        raise ParseError("a rank reports %r" % what)
 
 
 def _begin(data: Mapping[str, object], host: str, rank: Optional[int]) -> Rank:

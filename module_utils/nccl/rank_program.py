@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 RANK = ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMIX_RANK")
 WORLD = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-# Of these the value is told. Of the others a digest is, so that a different value on one node is seen.
+# Of these the value is reported. Of the others a digest is, so that a different value on one node is seen.
 TOLD = re.compile(
     r"NCCL_(ALGO|PROTO|DEBUG|DEBUG_SUBSYS|NET|NET_GDR_LEVEL|NET_GDR_READ|IB_HCA|IB_DISABLE|IB_GID_INDEX|IB_TC|IB_SL"
     r"|IB_TIMEOUT|IB_RETRY_CNT|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA_ON_QPS|IB_PCI_RELAXED_ORDERING|IB_ADAPTIVE_ROUTING"

@@ -152,7 +152,7 @@ def parse_json(text: str) -> Answer:
         data = json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ParseError("RAS's JSON breaks off or is none: %s" % str(error)[:100]) from error
-    top = _dict(data, "the answer")
+    top = _dict(data, "the response")
     found = _list(top.get("communicators"), "communicators", MOST_COMMUNICATORS)
     if _whole(top.get("communicators_count"), "communicators_count") != len(found):
         raise ParseError("communicators_count is %r, and there are %d" % (top["communicators_count"], len(found)))
@@ -294,7 +294,7 @@ def _text(value: object, where: str, pattern: re.Pattern[str]) -> str:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError("%s is no number" % name)
+    raise ValueError("%s is not a number" % name)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ _LINE_LIMIT = 1024
 
 
 def ask(address: str, port: int, greeting: float = GREETING, status: float = STATUS) -> ras_answer.Answer:
-    """Raises ReadError where nobody answers in time or what is answered is no RAS, ParseError where it is not valid."""
+    """Raise ReadError without a timely response of a RAS, ParseError for an invalid response."""
     text, form = _converse(address, port, greeting, status)
     return ras_answer.parse_json(text) if form == "json" else ras_answer.parse_text(text)
 
@@ -94,7 +94,7 @@ def _converse(address: str, port: int, greeting: float, status: float) -> Tuple[
             hello = talk.line(deadline, step)
             if not hello.startswith("SERVER PROTOCOL "):
                 raise ReadError(source, "greets with %.60r, expected 'SERVER PROTOCOL N': no RAS" % hello)
-            step = "its answer to 'set format json'"
+            step = "its response to 'set format json'"
             talk.say("set format json")
             form = "json" if talk.line(deadline, step) == "OK" else "text"
             step = "its status"

@@ -105,7 +105,7 @@ def read(
             if again is None:
                 views.append(View(source, users, None, answer, 0.0))
                 if problem is not None:
-                    said = "it has answered once and not again: %s" % problem.message
+                    said = "it has responded once and not again: %s" % problem.message
                     silent.append(_silence(Problem(source, said), listeners))
             else:
                 views.append(View(source, users, answer, again, interval))
@@ -160,7 +160,7 @@ def _again(target: Endpoint, answer: Answer, ask: Ask) -> Tuple[Optional[Answer]
         problem = failed or problem
         if time.monotonic() > deadline:
             break
-    return None, problem or Problem(ras_client.name(*target), "another job answers there now")
+    return None, problem or Problem(ras_client.name(*target), "another job responds there now")
 
 
 def _asked(target: Endpoint, ask: Ask) -> Tuple[Optional[Answer], Optional[Problem]]:
@@ -169,7 +169,7 @@ def _asked(target: Endpoint, ask: Ask) -> Tuple[Optional[Answer], Optional[Probl
     except ReadError as error:
         return None, error.problem
     except ParseError as error:
-        return None, Problem(ras_client.name(*target), "its answer is not valid: %s" % error)
+        return None, Problem(ras_client.name(*target), "its response is not valid: %s" % error)
 
 
 # -- what travels to the control node ----------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def to_dict(view: View) -> Dict[str, Any]:
-    """As JSON; where ranks run is told once, of what is now."""
+    """As JSON; where ranks run is reported once, of what is now."""
     return {
         "source": view.source,
         "users": list(view.users),

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What runs in one process with a NCCL library: shows it a candidate as /etc/nccl.conf and reports what it made of it.
 
-Started by proof, as a forked child for a library that is trusted, and as a Python of its own (main) for one that
+Started by proof, as a forked child for a library that is trusted, and as its own Python (main) for one that
 is not: that one begins with nothing of ours in its memory, and the library is loaded only when it is another user, in
 namespaces where it sees no process, no network and no file that it could write. So this file imports nothing of ours.
 Sources: unshare(2), mount(2), capabilities(7), pid_namespaces(7), prctl(2).

@@ -21,7 +21,7 @@ from typing import List, Optional, Tuple
 
 MARK = "#busbar-node "
 PASSED, CRITICAL, NO_VERDICT = 0, 1, 2
-# Hours from which on a verdict says nothing of a node.
+# Hours from which on a verdict has nothing about a node.
 OLD = 48
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

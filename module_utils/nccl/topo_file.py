@@ -35,8 +35,8 @@ ABSENT = "is not there"
 TOPO_FILE = Check(
     "nccl_conf.topo_file",
     why="this guest shows no GPU and NIC below one bridge, so NCCL takes them for far apart and copies all data"
-    " through the host's memory, unless a topology file says what lies where; what GPUDirect RDMA of these devices"
-    " carries, only a measurement shows: playbooks/verify.yml, with perftest built with CUDA (perftest_memory)",
+    " through the host's memory, unless a topology file describes the layout; only a measurement shows the speed of"
+    " GPUDirect RDMA here: playbooks/verify.yml, with perftest built with CUDA (perftest_memory)",
     aspect="persisted",
 )
 """In a guest that shows no GPU and NIC below one bridge, and wherever profile or site name a `NCCL_TOPO_FILE`: is it
@@ -87,7 +87,7 @@ def _picture(host: Host, path: str) -> nccl_topology.NcclTopology:
     """Raises ReadError, ParseError."""
     text = host.read_system(path) if path.startswith("/") else None
     if text is None:
-        raise ReadError(path, ABSENT if path.startswith("/") else "is no absolute path")
+        raise ReadError(path, ABSENT if path.startswith("/") else "is not an absolute path")
     return nccl_topology.parse(text)
 
 

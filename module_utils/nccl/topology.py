@@ -36,7 +36,7 @@ class NcclGpu:
 class NcclNet:
     """name: mlx5_0, eth0, or mlx5_0+mlx5_1 for ports used as one; None in a topology file.
 
-    busid: of the PCI device above it, as a rule with function 0 for all ports of a card; None for virtual ones.
+    busid: of the PCI device above it, usually with function 0 for all ports of a card; None for virtual ones.
     """
 
     name: Optional[str]
@@ -104,7 +104,7 @@ def _devices(
 
 
 def _link(pci: Element) -> Optional[PcieLink]:
-    """None where the file says nothing of it, or nothing that is a link."""
+    """None where the file has nothing about it, or nothing that is a link."""
     speed, width = _SPEED.match(pci.get("link_speed", "")), pci.get("link_width", "")
     if speed is None or re.match(r"^[0-9]{1,3}$", width) is None or not int(width):
         return None
@@ -167,7 +167,7 @@ def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
             said.append("%s: NCCL lists a GPU there, sysfs has none" % listed.busid)
         elif listed.nvlinks is not None and gpu.nvlinks_active not in (None, listed.nvlinks):
             said.append(
-                "GPU%d %s: NCCL says %d NVLinks, nvidia-smi nvlink -s says %s"
+                "GPU%d %s: NCCL reports %d NVLinks, nvidia-smi nvlink -s reports %s"
                 % (gpu.index, gpu.pci, listed.nvlinks, gpu.nvlinks_active)
             )
     for nic in topology.nics:
@@ -185,7 +185,7 @@ def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
                 continue
             if have is not None and nccl_class(have) != path:
                 subject = "GPU%d %s - %s" % (gpus[listed.busid].index, listed.busid, net.label)
-                said.append("%s: NCCL says %s, sysfs says %s" % (subject, path, have))
+                said.append("%s: NCCL reports %s, sysfs reports %s" % (subject, path, have))
     return said
 
 

@@ -16,14 +16,14 @@ from .variables import OLDEST, VARIABLES, Version, format_version
 BAD_VALUE = Check(
     "nccl_conf.lint.bad_value", why="NCCL takes the value for another, or ends the job.", aspect="persisted"
 )
-"Does NCCL take the value as it is meant"
+"Does NCCL read the value as intended"
 ADVICE = Check(
     "nccl_conf.lint.advice",
     why="The value is accepted, and of no use or harmful on every machine.",
     fix="Remove the line.",
     aspect="persisted",
 )
-"Does the line switch no path off, and does it do anything at all"
+"Does the line switch no path off, and does it have an effect"
 GDR_OFF = Check(
     "nccl_conf.lint.gdr_off",
     why="No NIC is that near to a GPU: %s switches GPUDirect RDMA off.",
@@ -61,7 +61,7 @@ UNKNOWN_HCA = Check(
 )
 "Is every device of NCCL_IB_HCA one of the host's"
 
-# Accepted integers, both ends included. -1 or -2 is "automatic" where the library says so.
+# Accepted integers, both ends included. -1 or -2 is "automatic" where the library reports it.
 _RANGES = {
     "NCCL_" + name: limits
     for limits, names in (
@@ -103,10 +103,10 @@ _ADVICE = {
     ("NCCL_IB_DISABLE", "0"): ("minor", "0 is the default: the line does nothing."),
     ("NCCL_IB_DISABLE", "1"): ("critical", "It switches RDMA off: every job runs over TCP."),
     ("NCCL_MAX_CTAS", "1"): ("major", "One channel fills neither NVLink nor several NICs."),
-    ("NCCL_MNNVL_ENABLE", "0"): ("major", "It keeps traffic between the nodes of one NVLink domain off NVLink."),
+    ("NCCL_MNNVL_ENABLE", "0"): ("major", "It stops traffic between the nodes of one NVLink domain from using NVLink."),
     ("NCCL_NET", "socket"): ("critical", "It chooses TCP: RDMA is not used by any job."),
     ("NCCL_NET_GDR_READ", "0"): ("major", "What is sent is copied from the GPU to the host's memory first."),
-    ("NCCL_NTHREADS", "512"): ("minor", "512 is the maximum and mostly the default: the line gains nothing."),
+    ("NCCL_NTHREADS", "512"): ("minor", "512 is the maximum and usually the default: the line has no effect."),
     ("NCCL_NVLS_ENABLE", "0"): (
         "major",
         "It gives up the reduction in the NVSwitches: 370 instead of 480 GB/s of all-reduce on 8 Hopper GPUs.",
@@ -201,7 +201,7 @@ def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
 
 
 def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
-    """What NCCL takes otherwise than it is meant, or a path switched off."""
+    """What NCCL takes otherwise than it is intended, or a path switched off."""
     kind = VARIABLES[name].kind if name in VARIABLES else "unknown"
     if name in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"):
         yield from _device_list(name, value, use)
@@ -237,7 +237,7 @@ def _advice(name: str, value: str) -> Optional[Tuple[str, str]]:
     if name == "NCCL_BUFFSIZE" and strtoll(value)[0] > _BUFFSIZE:
         return "minor", "Larger buffers cost GPU memory for every channel and peer and rarely gain anything."
     if name == "NCCL_IB_TIMEOUT" and strtoll(value)[0] > _LONGEST_USUAL_TIMEOUT:
-        why = "The default is 20 since 2.23. A longer one mends no loss: the job waits minutes before it says so."
+        why = "The default is 20 since 2.23. A longer one repairs no loss: the job waits minutes before it reports it."
         return "minor", why
     if name in ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"):
         why = "%s_CTAS has replaced it since 2.17, and NCCL finds the number for the topology itself." % name[:8]
@@ -367,7 +367,7 @@ def _known_devices(names: Sequence[str], exclude: bool, exact: bool, listed: str
     missing = [device for device, found in matched.items() if not found]
     here = ", ".join(hcas)
     if (exclude and taken == set(hcas)) or (not exclude and not taken):
-        why = "The list leaves no RDMA device at all, so jobs run over TCP. The host has %s." % here
+        why = "The list leaves no RDMA device, so jobs run over TCP. The host has %s." % here
         yield Fault(UNKNOWN_HCA, "devices of the host", why, severity="critical")
     elif missing and not exclude:
         yield Fault(UNKNOWN_HCA, "devices of the host", UNKNOWN_HCA.why % (show(", ".join(missing)), here))
@@ -391,7 +391,7 @@ def _tuning(name: str, value: str, use: Use) -> Iterator[Fault]:
         if not colon:
             function, rest = "", entry
         if (index and not colon) or (colon and function.lower() not in _FUNCTIONS) or ":" in rest or not rest:
-            why = "%s is no list for one of %s; NCCL ends the job." % (show(entry, 80), ", ".join(_FUNCTIONS))
+            why = "%s is not a list for one of %s; NCCL ends the job." % (show(entry, 80), ", ".join(_FUNCTIONS))
             yield _bad(name, "LIST;FUNCTION:LIST", why)
             return
         tokens = rest[1:] if rest.startswith("^") else rest
@@ -414,7 +414,7 @@ def _tuning(name: str, value: str, use: Use) -> Iterator[Fault]:
                 yield _bad(name, "no line, or a list with Ring", why, fix="Remove the line.")
                 return
     if name == "NCCL_PROTO" and any("ll128" in tokens and not excluding for excluding, tokens in lists.values()):
-        why = "Forced LL128 can corrupt data on machines without support; NCCL uses it by itself where it is safe."
+        why = "Forced LL128 can corrupt data on machines without support; NCCL uses it automatically where it is safe."
         yield Fault(ADVICE, "no line", why)
 
 
@@ -450,9 +450,7 @@ def _debug(value: str, use: Use) -> Iterator[Fault]:
         why = "TRACE is for hunting one fault in one job; here it slows every job."
         yield Fault(WRONG_PLACE, "WARN, or no line", why)
     elif word not in _DEBUG_LEVELS and (word != "ATTN" or use.before((2, 32, 3))):
-        yield _bad(
-            "NCCL_DEBUG", "one of " + ", ".join(_DEBUG_LEVELS), "With any other word NCCL prints nothing at all."
-        )
+        yield _bad("NCCL_DEBUG", "one of " + ", ".join(_DEBUG_LEVELS), "With any other word NCCL prints nothing.")
 
 
 def _subsystems(value: str, use: Use) -> Iterator[Fault]:

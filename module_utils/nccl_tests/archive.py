@@ -90,7 +90,7 @@ def unpack_build(path: str, digest: str, directory: str) -> Marker:
             members = safe_members(archive)
             odd = [member.name for member in members if not member.isfile() or "/" in member.name]
             if odd:
-                raise ParseError("holds %r, which is no part of a build" % odd[0][:80])
+                raise ParseError("holds %r, which does not belong to a build" % odd[0][:80])
             _extract(archive, members, directory)
         text = Host().read_system(os.path.join(directory, MARKER))
         if text is None:
@@ -118,7 +118,7 @@ def safe_members(archive: tarfile.TarFile) -> List[tarfile.TarInfo]:
         if _leaves(member.name) or "\0" in member.name:
             raise ParseError("holds %r, which would lie outside" % member.name[:80])
         if not (member.isfile() or member.isdir() or member.issym()):
-            raise ParseError("holds %r, which is no file, directory or symbolic link" % member.name[:80])
+            raise ParseError("holds %r, which is not a file, directory or symbolic link" % member.name[:80])
         parents = name.split("/")
         if any("/".join(parents[:depth]) in links for depth in range(1, len(parents) + 1)):
             raise ParseError("holds %r, which would be written through a link" % member.name[:80])

@@ -217,7 +217,7 @@ class Builder:
         for argv in self._git_argvs():
             said = self._execute(argv)
         if said.strip() != self.want.commit:
-            raise CommandFailed(argv, "says %r, expected %s" % (said[:80], self.want.commit))
+            raise CommandFailed(argv, "prints %r, expected %s" % (said[:80], self.want.commit))
 
     def _link(self, made_from: Inputs) -> None:
         names = self.host.listdir_system(made_from.nccl.header)

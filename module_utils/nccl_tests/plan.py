@@ -36,28 +36,28 @@ NCCL = Check(
     why="the programs measure the NCCL that they are built and run with",
     fix="install NCCL's development package, or list the jobs' own library in busbar_nccl_libraries",
 )
-"Is there an NCCL to build nccl-tests with, with the header of its own version"
+"Is there an NCCL to build nccl-tests with, with the header of the same version"
 
 MPI = Check(
     "nccl_tests.mpi",
-    why="without MPI a run over several nodes is as many runs on one node each, and nothing says so",
+    why="without MPI a run over several nodes silently becomes one separate run on each node",
     fix="install MPI's development files and set nccl_tests_mpi_home, or set nccl_tests_mpi to 'off'",
 )
-"Is there an MPI to build nccl-tests with, where it is asked for"
+"Is there an MPI to build nccl-tests with, where it is configured"
 
 ARCH = Check(
     "nccl_tests.arch",
     why="the programs are compiled for these GPUs and no others",
-    fix="make nvidia-smi answer: platform.gpu_tool and platform.gpu_driver say what is wrong",
+    fix="make nvidia-smi work: see platform.gpu_tool and platform.gpu_driver",
 )
 "Is it known which GPUs nccl-tests are to be built for"
 
 SOURCE = Check(
     "nccl_tests.source",
-    why="what is compiled and run as root is what somebody has looked at, and nothing else",
+    why="only reviewed sources are compiled and run as root",
     fix="put the right archive there, or correct nccl_tests_tarball and nccl_tests_sha256",
 )
-"Is the archive of the sources the one that was asked for"
+"Is the archive of the sources the configured one"
 
 TOOLS = Check("nccl_tests.tools", why="the build needs them")
 "Are the tools installed that nccl-tests are built with"
@@ -181,7 +181,7 @@ def read(host: Host, want: Want) -> Have:
 
 
 def _occupied(host: Host, path: str) -> str:
-    """What lies where the build belongs and is no build of ours; "" for nothing.
+    """What lies where the build belongs and is not a build of ours; "" for nothing.
 
     A build of ours was renamed into place with its marker, which may be damaged by now.
     Raises ReadError, also where others than root may put something in the build's place.

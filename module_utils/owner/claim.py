@@ -122,7 +122,7 @@ def parse_mtu(text: str) -> int:
 
 
 def mtu_of(value: str, path: str, doubts: List[str]) -> Optional[int]:
-    """What ``value``, of the file ``path``, sets as MTU; None where it sets none, or is no number, which is a doubt."""
+    """Return the MTU that ``value`` of the file ``path`` sets, or None. A value that is no number is a doubt."""
     try:
         # 0 means automatic, as no value does.
         return (parse_mtu(value) or None) if value else None

@@ -126,7 +126,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             continue
         idle = [(key, one.last("Link", key)[1]) for key, values in _IDLE.items() if one.last("Link", key)[0] in values]
         if idle:
-            refused = ("%s= keeps networkd from setting it up (%s)" % idle[0], "take %s= out of %s" % idle[0])
+            refused = ("%s= stops networkd from setting it up (%s)" % idle[0], "take %s= out of %s" % idle[0])
             claims[name].append(Networkd(one.path, "", refused=refused, unmanaged=idle[0][0] == "Unmanaged"))
             continue
         match = re.fullmatch(r"/run/systemd/network/10-netplan-(.+)\.network", one.path)
@@ -161,7 +161,7 @@ def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[s
 
 
 def text_of(host: Host, path: str) -> Optional[str]:
-    """Return a file as networkd reads it, which is no root as udev is; None where it cannot. Raises ReadError."""
+    """Return a file as networkd reads it, which is not a root as udev is; None where it cannot. Raises ReadError."""
     return host.read_system(path) if host.readable_by_others(path, group=True) else None
 
 
@@ -183,7 +183,7 @@ def first_match(files: Sequence[ConfigFile], device: Device) -> Tuple[Optional[C
         answer = matches(one.settings, device)
         if answer is None:
             said = "whether %s matches %s is not known (its [Match] section" % (one.path, device.name)
-            names = "; %s does not tell its other names" % " ".join(LINKS) if device.altnames is None else ""
+            names = "; %s does not list its other names" % " ".join(LINKS) if device.altnames is None else ""
             return None, "%s%s)" % (said, names)
         if answer:
             return one, ""

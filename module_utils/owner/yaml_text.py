@@ -112,7 +112,7 @@ class _Reader:
         end = self.at
         if "\n" not in self.skip() and self.starts(":"):
             if inline or not isinstance(found, str) or "\n" in self.text[start:end]:
-                raise self.wrong("is no place for a key")
+                raise self.wrong("is not a place for a key")
             return self.mapping(column, found)
         self.at = end
         while isinstance(found, str) and self.text[start] not in "\"'":

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str]) -> int:
         host = Host(intent.hardware_root, intent.system_root)
         address = _port_of(host, function)
         if address not in intent.ports:
-            sys.stdout.write("%s: of no rail, nothing is asked for\n" % function)
+            sys.stdout.write("%s: not a rail, nothing to set\n" % function)
             return 0
         # Runs for a port and for its virtual functions come one after another.
         with locks.alone(host, "roce_qos-%s.lock" % address, math.inf):

@@ -145,5 +145,5 @@ def _map(values: Mapping[str, object], errors: List[str]) -> Dict[int, int]:
 
 
 def _not_in(value: object, most: int) -> bool:
-    """Whether the value is no whole number from 0 to most."""
+    """Whether the value is not a whole number from 0 to most."""
     return isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most

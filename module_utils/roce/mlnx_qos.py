@@ -101,7 +101,7 @@ def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
     of = {priority: one for one in classes for priority in one.priorities}
     listed = sorted(priority for one in classes for priority in one.priorities)
     if listed != list(range(8)):
-        raise ParseError("the traffic classes list priorities %s, expected 0 to 7 once each" % (listed or "not at all"))
+        raise ParseError("the traffic classes list priorities %s, expected 0 to 7 once each" % (listed or "none"))
     by_number = {one.number: one for one in classes if one.number is not None}
     numbers = [one.number for one in classes if one.number is not None]
     if len(by_number) != len(numbers):

@@ -105,10 +105,10 @@ def _number(host: Host, path: str) -> int:
 
 DCBX = Check(
     "roce_qos.dcbx",
-    why="whoever owns DCBX, firmware or lldpad, overwrites trust, PFC and ETS whenever it hears the switch",
+    why="the owner of DCBX, firmware or lldpad, overwrites trust, PFC and ETS on each message of the switch",
     fix=_RUN,
 )
-"Does the kernel own the port's DCB settings, with no lldpad running; or, where asked for, the firmware"
+"Does the kernel own the port's DCB settings, with no lldpad running; or, if configured, the firmware"
 
 
 def _dcbx(state: State, want: Want) -> Answer:
@@ -132,7 +132,7 @@ PAUSE = Check(
     fix=_RUN,
     disruption="link",  # other drivers than mlx5 negotiate it anew when pause changes
 )
-"Is global pause off where PFC is asked for"
+"Is global pause off where PFC is configured"
 
 
 def _ethtool(port: Port) -> Tuple[str, ...]:
@@ -224,7 +224,7 @@ PRIO2TC = Check(
     fix=_RUN,
     severity="minor",
 )
-"Where asked for: is each priority in its traffic class"
+"If configured: is each priority in its traffic class"
 
 
 def _prio2tc(state: State, want: Want) -> Answer:
@@ -239,7 +239,7 @@ ETS = Check(
     fix=_RUN,
     severity="minor",
 )
-"Where asked for: has each traffic class its algorithm and its share of the bandwidth"
+"If configured: has each traffic class its algorithm and its share of the bandwidth"
 
 
 def _ets(state: State, want: Want) -> Answer:
@@ -268,7 +268,7 @@ def _shares(tsa: Sequence[Optional[str]], bandwidth: Sequence[Optional[int]]) ->
 PFC = Check(
     "roce_qos.pfc",
     why="a priority without PFC on one side is lossy: one lost packet stalls a whole collective; PFC on another"
-    " priority stops traffic that nobody meant",
+    " priority stops other traffic",
     fix=_RUN,
     disruption="link",  # mlx5 bounces it for a changed mask
 )
@@ -287,7 +287,7 @@ BUFFERS = Check(
     fix=_RUN,
     severity="minor",
 )
-"Where asked for: are the length of the cable and the receive buffers as declared"
+"If configured: are the length of the cable and the receive buffers as declared"
 
 
 def _buffers(state: State, want: Want) -> Answer:
@@ -352,7 +352,7 @@ def _read_folder(host: Host, state: State, want: Want, paths: Sequence[str]) -> 
         missing = "no ecn directory: with the kernel's own driver ECN is firmware configuration"
         raise Unread(Gap("unsupported", missing, folder, fix))
     numbers = dict(state.numbers)
-    # Of several that cannot be read the last is told.
+    # Of several that cannot be read the last is reported.
     for path in reversed(paths):
         with _or_unread(path):
             numbers[path] = _number(host, path)
@@ -401,7 +401,7 @@ def _cnp(state: State, want: Want) -> Answer:
 
 TOS = Check(
     "roce_qos.tos",
-    why="what connects by rdma_cm and names no class of its own gets this one",
+    why="connections by rdma_cm without their own class get this one",
     fix=_RUN,
 )
 "Has traffic that is set up by rdma_cm the class of the chain"
@@ -438,7 +438,7 @@ TRAFFIC_CLASS = Check(
     why="it is forced upon every queue pair of the device",
     fix=_RUN,
 )
-"Where asked for: is the traffic class, or none, forced upon every queue pair of the device"
+"If configured: is the traffic class, or none, forced upon every queue pair of the device"
 
 
 def class_path(port: Port) -> str:

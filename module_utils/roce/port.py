@@ -160,7 +160,7 @@ def _port(nic: Nic, in_guest: bool) -> Port:
     elif not nic.netdevs:
         gap = Gap(
             "unknown",
-            "no netdev: nothing can be asked of the port",
+            "no netdev: the port cannot be queried",
             netdev.INTERFACES,
             "look for %s in dmesg; reload its driver" % nic.pci,
         )

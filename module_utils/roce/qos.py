@@ -130,7 +130,7 @@ def _by_mlnx_qos(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gap
         gaps.update(dict.fromkeys(nouns, _unread(error, argv)))
         return Dcb()
     if found.trust == "none":
-        gap = _no_dcb("this driver does not tell or take whom it trusts", argv)
+        gap = _no_dcb("this driver can neither report nor set its trust mode", argv)
         gaps.update({noun: gap for noun in ("trust", "dscp2prio") if noun in nouns})
     for noun, value in (("trust", found.trust), ("dcbx", found.owner), ("prio2tc", found.prio2tc), ("ets", found.tsa)):
         if value is None and noun in nouns:
@@ -159,7 +159,7 @@ def _by_dcb(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Di
 
 
 def _no_dcb(text: str, argv: Sequence[str]) -> Gap:
-    fix = "look whether the interface is a physical port with a driver of its own (ethtool -i); else leave this unset"
+    fix = "look whether the interface is a physical port with its own driver (ethtool -i); else leave this unset"
     return Gap("unsupported", text, " ".join(argv), fix)
 
 
@@ -191,7 +191,7 @@ def _lldpad(have: Have, wanted: Want) -> Optional[Finding]:
         "lldpad",
         "not_owned" if runs else "ok",
         want="not running",
-        have="running: it sends what it has been told" if runs else "not running",
+        have="running: it sends its configuration" if runs else "not running",
         source="/proc",
         fix="systemctl disable --now lldpad.service lldpad.socket",
     )

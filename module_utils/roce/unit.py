@@ -48,7 +48,7 @@ Description=RoCE settings of the port %i
 # 90-busbar-roce-qos.rules gives the netdev this name.
 BindsTo=busbar-roce_qos-%i.device
 After=busbar-roce_qos-%i.device
-# They bring the RDMA device, and what tells rdma_cm the ToS.
+# They bring the RDMA device, and what sets the ToS of rdma_cm.
 After=openibd.service rdma-load-modules@rdma.service rdma-load-modules@roce.service sys-kernel-config.mount
 # At its stop: a device that has a directory in configfs keeps rdma_cm loaded.
 PartOf=openibd.service
@@ -99,7 +99,7 @@ AT_BOOT = Check(
 )
 """Is the unit that sets all of `roce_qos` again, after a boot or a reload of the driver, as written (`persisted`),
 and did its last run for each port succeed (`live`)"""
-_unit = functools.partial(AT_BOOT.judge, UNIT, want="the ports get what is asked for whenever their netdevs come")
+_unit = functools.partial(AT_BOOT.judge, UNIT, want="the ports get their settings whenever their netdevs appear")
 
 
 @dataclass(frozen=True)
@@ -292,8 +292,8 @@ def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]
             AT_BOOT.judge(
                 port.label,
                 state,
-                want="its last run left the port as asked for",
-                have="all is as asked for" if state == "ok" else printable(text)[:300],
+                want="its last run left the port as configured",
+                have="all is as configured" if state == "ok" else printable(text)[:300],
                 source=boot.result_path(port.pci),
                 fix="look at journalctl -b -u %s, then %s" % (instance(port.pci), _RUN),
                 aspect="live",
