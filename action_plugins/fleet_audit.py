@@ -91,8 +91,8 @@ class ActionModule(FleetAction):
             asked = run and self._ask(run, hosts, variables, given["host_timeout"], file)
             if asked is None:
                 display.warning(
-                    f"fleet_audit does not know the inside of ansible-core {ansible_core.INSTALLED}: every host is "
-                    "asked by a task of its own, which takes several times as long and finds the same"
+                    f"fleet_audit does not support ansible-core {ansible_core.INSTALLED}: every host is audited by a"
+                    f" separate task, which finds the same but takes several times as long"
                 )
                 return {"changed": False, "hosts": {}, "begun": begun, "by_task": True}
             answers = asked
@@ -171,9 +171,9 @@ def _of_play(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str
 
 
 def _of_task(result: Mapping[str, Any] | None) -> Answer:
-    """What host_audit has registered as a task of its own, whose failure does not end the play."""
+    """What host_audit has registered as its own task, whose failure does not end the play."""
     given = {name: value for name, value in (result or {}).items() if name in KEPT}
-    return given if "roles" in given else {"msg": "it was not asked", **given, "failed": True}
+    return given if "roles" in given else {"msg": "it was not queried", **given, "failed": True}
 
 
 def _ask_all(
@@ -193,7 +193,7 @@ def _ask_all(
     count = 0
 
     def work(host: str) -> None:
-        answer: Answer = {"failed": True, "msg": "the question ended without an answer, see above"}
+        answer: Answer = {"failed": True, "msg": "the query ended without a result, see above"}
         try:
             answer = ask(host)
         finally:
@@ -215,16 +215,16 @@ def _ask_all(
             late = [host for host, end in ends.items() if end <= time.monotonic()]
             for host in late:
                 leave(host)
-            said = f"gave no answer within {limit:g} s and was left behind"
+            said = f"did not respond within {limit:g} s and was left behind"
             given = [(host, {"failed": True, "timedout": True, "msg": said}) for host in late]
         for host, answer in given:
             # One that was left behind may still answer.
             if ends.pop(host, None) is not None:
-                # Kept by whoever reads us before it is said.
+                # Kept by whoever reads us before it is reported.
                 yield host, answer
                 count += 1
                 if count % max(1, len(hosts) // 20) == 0 or count == len(hosts):
-                    display.display(f"{count} of {len(hosts)} hosts have answered")
+                    display.display(f"{count} of {len(hosts)} hosts have responded")
 
 
 def _end_as_a_whole() -> None:

@@ -84,7 +84,7 @@ class ActionModule(ActionBase):
             return {**result, **self._first(arguments["first"], variables)}
         unknown = sorted(set(arguments["roles"]) - set(_ASKED))
         if unknown:
-            result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be asked for")
+            result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be requested")
             return result
         try:
             question = question_of(arguments["roles"], variables, self._templar)
@@ -280,11 +280,11 @@ def read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]
     said = str(done.get("stdout") or "").strip().rpartition("\n")[2]
     if not said.startswith("["):
         said = str(done.get("stderr") or "").strip().rpartition("\n")[2] or said or "nothing"
-        return {"msg": printable(f"the node's python3 ended with {done.get('rc')} and said: {said[:300]}")}
+        return {"msg": printable(f"the node's python3 exited with {done.get('rc')}: {said[:300]}")}
     try:
         results = answers.read(said)
         if not isinstance(results, list) or len(results) != len(steps):
-            raise answers.Invalid(f"it is no list of {len(steps)} results")
+            raise answers.Invalid(f"it is not a list of {len(steps)} results")
         return {"results": [_checked(step["module"], one) for step, one in zip(steps, results, strict=True)]}
     except answers.Invalid as error:
         return {"msg": answers.SAID + str(error)}

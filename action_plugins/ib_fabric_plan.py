@@ -33,7 +33,9 @@ class ActionModule(FleetAction):
         if not asked:
             if by_hand:
                 # Somebody waits for a word.
-                display.display("FABRIC: busbar_fabric_hosts is empty, so nobody sweeps: name two nodes in it")
+                display.display(
+                    "FABRIC: busbar_fabric_hosts is empty, so no host sweeps the fabric: name two nodes in it"
+                )
             return result
         record, problem = last_record(given["path"])
         group = variables["groups"][fabric_run.GROUP]
@@ -60,7 +62,7 @@ class ActionModule(FleetAction):
 def last_record(path: str) -> tuple[fabric_record.Record | None, str]:
     """The last record below nccl_benchmark_results_path; and why there is none, though there should be."""
     if not path:
-        return None, "nccl_benchmark_results_path is empty: no sweep is kept"
+        return None, "nccl_benchmark_results_path is empty: no sweep is stored"
     try:
         return fabric_record.read(fabric_record.folder(path)), ""
     except FileNotFoundError:

@@ -17,5 +17,5 @@ class ActionModule(FleetAction):
         }
         if not wrong:
             return {"changed": False}
-        msg = f"the inventory is wrong, and nothing was touched: {intent.told(wrong)}"
+        msg = f"the inventory is wrong, nothing was changed: {intent.told(wrong)}"
         return {"changed": False, "failed": True, "msg": msg}

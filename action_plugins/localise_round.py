@@ -273,7 +273,7 @@ def runs_of(of_host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def health_of(registered: Any) -> list[Finding]:
-    """Findings of node_health; none where it was not asked, or gave no valid answer."""
+    """Findings of node_health; none where it was not queried, or gave no valid answer."""
     return [from_dict(dict(item)) for item in answer.findings_of(answer.given(registered))]
 
 

@@ -171,7 +171,7 @@ def answers(
             continue
         last = [found, *(work.mapping(raw[head].get(each)) for each in ("nccl_cluster_done", "nccl_cluster_started"))]
         texts = [str(one["msg"]) for one in last if one.get("msg")]
-        why = " ".join((texts or ["its task ended without an answer, or was not run"])[0].split())[:300]
+        why = " ".join((texts or ["its task ended without a result, or was not run"])[0].split())[:300]
         failures[name] = f"{head}: {why}"
     return results, failures
 

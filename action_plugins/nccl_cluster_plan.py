@@ -96,7 +96,7 @@ class Kinds:
             return NOT_READ
         kind = self._of_settings[settings]
         if settings.scope == NVLINK_DOMAIN and kind.profile.nvlink_domain is None:
-            return f"profile {kind.name} says nothing of NVLinks to other nodes (nvlink_domain)", NO_NVLINKS
+            return f"profile {kind.name} declares no NVLinks to other nodes (nvlink_domain)", NO_NVLINKS
         return None
 
     def member(self, host: str, of_host: Mapping[str, Any], there: bool) -> Member:
@@ -121,7 +121,7 @@ class Kinds:
 
 
 def address_of(host: str, wanted: Mapping[str, Any]) -> str:
-    """How the launcher reaches the host, by the inventory alone: what a node says of itself is no address."""
+    """How the launcher reaches the host, by the inventory alone: what a node says of itself is not an address."""
     if wanted.get("nccl_benchmark_address"):
         return str(wanted["nccl_benchmark_address"])
     if wanted.get("nccl_benchmark_launcher") == "srun":
@@ -139,13 +139,13 @@ def unfit(of_host: Mapping[str, Any], read: Mapping[str, Any], address: str, the
     if read.get("failed"):
         return " ".join(str(read.get("msg")).split())[:REASONS], AGAIN
     if "member" not in read or not there:
-        return "it was lost before it could be asked", AGAIN
+        return "it was lost before it could be queried", AGAIN
     found = read.get("unfit") or []
     if found:
         more = " (and %d more)" % (len(found) - 1) if len(found) > 1 else ""
         return found[0]["have"][:REASONS] + more, found[0]["fix"] or AGAIN
     if ADDRESS.fullmatch(address) is None:
-        return f"{address!r} is no address for a launcher", "set nccl_benchmark_address for this host"
+        return f"{address!r} is not an address for a launcher", "set nccl_benchmark_address for this host"
     return None
 
 
@@ -194,7 +194,7 @@ def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, 
         kinds = dict.fromkeys(job.name if len(jobs) <= 4 else f"{job.scope} {job.collective}" for job in jobs)
         lines.append("  " + ", ".join(kinds))
     else:
-        why = f"the last results stand of {nodeset.brief(standing, ROOM)}" if standing else "nobody can be measured"
+        why = f"the last results stand of {nodeset.brief(standing, ROOM)}" if standing else "no host can be measured"
         lines.append(f"BETWEEN NODES: nothing {'would be' if check_mode else 'is'} measured, {why}")
     if plan.one_leaf:
         lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")

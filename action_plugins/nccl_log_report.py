@@ -22,5 +22,5 @@ class ActionModule(FleetAction):
         show = diagnose.render if display.verbosity else diagnose.screenful
         display.display("\n" + show(log, jobs, findings, terminal.WIDTH))
         bad = sum(not finding.ok for finding in findings)
-        failure = {"failed": True, "msg": f"{bad} findings; the text above says what to do"} if bad else {}
+        failure = {"failed": True, "msg": f"{bad} findings; see the text above"} if bad else {}
         return {"changed": False, "report": report(log, jobs, findings), **failure}

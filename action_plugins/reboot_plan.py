@@ -20,9 +20,9 @@ class ActionModule(ControlAction):
         waiting = reboot.reasons(results)
         if given["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
-            # A role that could not be asked again has not said that nothing waits any more.
+            # A role that could not be checked again has not said that nothing waits any more.
             unasked = [role for role, found in zip(suite.REBOOTS, results, strict=True) if "passed" not in found]
-            left = waiting or tuple(f"role {role} could not be asked again" for role in unasked)
+            left = waiting or tuple(f"role {role} could not be checked again" for role in unasked)
             return _result(reboot.judge(before, given["done"], left), variables)
         values = self._templar.template(variables["busbar_intent"])["values"]
         hostvars, own = variables["hostvars"], variables["inventory_hostname"]

@@ -139,18 +139,18 @@ def _drained(step: Step) -> None:
     why = ""
     if not drain.get("drained"):
         found = (drain.get("findings") or [{}])[0]
-        why = "not drained: " + str(found.get("have") or drain.get("msg") or "no answer")
+        why = "not drained: " + str(found.get("have") or drain.get("msg") or "no response")
     elif users:
         why = f"busy: {users[0]}"
     elif (not busy or busy.get("failed") or busy.get("unreachable")) and not _only_kept(step):
-        why = "whether somebody uses the node is not known"
+        why = "whether the node is in use is not known"
     step.state.update(go=not why, ours=ours, held=why)
     known = "findings" in drain and not any(f["state"] == "unknown" for f in drain["findings"])
     if why and known and not ours:
         step.state.update(begun=False, closed=True)
         step.log("drained", "held", why)
     else:
-        said = "somebody else has drained it, and it stays so" if drain.get("drained") and not ours else ""
+        said = "an administrator has drained it, and it stays drained" if drain.get("drained") and not ours else ""
         step.log("drained", "done" if known else "failed", why or said)
 
 
@@ -342,7 +342,7 @@ def _closed(step: Step) -> None:
         step.state["kept"] = bool(drain.get("ours"))
         why = str(unknown[0]["have"]) if unknown else str(drain.get("msg") or "")
         step.log(action, "done" if good else "failed", why)
-        step.state["lost"] = "" if good else why or "no answer of Slurm"
+        step.state["lost"] = "" if good else why or "no response from Slurm"
     step.state["closed"] = True
 
 

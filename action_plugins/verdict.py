@@ -189,7 +189,7 @@ class _Found:
                 results.setdefault(role, told)
         busbw = _busbw(results.get("nccl_benchmark") or {})
         health = _health(results.get("node_health") or {})
-        # What was worked on afterwards has its end from that, and not from a question that it gave no answer to.
+        # What was worked on afterwards has its end from that, and not from a question that it did not respond to.
         worked = any(f"{role}_result" in raw for role in roles)
         end = None if worked else _end(audit)
         self.more[host] = {"intent": _intent(raw, audit), "end": end, "busbw": busbw, "health": health}
@@ -276,7 +276,7 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Devices of a node that something has grown on since the last night, or is wrong with, with its rails' ports."""
+    """Devices of a node that something has grown on since the previous run, or is wrong with, with its rails' ports."""
     devices, ports = role.get("devices") or [], role.get("ports") or []
     if not (answer.is_valid(answer.health_devices, devices) and answer.is_valid(answer.health_ports, ports)):
         return []

@@ -33,7 +33,7 @@ def number(low: float, high: float, what: str) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no {what} from {low:g} to {high:g}")
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a {what} from {low:g} to {high:g}")
         return value
 
     return parse

@@ -67,7 +67,7 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | Non
     """
     limit = ",".join(hosts)
     manifest = inventory.read(paths, limit or None)
-    found: dict[str, Any] = dict.fromkeys(manifest.hosts, "no answer")
+    found: dict[str, Any] = dict.fromkeys(manifest.hosts, "no response")
     with private.directory() as folder, signals.collected() as ended:
 
         def heard(event: dict[str, Any]) -> bool:
@@ -94,10 +94,10 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | Non
 
 
 def of_answer(result: Mapping[str, object]) -> Any:
-    """What the module has returned on a host, checked by its action plugin; a text where that is no state."""
+    """What the module has returned on a host, checked by its action plugin; a text where that is not a state."""
     if "state" in result and not result.get("failed"):
         return result["state"]
-    return " ".join(str(result.get("msg") or "no answer").split())[:500]
+    return " ".join(str(result.get("msg") or "no response").split())[:500]
 
 
 def code(state: object) -> int:

@@ -86,6 +86,8 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int
             said = clean(tail(done.stdout.read(), PLAYBOOK), manifest.secrets)
             raise HangError(f"ansible-playbook {done.status}, rc {done.rc}: {said}")
         if file.stat().st_size > LIMIT:
-            raise HangError(f"the report has more than {LIMIT >> 20} MiB: name fewer hosts, one tells of the whole job")
+            raise HangError(
+                f"the report has more than {LIMIT >> 20} MiB: name fewer hosts; one reports on the whole job"
+            )
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return report

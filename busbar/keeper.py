@@ -6,7 +6,7 @@
 
 Ansible's workers lead sessions of their own and ssh's masters are daemons: no signal to a process group reaches them.
 So all that is orphaned below the keeper is given to it, and it ends everything once the program has ended or the parent
-has, by whatever signal. PARENT: pid of who has to be alive. APART: 1 puts a second keeper, in a session of its own,
+has, by whatever signal. PARENT: pid of who has to be alive. APART: 1 puts a second keeper, in its own session,
 below the first: ansible-runner ends a run by SIGKILL to the group of what it has started. COLLECTIONS: folder from
 which the collection is imported, since nothing of the user's environment counts here.
 """

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar kubernetes``: the gate's last verdict on a node as a condition of the Node, and a taint of our own.
 
-One shot: reads, changes what differs, ends. Three requests as a rule, over HTTPS with the token of a service account;
+One shot: reads, changes what differs, ends. Three requests usually, over HTTPS with the token of a service account;
 nothing is installed for that. Only our own condition and our own taint are ever written. Source: the API reference of
 Kubernetes 1.26 to 1.33, Node v1 core (patch of nodes and of nodes/status; taints are replaced as a whole).
 """
@@ -34,7 +34,7 @@ CONDITION = "BusbarNetworkPath"
 TAINT = "busbar.fabric/network-path"
 EFFECT = "NoSchedule"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# A verdict says nothing of a node once it is older than that, in minutes.
+# A verdict has nothing about a node once it is older than that, in minutes.
 MAX_AGE = 60.0
 MAX_SHARE = 0.1
 TIMEOUT = 20.0
@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
     name = arguments.node or ""
     if not _NAME.fullmatch(name):
         raise KubernetesError(
-            f"{name!r} is no name of a Node: --node NAME, or NODE_NAME from the downward API (spec.nodeName)"
+            f"{name!r} is not a name of a Node: --node NAME, or NODE_NAME from the downward API (spec.nodeName)"
         )
     if arguments.verdict:
         verdict = Verdict(arguments.verdict, arguments.message[:_MESSAGE], REASON[arguments.verdict])
@@ -190,7 +190,7 @@ def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> 
         if want and not tainted:
             said += _taken_back(api, name, wanted)
         return said
-    raise KubernetesError(f"{name} was changed by somebody else {ATTEMPTS} times while it was read: run it again")
+    raise KubernetesError(f"{name} was changed by another client {ATTEMPTS} times while it was read: run it again")
 
 
 def _held(api: Api, wanted: argparse.Namespace, tainted: bool) -> str:
@@ -223,7 +223,7 @@ def _taken_back(api: Api, name: str, wanted: argparse.Namespace) -> list[str]:
 def _taints(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = node.get("spec", {}).get("taints") or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise KubernetesError("the API's answer has taints that are none")
+        raise KubernetesError("the API's response has invalid taints")
     return found
 
 
@@ -281,7 +281,7 @@ class Api:
             host, port = (os.environ.get(f"KUBERNETES_SERVICE_{what}") for what in ("HOST", "PORT"))
             if not host or not port:
                 raise KubernetesError(
-                    "this is no pod (KUBERNETES_SERVICE_HOST): say --server, such as http://127.0.0.1:8001 below"
+                    "this is not a pod (KUBERNETES_SERVICE_HOST): use --server, such as http://127.0.0.1:8001 below"
                     " `kubectl proxy`"
                 )
             server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
@@ -341,13 +341,13 @@ def _node(data: dict[str, Any]) -> dict[str, Any]:
     """Raises KubernetesError."""
     meta = data.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("resourceVersion"), str):
-        raise KubernetesError("the API's answer is no Node")
+        raise KubernetesError("the API's response is not a Node")
     return data
 
 
 def _said(data: object) -> str:
     """The message of a Status."""
-    return str(data.get("message", ""))[:300] if isinstance(data, dict) else "no answer of a Kubernetes API"
+    return str(data.get("message", ""))[:300] if isinstance(data, dict) else "no response from a Kubernetes API"
 
 
 def _way_out(status: int) -> str:

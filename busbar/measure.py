@@ -47,9 +47,9 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
     command.add_argument("--check", action="store_true", help="print the plan and measure nothing")
-    text = "node-minutes of the night (default: busbar_measure_budget)"
+    text = "node-minutes per night (default: busbar_measure_budget)"
     command.add_argument("--budget", type=number(0, 1e9, "number of node-minutes"), metavar="N", help=text)
-    command.add_argument("-v", "--verbose", action="store_true", help="print everything, each round by itself, too")
+    command.add_argument("-v", "--verbose", action="store_true", help="print everything, each round, too")
     add_ansible(command)
     command.set_defaults(run=run)
 
@@ -95,14 +95,14 @@ class _Night:
         self._height = PLAN
         path = str(_one(values, "nccl_benchmark_results_path"))
         if not path:
-            raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are kept there; set it")
+            raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are stored there; set it")
         self._results = Path(path).absolute()
         if all(one.slurm for one in self._want.values()):
             raise MeasureError(f"nothing can be measured: {SLURM} (docs/measure.md)")
 
     def run(self) -> int:
         if self._budget <= 0:
-            print("nothing is measured: the night's budget is 0 node-minutes (busbar_measure_budget)")
+            print("nothing is measured: the budget is 0 node-minutes (busbar_measure_budget)")
             return 0
         ledger = self._ledgers.load(self._results)
         if self._arguments.check:
@@ -174,8 +174,8 @@ class _Night:
     def _say(self, found: Any, left: float, now: float, check_mode: bool) -> None:
         name, _begun = self._measure.night(now)
         lines = [
-            f"night of {name}: {left:g} of {self._budget:g} node-minutes are left",
-            "no scheduler is asked: only what runs on a node at that moment, and the node's lock, keep it from jobs",
+            f"budget of {name}: {left:g} of {self._budget:g} node-minutes are left",
+            "no scheduler is queried: only what runs on a node at that moment, and the node's lock, keep it from jobs",
             *self._measure.said(found, now, self._max_age, check_mode),
         ]
         if not self._arguments.verbose:
@@ -319,6 +319,6 @@ def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Man
     silent = [host for host in manifest.hosts if "values" not in found.get(host, {})]
     if silent:
         wrong = [str(found[host]["msg"]) for host in silent if "msg" in found.get(host, {})]
-        why = "; ".join(wrong[:3]) or f"nothing is known of {', '.join(silent[:3])}: {runner.tail(said)}"
+        why = "; ".join(wrong[:3]) or f"no result of {', '.join(silent[:3])}: {runner.tail(said)}"
         raise MeasureError(runner.clean(why, manifest.secrets))
     return {host: found[host] for host in manifest.hosts}

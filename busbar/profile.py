@@ -73,7 +73,7 @@ def render(draft: dict[str, Any], doubts: list[str], host: str) -> str:
     lines = [
         "---",
         f"# Drafted from {printable(host)}. It takes effect once it is committed as profiles/NAME.yml",
-        "# beside the inventory and busbar_platform says NAME.",
+        "# beside the inventory and busbar_platform is NAME.",
         "# Whatever was wrong with that host would become the intent: read it first.",
     ]
     lines += [f"# CHECK: {printable(' '.join(doubt.split()))}" for doubt in doubts]

@@ -42,7 +42,7 @@ def _whole(most: int) -> Callable[[str], int]:
             digits = (match[2] or "") if match else ""
             if match is None or len(digits) > _UNITS[match[3]]:
                 raise argparse.ArgumentTypeError(
-                    f"{text[:40]!r} is no whole number, such as 4194304 or 4M, nor a product such as 512x8192"
+                    f"{text[:40]!r} is not a whole number, such as 4194304 or 4M, nor a product such as 512x8192"
                 )
             value *= int(match[1] + digits) * 10 ** (_UNITS[match[3]] - len(digits))
         if not 1 <= value <= most:

@@ -86,7 +86,9 @@ def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accused:
             data = answer.read(results_folder.content(Path(path), LIMIT).decode(), LIMIT)
             found = list(_of_file(data, str(path)))
         except (ParseError, ValueError) as error:
-            raise ParseError(f"{printable(str(path))} is no file of findings: {printable(str(error)[:300])}") from None
+            raise ParseError(
+                f"{printable(str(path))} is not a file of findings: {printable(str(error)[:300])}"
+            ) from None
         for host, one in found:
             if host not in inventory:
                 strangers[host] = None
@@ -102,15 +104,15 @@ def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accused:
 def _of_file(data: object, file: str) -> Iterator[tuple[str, Accusation | str]]:
     """Host, and what it is accused of or why that is not known. Raises ValueError."""
     if not isinstance(data, dict):
-        raise ParseError("it is no dictionary")
+        raise ParseError("it is not a dictionary")
     if isinstance(data.get("hosts"), dict):
         yield from _of_findings(data, file)
     elif "tests" in data and "nodes" in data:
         yield from _of_record(localise_record.from_dict(data), file)
     elif isinstance(data.get("findings"), list):
         raise ParseError(
-            "its findings name no nodes, as those of a job's log: they say what happened then and not what a node is"
-            " like now; ask the nodes: busbar drift -i INVENTORY --findings FILE, and remediate that"
+            "its findings name no nodes, as those of a job's log: they describe the past and not a node's current"
+            " state; audit the nodes: busbar drift -i INVENTORY --findings FILE, and remediate that"
         )
     else:
         raise ParseError(
@@ -127,7 +129,7 @@ def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Accu
     for host, said in data["hosts"].items():
         try:
             if not isinstance(said, dict):
-                raise answer.Invalid("is no dictionary")
+                raise answer.Invalid("is not a dictionary")
             given: list[dict[str, Any]] = said.get("findings") or []
             answer.of_findings(given)
             boot_id = said.get("boot_id") or ""

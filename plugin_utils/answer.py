@@ -32,7 +32,7 @@ LINE, TEXT = 1 << 10, 1 << 16
 MANY, DEPTH = 20000, 16
 # A float holds every integer up to here.
 LARGEST = 1 << 53
-SAID = "its answer is not valid: "
+SAID = "its result is not valid: "
 
 
 class Invalid(ValueError):
@@ -177,7 +177,7 @@ def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> C
             if key not in of:
                 if others:
                     continue
-                raise Invalid("is no key of it").within(_shown(key))
+                raise Invalid("is not a key of it").within(_shown(key))
             try:
                 of[key](item)
             except Invalid as error:
@@ -196,7 +196,7 @@ def anything(value: Any) -> None:
             raise Invalid("is nested more than %d deep" % DEPTH)
         if isinstance(item, dict):
             if not all(isinstance(key, str) for key in item):
-                raise Invalid("has a key that is no text")
+                raise Invalid("has a key that is not a text")
             waiting += [(inner, depth + 1) for inner in item.values()]
         elif isinstance(item, (list, tuple)):
             waiting += [(inner, depth + 1) for inner in item]
@@ -235,9 +235,9 @@ def address(value: Any) -> None:
     try:
         parsed = ip_address(value)
     except ValueError:
-        raise Invalid(f"is {_shown(value)}, which is no IP address") from None
+        raise Invalid(f"is {_shown(value)}, which is not an IP address") from None
     if "%" in value or parsed.is_multicast or parsed.is_loopback or parsed.is_unspecified or value == _BROADCAST:
-        raise Invalid(f"is {_shown(value)}, which is no address of a host")
+        raise Invalid(f"is {_shown(value)}, which is not an address of a host")
 
 
 _BROADCAST = "255.255.255.255"
@@ -290,9 +290,9 @@ def interface(value: Any) -> None:
     try:
         ip_interface(value)
     except ValueError:
-        raise Invalid(f"is {_shown(value)}, which is no address with a prefix") from None
+        raise Invalid(f"is {_shown(value)}, which is not an address with a prefix") from None
     if "%" in value or "/" not in value:
-        raise Invalid(f"is {_shown(value)}, which is no address with a prefix")
+        raise Invalid(f"is {_shown(value)}, which is not an address with a prefix")
 
 
 rail = record(
@@ -630,11 +630,11 @@ def _devices_with(counters: int, devices: int) -> Check:
     )
 
 
-# What GPUs and PCIe functions of a node have counted since the last night, and which devices they are; and the same in
+# What GPUs and PCIe functions of a node counted since the previous run, and which devices they are; and the same in
 # the findings file, where a NIC has what its port has counted, too.
 health_devices, told_devices = _devices_with(100, 1000), _devices_with(200, 2000)
 
-# What a rail's port has counted since the last night.
+# What a rail's port has counted since the previous run.
 port_growth = record(
     rail=whole(0, 99),
     pci=text(20, _PCI),
@@ -880,11 +880,11 @@ def read(text_of: str, limit: int = LIMIT) -> Any:
     except RecursionError:
         raise Invalid("it is nested too deeply") from None
     except ValueError as error:
-        raise Invalid(f"it is no JSON: {str(error)[:100]}") from None
+        raise Invalid(f"it is not JSON: {str(error)[:100]}") from None
 
 
 def _no_number(name: str) -> Any:
-    raise Invalid(f"it holds {name}, which is no number")
+    raise Invalid(f"it holds {name}, which is not a number")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

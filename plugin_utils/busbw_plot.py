@@ -147,7 +147,7 @@ def _line(axis: Any, series: Series) -> None:
 
 
 def canvas(rows: int, columns: int, title: str, simulated: bool) -> tuple[Any, list[Any]]:
-    """A figure of so many panels with its title, and the panels. simulated: it says so, over all of them."""
+    """A figure of so many panels with its title, and the panels. simulated: it reports it, over all of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(4.6 * columns, 6.4), 3.4 * rows + 0.8), layout="constrained")

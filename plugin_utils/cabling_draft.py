@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A cabling plan as a draft, of sweeps that were complete and healthy: how the fabric is becomes how it is meant.
+"""A cabling plan as a draft, of sweeps that were complete and healthy: how the fabric is becomes how it is intended.
 
 So nothing is drafted of a fabric that a cable, a host or a switch may be missing in; a person compares the draft with
 the design, and commits it.
@@ -34,7 +34,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Asked, Fabric, Host, Plane, is_aggregation
 
 # What is wrong with a link or a node, or odd by design, and not with where a cable is: told, and no reason to draft
-# nothing. Whether a plane has one master is asked here once more: MANAGER wants a standby, too.
+# nothing. Whether a plane has one master is asked here again: MANAGER wants a standby, too.
 BESIDE = {
     check.id
     for check in (
@@ -46,7 +46,7 @@ BESIDE = {
     )
 }
 _ROOM = 300
-AGAIN = "mend it and sweep again (ansible-playbook playbooks/fabric.yml -i INVENTORY)"
+AGAIN = "repair it and sweep again (ansible-playbook playbooks/fabric.yml -i INVENTORY)"
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def draft(
     plan = cabling_plan.checked(sorted(cables, key=_order), source)
     kinds = Counter(node.kind for node in fabric.nodes.values() if not is_aggregation(node))
     if not hosts:
-        doubts.append("of no inventory: whether all hosts are in it, and which rail is whose, nobody has said")
+        doubts.append("without an inventory: missing hosts, and which rail is which, are not declared")
     elif not any(cable.rail is not None for cable in plan.cables):
-        doubts.append("no cable is a rail's: hosts of the inventory have told no GUIDs")
+        doubts.append("no cable is a rail's: hosts of the inventory have reported no GUIDs")
     doubts += names.doubts()
     swept = sorted(taken or [sweep.at for plane in fabric.planes for sweep in plane.sweeps])
     days = dict.fromkeys(strftime("%Y-%m-%dT%H:%MZ", gmtime(at)) for at in (swept[0], swept[-1]))
@@ -136,14 +136,14 @@ def _unhealthy(fabric: Fabric, findings: Iterable[tuple[Sequence[str], Finding]]
     # What was judged says all of that; who did not judge shall not get a draft of a part.
     for sweep in () if reasons else fabric.lost:
         said = "; ".join(str(problem) for problem in sweep.problems[:3]) or "it saw no node, or no subnet manager"
-        reasons.append(f"a sweep by {sweep.host or 'nobody'} gave no plane: {_cut(said)}: {AGAIN}")
+        reasons.append(f"a sweep by {sweep.host or 'no host'} gave no plane: {_cut(said)}: {AGAIN}")
     if not fabric.planes and not reasons:
         reasons.append(f"no plane was swept: {AGAIN}")
     for plane in () if reasons else fabric.planes:
         if not plane.complete:
             parts = [str(problem) for problem in plane.best.problems[:3]]
             parts += [f"{fabric.end(end)} {text}" for end, text in plane.holes[:3]]
-            said = "; ".join(parts) or "its tools did not say why"
+            said = "; ".join(parts) or "its tools gave no reason"
             reasons.append(f"{plane.label} is not whole: {_cut(said)}: {AGAIN}")
         masters = {one.guid for sweep in plane.sweeps for one in sweep.managers if one.state == "master"}
         if plane.joined or len(masters) > 1:
@@ -185,7 +185,7 @@ class _Names:
         for names, said in ((self._same, "of several nodes"), (self._refused, "that no plan can hold")):
             if names:
                 shown = printable(nodeset.brief(names, 80))
-                found.append(f"descriptions {said}, which stand by their GUIDs alone: {shown}")
+                found.append(f"descriptions {said}, which are listed by GUID only: {shown}")
         return found
 
 

@@ -110,7 +110,7 @@ def read(text: str, source: str) -> Plan:
         rail = _rail(row.get("rail", ""), with_line)
         if rail is not None and (types[0] or HOST, types[1] or SWITCH) != (HOST, SWITCH):
             raise ParseError(
-                f"{with_line}: rail {rail}, but {nodes[0]} is no host: a cable of a rail has its host as a"
+                f"{with_line}: rail {rail}, but {nodes[0]} is not a host: a cable of a rail has its host as a"
             )
         cables.append(Cable(nodes[0], ports[0], nodes[1], ports[1], rail, line, types[0], types[1], names[0], names[1]))
         if len(cables) > CABLE_LIMIT:
@@ -172,7 +172,7 @@ def end(of: str, at: int | str) -> str:
 
 
 def text_of(path: Path, limit: int = FILE_LIMIT) -> str:
-    """All of a file that a person has written or exported. Raises OSError; ParseError for what is no text.
+    """All of a file that a person has written or exported. Raises OSError; ParseError for what is not a text.
 
     limit: bytes.
     """
@@ -275,7 +275,7 @@ def name(text: str, where: str, column: str, needed: bool = True) -> str:
     if len(text) > NAME_LIMIT:
         raise ParseError(f"{where}: {column} has {len(text)} characters, more than any device's name")
     if not text.isprintable():
-        raise ParseError(f"{where}: {column} is {printable(text)[:80]!r}: take out what is no visible character")
+        raise ParseError(f"{where}: {column} is {printable(text)[:80]!r}: take out what is not a visible character")
     if text[0] == "#":
         raise ParseError(f"{where}: {column} is {text[:80]!r}, but # begins a comment: use the node's GUID")
     if text.startswith(_FORMULA):
@@ -311,7 +311,7 @@ def _rail(text: str, where: str) -> int | None:
     rail = whole(text)
     if rail is None or rail >= RAIL_LIMIT:
         raise ParseError(
-            f"{where}: rail is {printable(text)[:40]!r}: a number from 0, or empty where it is no rail's cable"
+            f"{where}: rail is {printable(text)[:40]!r}: a number from 0, or empty where it is not a rail's cable"
         )
     return rail
 

@@ -65,7 +65,7 @@ JOB = Check(
 )
 "Did every job between nodes give a result"
 
-BAR = Check("nccl_cluster.bar", why="a bandwidth without a bar says nothing about the network")
+BAR = Check("nccl_cluster.bar", why="a bandwidth without a bar proves nothing about the network")
 "Is there a bar between nodes for this platform, scope and collective, published or derived from a prediction"
 
 LATENCY = Check(
@@ -190,7 +190,7 @@ def _bar(job: Mapping[str, Any], simulated: str) -> Finding:
     if job["what"]:
         # A message of the user's own, whose figure is told beside those that have a bar.
         return BAR.judge(subject(job), "ok", "a figure", "no bar: %s" % job["bar_source"], simulated + "bars.yml")
-    fix = "put a bar for it into bars.yml beside the inventory, as docs/bars.md says: %s" % job["bar_source"]
+    fix = "put a bar for it into bars.yml beside the inventory, as in docs/bars.md: %s" % job["bar_source"]
     return BAR.judge(subject(job), "unknown", want, None, simulated + "bars.yml", fix)
 
 
@@ -280,7 +280,7 @@ def _efficiency(
     """Of two jobs their figures, each as a part of its prediction; where there is none, the plain figures.
 
     What exceeds its prediction is no yardstick: over two nodes NVLSTree may reach twice what any ring does, and no
-    number of nodes will once more.
+    number of nodes will again.
     """
     here, there = _figure(job, results), _figure(first, results)
     if here is None or there is None:

@@ -197,8 +197,8 @@ _OTHERS = "free another such node and run it again over both of them (--limit ha
 _WANT, _SOURCE = "measured together with other nodes", "inventory and member facts of all hosts"
 # Of a tray of which nobody knows to which others its NVLinks lead.
 _DOMAIN = (
-    "run site.yml for it with --tags node_health: imex.domain and node_health.fabric_state say what keeps its GPUs out"
-    " of the domain; then run it again"
+    "run site.yml for it with --tags node_health: imex.domain and node_health.fabric_state show why its GPUs are not"
+    " in the domain; then run it again"
 )
 # A team is some hosts that are measured together.
 Team = tuple[Member, ...]
@@ -242,8 +242,8 @@ def ambiguous(members: Sequence[Member]) -> dict[str, tuple[str, str]]:
     """Hosts whose name or address is another one's, too: which of them gave a result could not be told."""
     left: dict[str, tuple[str, str]] = {}
     for what, fix in (
-        ("name", "give each node a host name of its own (hostnamectl set-hostname)"),
-        ("address", "give each node an nccl_benchmark_address of its own"),
+        ("name", "give each node a unique host name (hostnamectl set-hostname)"),
+        ("address", "give each node a unique nccl_benchmark_address"),
     ):
         holders: dict[str, list[str]] = {}
         for one in members:
@@ -308,7 +308,7 @@ def _domains(group: Sequence[Member]) -> tuple[list[list[Member]], dict[str, tup
         if one.domain:
             domains.setdefault(one.domain, []).append(one)
         else:
-            left[one.host] = (f"it is in no NVLink domain: {one.no_domain or 'it says nothing of one'}", _DOMAIN)
+            left[one.host] = (f"it is in no NVLink domain: {one.no_domain or 'it reports none'}", _DOMAIN)
     for domain, trays in domains.items():
         if len(trays) < 2:
             said = f"no other tray of its NVLink domain {domain} can take part"

@@ -48,7 +48,7 @@ def lines(
     told = sorted(silent.items(), key=lambda item: -len(item[1]))
     found += [f"{head}: {nodeset.brief(hosts, _NAMES)}: {why}" for why, hosts in told[:EACH]]
     if len(told) > EACH:
-        found.append(f"{head}: and {len(told) - EACH} other reasons why there is no figure")
+        found.append(f"{head}: and {len(told) - EACH} other reasons without a result")
     return [printable(line) for line in found]
 
 

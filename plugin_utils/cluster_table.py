@@ -133,7 +133,7 @@ def _result(job: Job) -> str:
 def _notes(job: Job) -> list[str]:
     notes = [f"message: {job.what}"] if job.what else []
     if not job.ok:
-        notes.append(_short(job.said or "no figure, and nothing says why: the record has what the job printed"))
+        notes.append(_short(job.said or "no result and no reason: the record has the output of the job"))
     return notes
 
 
@@ -216,7 +216,7 @@ def _over_whom(record: Record) -> list[str]:
     measured, out = record.hosts, {item.host for item in record.left_out}
     asked = len(record.asked)
     over = nodeset.brief(measured, SENTENCE) if measured else "nobody"
-    lines = ["measured over %d of %d hosts asked: %s" % (len(measured), asked, over)]
+    lines = ["measured over %d of %d requested hosts: %s" % (len(measured), asked, over)]
     reasons: dict[str, list[str]] = {}
     for item in record.left_out:
         reasons.setdefault(item.reason, []).append(item.host)
@@ -254,7 +254,7 @@ def _by(of_job: Mapping[str, Any]) -> str:
     if not of_job:
         return "not proven: no log of NCCL's"
     if not of_job.get("proven"):
-        return _short("not proven: " + ("; ".join(of_job.get("missing", ())) or "nothing says why"))
+        return _short("not proven: " + ("; ".join(of_job.get("missing", ())) or "no reason was reported"))
     if tuple(of_job.get("networks", ())) == (NVLINK,):
         return "proven: NVLink between all nodes, nothing over the network"
     words = [" and ".join(of_job.get("networks", ())) or "no network"]

@@ -80,7 +80,7 @@ class Kind:
         values = self.values
         sizes = model_sizes.sizes(values["busbar_model_parameters"], values["busbar_model_parallelism"], ranks)
         model = [(one.collective, one.bytes, one.what) for one in sizes if one.collective in asked]
-        # What the site sets itself is not set once more.
+        # What the site sets itself is not set again.
         algorithms = {} if "NCCL_ALGO" in values["nccl_benchmark_environment"] else PAIR_ALGORITHM
         return measures(self.settings, model, algorithms)
 

@@ -3,7 +3,7 @@
 """Is every cable where the plan has it, and where there is no plan, on a leaf of its rail.
 
 A cable is wrong as a whole: two that are in each other's place are one finding that names both, more that went round
-are one that names all. What is unplugged, and what ends at a switch that is gone, is told once. Pure.
+are one that names all. What is unplugged, and what ends at a switch that is gone, is reported once. Pure.
 Sources: fabric.md 1, 2 (a swap is two ends in each other's place) and 3.
 """
 
@@ -47,10 +47,10 @@ DOWN = Check(
 
 SWAPPED = Check(
     "ib_fabric.swapped",
-    why="cables in each other's place take their rails over the spines, or into another plane, where nobody answers",
+    why="swapped cables take their rails over the spines, or into another plane, where nothing responds",
     severity="critical",
 )
-"Are no cables in each other's place: the pair, or all that went round, is named"
+"Is no cable swapped: the finding names the pair, or the whole cycle"
 
 RAIL_LEAF = Check(
     "ib_fabric.rail_leaf",
@@ -363,7 +363,7 @@ def _host_first(fabric: Fabric, end: End, other: End) -> tuple[End, End]:
 
 
 def _port_of(fabric: Fabric, *ends: End) -> str:
-    """A rail says nothing of its HCA's port, where that is not the first."""
+    """A rail has nothing about its HCA's port, where that is not the first."""
     odd = [f" (port {end[1]} of the HCA)" for end in ends if end in fabric.rails and end[1] != 1]
     return "".join(odd)
 
@@ -373,7 +373,7 @@ def _source(fabric: Fabric) -> str:
 
 
 def _one(fabric: Fabric, known: Cabling, end: End, other: End) -> Iterator[Said]:
-    """A planned cable that is not there, and is no part of a swap."""
+    """A planned cable that is not there, and is not a part of a swap."""
     end, other = _host_first(fabric, end, other)
     plane = plane_of(fabric, other) or plane_of(fabric, end)
     if plane is None:
@@ -403,7 +403,7 @@ def _one(fabric: Fabric, known: Cabling, end: End, other: End) -> Iterator[Said]
         there = f"; that leaf is of rail {other_rail}" if other_rail else ""
         have = f"{fabric.cable(end, at)}{there}"
         fix = (
-            f"move the cable from {fabric.end(at)} to {fabric.end(other)}, or correct {line} where that is meant to be,"
+            f"move the cable from {fabric.end(at)} to {fabric.end(other)}, or correct {line} if that is intended, "
             f" {_THEN}"
         )
         # Another port of the same switch costs nothing.
@@ -557,7 +557,7 @@ def _unplanned(fabric: Fabric, known: Cabling) -> Iterator[Said]:
             between = fabric.is_switch(end[0]) and fabric.is_switch(other[0])
             if not (known.between if between else known.hosts) or (not between and end not in fabric.rails):
                 continue
-            fix = f"add the cable to {_source(fabric)}, or take it out where nobody put it there on purpose, {_THEN}"
+            fix = f"add the cable to {_source(fabric)}, or remove it if it is not intended, {_THEN}"
             finding = PLAN.judge(
                 fabric.subject(end, other),
                 *("drift", "a cable of the plan", fabric.cable(end, other), "sweep", fix),
@@ -601,7 +601,7 @@ def rail_leaves(fabric: Fabric, known: Cabling) -> tuple[list[Said], set[int]]:
         plane = fabric.plane_of[leaves[guid][0][2]]
         rails = sorted({rail.rail for _host, rail, _end in leaves[guid]})
         have = f"{fabric.node(guid)} has as many of rails {', '.join(map(str, rails))}"
-        fix = "name a cabling plan (busbar_fabric_plan, docs/cabling.md), which says whose leaf it is"
+        fix = "name a cabling plan (busbar_fabric_plan, docs/cabling.md), which declares the owner of the leaf"
         hosts = tuple(sorted({host for host, _rail, _end in leaves[guid]}))
         finding = RAIL_LEAF.judge(f"switch 0x{guid}", "unknown", "a leaf of one rail", have, _source(fabric), fix)
         found.append(Said(hosts, finding, plane.index))

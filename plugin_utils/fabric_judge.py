@@ -101,8 +101,8 @@ def judged(asked: Asked) -> Judged:
 
 def _nothing(asked: Asked) -> tuple[tuple[str, ...], Finding]:
     fix = (
-        "see why none of busbar_fabric_hosts gave a sweep: what ib_fabric_info says of them stands beside this; then"
-        f" sweep again: {SWEEP_AGAIN}"
+        "see why none of busbar_fabric_hosts gave a sweep (their findings of ib_fabric_info); then sweep again: "
+        f"{SWEEP_AGAIN}"
     )
     check = fabric_members.SWEEP
     finding = check.judge("fabric", "unknown", "a sweep of each plane", "no sweep", "ib_fabric_info", fix)

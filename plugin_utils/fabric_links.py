@@ -24,14 +24,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
 )
 
 LANES = 4
-_WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL says nothing of it"
+_WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL does not report it"
 
 SPEED = Check(
     "ib_fabric.link_speed",
     why=_WHY,
 )
 """Is each rail's link as fast as the profile's rate, and each cable from a leaf to a spine as fast as a rail of that
-leaf; of links that neither is said of, nothing is asked"""
+leaf; other links are not checked"""
 
 ACTIVE = Check(
     "ib_fabric.link_state",
@@ -48,7 +48,7 @@ WIDTH = Check(
 
 
 def rates(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
-    """What is wrong, and what to say where nothing is; no text for what was not asked."""
+    """What is wrong, and what to say where nothing is; no text for what was not queried."""
     found: list[Said] = []
     asked = 0
     for end, other, want in wanted(fabric, plane):
@@ -76,8 +76,8 @@ def states(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
             continue
         have = "; ".join(f"{fabric.end(one)} is {fabric.ports[one].state}" for one in idle)
         fix = (
-            f"see on {plane.hosts[0]} with sminfo that a subnet manager answers, and what its log (/var/log/opensm.log)"
-            f" says of this port; then sweep again: {SWEEP_AGAIN}"
+            f"see on {plane.hosts[0]} with sminfo that a subnet manager responds, and read its log"
+            f" (/var/log/opensm.log) on this port; then sweep again: {SWEEP_AGAIN}"
         )
         finding = ACTIVE.judge(
             fabric.subject(end, other),
@@ -122,7 +122,7 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, want: float) -> Sa
     subject, hosts, name = fabric.subject(end, other), fabric.concerned(plane, end, other), fabric.name(end, other)
     read = [port for port in ports if port.rate is not None]
     if not read:
-        fix = f"run iblinkinfo -C {plane.best.device or 'DEVICE'} on {plane.hosts[0]} and see what it says of this link"
+        fix = f"run iblinkinfo -C {plane.best.device or 'DEVICE'} on {plane.hosts[0]} and read its output for this link"
         finding = SPEED.judge(subject, "unknown", f"{want:g} Gb/s", f"not read: {have}", plane.best.source, fix)
         return Said(hosts, finding, plane.index, "links whose width or speed was not read", name, (end, other))
     port = min(read, key=lambda one: one.rate or 0.0)
@@ -148,7 +148,7 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, want: float) -> Sa
 
 
 def _most(port: Port) -> float | None:
-    """What both ends can, where a tool says so."""
+    """What both ends can, where a tool reports it."""
     if port.speed_supported is None or port.speed_supported not in LANE_GBPS:
         return None
     return rate_gbps(port.width_supported or LANES, port.speed_supported)

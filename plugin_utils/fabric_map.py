@@ -92,7 +92,7 @@ class Said:
     """A finding, and whom it is told of.
 
     plane: index of the plane that it is of, None for what is of none.   kind: what has to be equal for many of them to
-    be one line, in words that can be counted ("links at 4x EDR"); "" for what is a line of its own.
+    be one line, in words that can be counted ("links at 4x EDR"); "" for what is its own line.
     name: of the subject in such a line: a host's name and its rail, or the name of a port or a node.
     ends: of the cable that it is of, or of all that it is of; for a picture.
     """
@@ -159,12 +159,12 @@ class Plane:
                 end = (guid, port.number)
                 if port.peer is None:
                     if node.kind == SWITCH and port.number and port.state in UP:
-                        found.append((end, f"is {port.state}, and nobody answered there"))
+                        found.append((end, f"is {port.state}, and nothing responded there"))
                     continue
                 if port.peer[0] not in self.nodes:
-                    found.append((end, f"leads to 0x{port.peer[0]}, which did not answer"))
+                    found.append((end, f"leads to 0x{port.peer[0]}, which did not respond"))
                 elif (peers.get(port.peer) or end) != end:
-                    found.append((end, "and its peer do not say the same of their cable"))
+                    found.append((end, "and its peer report different data of their cable"))
         return tuple(sorted(found))
 
     @cached_property

@@ -36,7 +36,7 @@ SWEEP = Check(
     "ib_fabric.sweep",
     why="what was not seen is not known to be well: tools end with exit code 0 on a part of a fabric",
 )
-"Was each plane swept completely: every switch and host answered, and the tools had nothing to say"
+"Was each plane swept completely: every switch and host responded, and the tools reported nothing"
 
 PLANE = Check(
     "ib_fabric.plane",
@@ -54,7 +54,7 @@ MISSING = Check(
 
 UNKNOWN = Check(
     "ib_fabric.unknown_host",
-    why="whoever is on the fabric and in no list uses it, and is looked after by nobody",
+    why="a port on the fabric that is in no list uses it without being monitored",
     severity="minor",
 )
 "Is every HCA in the fabric a rail of the inventory, a host of it, a subnet manager that is named, or in the plan"
@@ -64,7 +64,7 @@ GUID = Check(
     why="two ports with one GUID are one to the subnet manager: traffic for one goes to the other, by turns",
     severity="critical",
 )
-"Has each rail of the inventory a GUID of its own"
+"Has each rail of the inventory a unique GUID"
 
 
 @dataclass
@@ -170,7 +170,7 @@ def planes(fabric: Fabric, known: Cabling, found: Members) -> Iterator[Said]:
         rails = [rail for rail in rails if rail not in own]
         label = called(own) if own else f"plane of subnet manager 0x{sweep.plane}"
         way = sweep.device or "a file"
-        have = f"nobody swept it; at the last sweep {sweep.host} did by {way}, {len(sweep.nodes)} nodes"
+        have = f"no host swept it; at the last sweep {sweep.host} did by {way}, {len(sweep.nodes)} nodes"
         hosts = tuple(sorted({sweep.host, *everybody}))
         known.unswept = PLANE.judge(label, "unknown", "a sweep", have, "sweeps", _look(sweep.host, sweep.device))
         yield Said(hosts, known.unswept)
@@ -183,7 +183,7 @@ def planes(fabric: Fabric, known: Cabling, found: Members) -> Iterator[Said]:
     if found.unread:
         hosts = tuple(sorted({host for host, _rail in found.unread}))
         have = f"{names(found.unread)}: their GUIDs are not known"
-        fix = f"see what platform.rail_device says of these hosts, mend it, {_THEN}"
+        fix = f"see platform.rail_device of these hosts, repair it, {_THEN}"
         finding = MISSING.judge("GUIDs of rails", "unknown", "a GUID of each rail", have, "sysfs of the hosts", fix)
         yield Said(hosts, finding)
     for plane in fabric.planes:
@@ -200,7 +200,7 @@ def _rails_of(fabric: Fabric, guid: str) -> Iterator[tuple[str, Rail]]:
 def _look(host: str, device: str) -> str:
     return (
         f"see on {host} that its port {'of ' + device + ' ' if device else ''}to this plane is ACTIVE (ibstat), that"
-        f" sminfo answers there as root, and that busbar_fabric_hosts names a host with a port in it, {_THEN}"
+        f" sminfo works there as root, and that busbar_fabric_hosts names a host with a port in it, {_THEN}"
     )
 
 
@@ -209,7 +209,7 @@ def _no_plane(sweep: Sweep) -> Finding:
     subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
     fix = (
         f"run sminfo -C {sweep.device or 'DEVICE'} -P {sweep.port or 1} as root on {sweep.host or 'the fabric host'};"
-        " where it does not answer, see that a subnet manager runs in this plane and that the port is ACTIVE (ibstat),"
+        " if it does not respond, check that a subnet manager runs in this plane and that the port is ACTIVE (ibstat),"
         f" {_THEN}"
     )
     have = f"no subnet manager or no node was seen: {said}"
@@ -242,20 +242,20 @@ def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Said]:
 
 
 def _problems(sweep: Sweep) -> str:
-    return several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or "it says so itself"
+    return several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or "as it reports itself"
 
 
 def _by_hand(sweep: Sweep) -> str:
     if not sweep.device:
-        return f"write {sweep.source} anew when the fabric is quiet, {_THEN}"
+        return f"write {sweep.source} again when the fabric is quiet, {_THEN}"
     if not sweep.plane:
         return (
             "see that a subnet manager runs in this plane (systemctl status opensm on its machine, or UFM), and start"
             f" it: sminfo -C {sweep.device} -P {sweep.port} as root on {sweep.host} names it once it does, {_THEN}"
         )
     return (
-        f"run ibnetdiscover -C {sweep.device} -P {sweep.port} as root on {sweep.host}: what it says on stderr names the"
-        f" path at which nobody answers; reboot or replug that node, {_THEN}"
+        f"run ibnetdiscover -C {sweep.device} -P {sweep.port} as root on {sweep.host}: its stderr names the path that"
+        f" does not respond; reboot or replug that node, {_THEN}"
     )
 
 
@@ -266,7 +266,7 @@ def _joined(fabric: Fabric, plane: Plane, known: Cabling) -> Said:
     shared = f"{len(plane.switches)} switches are managed by {len(plane.managers)}: {several(seen)}"
     if len(plane.managers) == 1:
         shared = f"{len(plane.switches)} switches are one plane, which were {len(plane.apart)} at the last sweep"
-    have = f"{shared}; joined by {several(stray)}" if stray else f"{shared}; which cable joins them cannot be told"
+    have = f"{shared}; joined by {several(stray)}" if stray else f"{shared}; which cable joins them is unknown"
     fix = (
         f"pull out the cable {several(stray, 4, ' and ')}, {_THEN}"
         if stray
@@ -401,7 +401,7 @@ def _plane_for(fabric: Fabric, one: tuple[Rail, End | None]) -> int | None:
 
 def _was_at(fabric: Fabric, place: End | None) -> str:
     if place is None:
-        return "no sweep or plan says where it was"
+        return "no sweep or plan shows where it was"
     port = fabric.ports.get(place)
     other = fabric.cables.get(place)
     if other is not None:
@@ -421,8 +421,8 @@ def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> 
 def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Finding | None) -> Finding:
     device = rail.device or rail.pci or f"rail {rail.rail}"
     fix = (
-        f"see on {host} with ibstat what {device} says: Down or Polling is the cable, its transceivers or the switch's"
-        f" port; Initialize is a subnet manager that does not see it, {_THEN}"
+        f"see on {host} with ibstat the state of {device}: Down or Polling is the cable, its transceivers or the"
+        f" switch's port; Initialize is a subnet manager that does not see it, {_THEN}"
     )
     have = f"{host} rail {rail.rail} is not; {_was_at(fabric, place)}"
     return MISSING.judge(f"{host} rail {rail.rail}", "drift", "in the fabric", have, "sweeps", fix, because=cause)

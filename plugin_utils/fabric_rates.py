@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What the ports have counted between two sweeps: errors as rates, links that went down, counters that stand still.
 
-A counter since the boot says nothing of today. What went back, or belongs to a host that was rebooted, began anew: what
+A total since boot shows no recent error. What went back, or belongs to a host that was rebooted, began anew: what
 it has counted since is the least that there was. What has reached its end says nothing any more, and is ``unknown``.
 Pure. Sources: host.md 7.4 and fabric.md 1 (limits, which their sources call heuristics); IBTA specification 1, 16.1.3
 and 16.1.4 (widths of the counters); symbol errors: port_limits.py.
@@ -140,7 +140,7 @@ def rates(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
     if unread:
         found.append(_unread(fabric, plane, unread))
     if unmeasured:
-        what = "have counted errors, nobody knows since when"
+        what = "have counted errors, since an unknown time"
         found.append(_without(fabric, plane, "earlier counters", what, unmeasured, "sweep again in 15 minutes"))
     if clock:
         what = "were swept before, by the clocks, after this sweep"
@@ -151,7 +151,7 @@ def rates(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
         return found, {}
     text = f"{judged} ports since the last sweep"
     if resets:
-        text += f"; {resets} began anew in between"
+        text += f"; {resets} were reset in between"
     return found, dict.fromkeys((ERRORS, SYMBOLS, LINK_DOWNED, SATURATED), text)
 
 
@@ -182,7 +182,7 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
     root: Finding | None = None
     if downed is not None:
         root = downed
-        ends = "one of whose ends says that they " if downed.severity == "minor" else "that "
+        ends = "one of whose ends reports that they " if downed.severity == "minor" else "that "
         yield said(f"links {ends}went down", downed)
     symbols: list[str] = []
     errors: list[str] = []
@@ -205,7 +205,7 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
         if not errors:
             # Nothing is wrong with the cable: what came could not leave in time.
             fix = (
-                f"see whether what hangs on {_where(fabric, end, other)} keeps up: platform.rail_pcie and"
+                f"see whether the device at {_where(fabric, end, other)} is fast enough: platform.rail_pcie and"
                 " platform.pcie_link of the host, and link_speed of the ports beside it; where that is well, it is"
                 " congestion: look at adaptive routing and at jobs that send many to one"
             )
@@ -251,7 +251,7 @@ def _downed(
     have = f"went down in {_time(seconds)}: {times}: {cable}"
     both = len(counts) == 2 and all(counts.values())
     if not both:
-        why = "only one end has counted it: the other's driver was loaded anew, or somebody took the port down"
+        why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
         finding = LINK_DOWNED.judge(
             subject, "drift", "up all the time", f"one end {have}", "counters", why=why, severity="minor"
         )
@@ -270,9 +270,9 @@ def _downed(
 def _ended(fabric: Fabric, plane: Plane, end: End, counted: Moved) -> Finding:
     where = f"-C {plane.best.device} -P {plane.best.port} " if plane.best.device else ""
     fix = (
-        "set this port's counters back to zero, since nothing else makes them count again: perfquery"
+        "reset this port's counters to zero, because only that makes them count again: perfquery"
         f" {where}-R {_address(fabric, end)} {end[1]} on {plane.best.host or 'a fabric host'}"
-        "; whoever else watches them sees a reset"
+        "; other tools that read them see a reset"
     )
     have = f"saturated: {', '.join(f'{name} at {END[name]}' for name in counted.ended)}: {fabric.end(end)}"
     subject = f"{'switch' if fabric.is_switch(end[0]) else 'node'} 0x{end[0]} port {end[1]}"
@@ -289,7 +289,7 @@ def _address(fabric: Fabric, end: End) -> str:
 
 def _unread(fabric: Fabric, plane: Plane, of_reason: Mapping[str, list[End]]) -> Said:
     fix = (
-        f"mend what is said, and sweep again: {SWEEP_AGAIN}; to see it by hand: ibqueryerrors --data --counters on"
+        f"repair that, and sweep again: {SWEEP_AGAIN}; to see it by hand: ibqueryerrors --data --counters on"
         f" {plane.hosts[0]}"
     )
     said = [f"{reason}: {_ends(fabric, ends)}" for reason, ends in sorted(of_reason.items())]

@@ -142,7 +142,7 @@ folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.r
 
 
 def write(results: str | Path, record: Record) -> Path:
-    """The record in a directory of its own, which is returned; ``latest`` beside it leads there. Old ones are removed.
+    """The record in its own directory, which is returned; ``latest`` beside it leads there. Old ones are removed.
 
     results: nccl_benchmark_results_path. Raises OSError; ParseError where the record would not be read again.
     """
@@ -160,7 +160,7 @@ def write(results: str | Path, record: Record) -> Path:
 
 
 def _prune(parent: Path, kept: set[str]) -> None:
-    """What is no directory of a record of ours stays, whatever it is."""
+    """What is not a directory of a record of ours stays, whatever it is."""
     for old in sorted(_runs(parent), reverse=True)[KEPT:]:
         if old not in kept:
             # Another run may be at it, too.

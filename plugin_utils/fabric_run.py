@@ -38,7 +38,7 @@ RAILS = "platform"
 GROUP = "gpu_nodes"
 # Subjects of HOST: on a node that is to sweep, and on all others.
 HERE, ANYWHERE = "sweep from this node", "sweep of its fabric"
-# What the verdict calls a node that gave no answer.
+# What the verdict calls a node that did not respond.
 SILENT = f"run.{RAILS}[live]@{RAILS}"
 # Characters of names in a sentence.
 _NAMES = 120
@@ -49,24 +49,24 @@ _ANSWER = answer.record(
 
 HOST = Check(
     "ib_fabric.host",
-    why="a plane that nobody sweeps is judged by nobody: a cable may be out, or in another rail's leaf",
-    fix="run ansible-playbook playbooks/fabric.yml -i INVENTORY once the node answers, or name another in"
+    why="a plane without a sweep is not judged: a cable may be missing, or in another rail's leaf",
+    fix="run ansible-playbook playbooks/fabric.yml -i INVENTORY once the node responds, or name another in"
     " busbar_fabric_hosts",
 )
 "Did each node of `busbar_fabric_hosts` sweep the planes that it sees; on other nodes: did any of these"
 PLAN = Check(
     "ib_fabric.plan_file",
-    why="without the cabling plan nobody can tell a cable that was moved from one that was always there",
-    fix="mend the file at that line, or name another in busbar_fabric_plan",
+    why="without the cabling plan a moved cable looks like one that was always there",
+    fix="repair the file at that line, or name another in busbar_fabric_plan",
 )
 "Can the cabling plan be read that `busbar_fabric_plan` names"
 RECORD = Check(
     "ib_fabric.record",
     severity="minor",
     why="counters have rates, and what is lost is missed, only against the sweep before",
-    fix="give whoever runs Busbar a directory to write to, and name it in nccl_benchmark_results_path",
+    fix="give the user that runs Busbar a writable directory, and name it in nccl_benchmark_results_path",
 )
-"Could the sweep be kept on the control node, and the last one be read"
+"Could the sweep be stored on the control node, and the last one be read"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def due(
     record: the last one.   interval: seconds between two sweeps of a plane.   now: seconds since 1970.
     """
     names = list(dict.fromkeys(asked))
-    wrong = {name: f"it is no node of the group {GROUP}" for name in names if name not in group}
+    wrong = {name: f"it is not a node of the group {GROUP}" for name in names if name not in group}
     hosts = tuple(name for name in names if name in there)
     if names and not hosts and len(wrong) < len(names):
         left = nodeset.brief([name for name in names if name not in wrong], _NAMES)
@@ -140,10 +140,10 @@ def answer_of(host: str, of_host: Mapping[str, Any]) -> Answer:
             return Answer(why="another run works on the node: see lock.held")
         heard = work.answer(of_host)
         if heard.get("unreachable"):
-            return Answer(why="the node did not answer", because=SILENT)
-        return Answer(why="no result: its task was not run, or ended without an answer")
+            return Answer(why="the node did not respond", because=SILENT)
+        return Answer(why="no result: its task was not run, or ended without a result")
     if given.get("unreachable") or given.get("failed"):
-        said = " ".join(str(given.get("msg") or "it did not say why").split())
+        said = " ".join(str(given.get("msg") or "it gave no reason").split())
         return Answer(why=said[:300])
     try:
         _ANSWER(given)
@@ -204,12 +204,12 @@ def of_hosts(
     for host, known in hosts.items():
         if host in answers:
             continue
-        # Of those who are not in the run nothing is said.
+        # Of those who are not in the run nothing is reported.
         follows = HOST.at(HERE) if answers else fabric_members.SWEEP.at("fabric")
         state, have = ("ok", f"swept by {names}") if swept else ("unknown", f"none of {names} has swept it")
         if host in silent:
             state, follows = "unknown", SILENT
-            have = "it did not say which GUIDs it has: those of the last record count, where there is one"
+            have = "it did not report its GUIDs: those of the last record are used, if there is one"
         elif not known.rails:
             state, have = "ok", "it has no InfiniBand rail"
         yield Found(

@@ -29,7 +29,7 @@ _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"
 
 MANAGER = Check(
     "ib_fabric.manager",
-    why="two masters overwrite each other's routes; without one no link comes up, and nobody learns of a change",
+    why="two masters overwrite each other's routes; without one no link comes up, and no change is noticed",
     severity="critical",
 )
 """Has each plane exactly one master subnet manager, a standby, and none but those of `busbar_fabric_managers`, where
@@ -40,21 +40,21 @@ FIRMWARE = Check(
     why="two firmwares of one board behave differently under congestion and in link training",
     severity="minor",
 )
-"""Have all nodes of one PSID one firmware, that of `busbar_firmware` where it names one; asked where the sweep's source
-says firmware: ibdiagnet does"""
+"""Have all nodes of one PSID one firmware, that of `busbar_firmware` where it names one; checked if the sweep's source
+reports firmware: ibdiagnet does"""
 
 PARTITION = Check(
     "ib_fabric.partition",
     why="a port without the key cannot talk in that partition, and two limited members cannot talk to each other",
     severity="critical",
 )
-"Has each rail's port all keys of `busbar_fabric_partitions`, as a full member where the key says so"
+"Has each rail's port all keys of `busbar_fabric_partitions`, as a full member where the key has bit 15"
 
 ROUTING = Check(
     "ib_fabric.routing",
     why="with another engine, or without adaptive routing, flows share links that could run apart",
 )
-"Is the plane routed by the engine, and with the adaptive routing, that the site asks for"
+"Is the plane routed by the engine, and with the adaptive routing, that the site requires"
 
 
 def events(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]:
@@ -119,7 +119,7 @@ def managers(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]
     if strange:
         fix = (
             "stop the subnet manager there (systemctl disable --now opensm), or add its GUID to"
-            " busbar_fabric_managers where it is meant to be"
+            " busbar_fabric_managers if it is intended"
         )
         have = f"not in busbar_fabric_managers: {several([called[guid] for guid in strange])}"
         found.append(_manager(plane, f"{plane.label}: strangers", "drift", have, fix))
@@ -173,7 +173,7 @@ def firmware(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]
             right = counts[0][0]
             want = f"{right}, as on {counts[0][1]} of {sum(map(len, versions.values()))} of this PSID"
             if len(counts) > 1 and counts[0][1] == counts[1][1]:
-                state, want = "unknown", "one version; which is right, busbar_firmware can say"
+                state, want = "unknown", "one version; declare the right one in busbar_firmware"
                 right = None
         odd = {version: guids for version, guids in versions.items() if version != right}
         if not odd:
@@ -239,8 +239,8 @@ def routing(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]
             have = sweep.routing or "not shown by the sweep"
             fix = (
                 f"set routing_engine {wanted.routing} where the subnet manager is configured (/etc/opensm/opensm.conf,"
-                " or UFM), and start it anew; where it is set there, the manager could not use it, and went on with"
-                f" another: {_OPENSM_LOG} says why; then sweep again: {SWEEP_AGAIN}"
+                " or UFM), and restart it; if it is set there already, the manager could not use it and chose"
+                f" another: see {_OPENSM_LOG}; then sweep again: {SWEEP_AGAIN}"
                 if sweep.routing
                 else "name the node that runs the subnet manager in busbar_fabric_hosts (its /var/log/opensm*.log is"
                 " read there), or judge dumps with that log among them (ib_fabric_dumps); where neither can be, unset"
@@ -255,10 +255,10 @@ def routing(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]]
             have = "not shown of all switches alike" if shown is None else f"adaptive routing {shown}"
             fix = (
                 "set it where the subnet manager is configured (NVIDIA's: ar_sl_mask and routing_engine ar_updn or"
-                f" ar_ftree; UFM: [SubnetManager] of gv.cfg), and start it anew; then sweep again: {SWEEP_AGAIN}"
+                f" ar_ftree; UFM: [SubnetManager] of gv.cfg), and restart it; then sweep again: {SWEEP_AGAIN}"
                 if shown
                 else "run ibdiagnet -r on a fabric host, and judge what it wrote (ib_fabric_dumps, without the dumps of"
-                " other tools: AR_INFO in ibdiagnet2.db_csv says it of each switch); where that cannot be, unset"
+                " other tools: AR_INFO in ibdiagnet2.db_csv shows it for each switch); if that is not possible, unset"
                 " busbar_fabric_adaptive_routing"
             )
             found.append(_routing(plane, f"{plane.label}: adaptive", want, shown, have, fix))

@@ -44,7 +44,7 @@ SPINES = Check(
     "ib_fabric.spines",
     why="routing shares flows evenly over spines: the one with fewer cables from this leaf is full first",
 )
-"""Has each leaf as many cables to each spine as to the others, or one more; asked where no plan says how they are
+"""Has each leaf as many cables to each spine as to the others, or one more; checked where no plan declares how they are
 cabled"""
 
 
@@ -254,7 +254,7 @@ def _uneven(fabric: Fabric, plane: Plane, leaf: Leaf, counts: Counter[str], caus
     fix = (
         f"move cables of {fabric.node(leaf.guid)} from {crowded} to {spare} until each spine has {each}"
         f"{f' or {each + 1}' if left else ''}; where that has no free port, another leaf has too many there: exchange"
-        f" the two plugs; or name the cabling that is meant to be as a plan (busbar_fabric_plan), {_THEN}"
+        f" the two plugs; or declare the intended cabling as a plan (busbar_fabric_plan), {_THEN}"
     )
     finding = SPINES.judge(
         f"switch 0x{leaf.guid}", "drift", "as many cables to each spine", have, plane.best.source, fix, because=cause

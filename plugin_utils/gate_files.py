@@ -52,7 +52,7 @@ case $? in
 0) exit 0 ;;
 {keep_out}) exit 1 ;;
 esac
-# Without the program nobody has looked, nor counted how many nodes are out: that drains nothing.
+# Without the program nothing was checked, nor the nodes out of service counted: so no node is drained.
 said="busbar gate: {program} {stage} gave no verdict; the node stays in service"
 echo "$said" >&2
 [ ! -x /usr/bin/logger ] || /usr/bin/logger -t busbar-gate -p daemon.err "$said"

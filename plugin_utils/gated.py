@@ -68,4 +68,4 @@ def _error(given: Mapping[str, object]) -> str:
     """What Python said of a module that broke off, without its traceback: ansible-core 2.19 has no message of it."""
     error = given.get("exception")
     said = str(getattr(getattr(error, "event", None), "msg", error or "")).strip().splitlines()
-    return redaction.scrub(printable((said or ["it does not say why"])[-1])[:300], ())
+    return redaction.scrub(printable((said or ["it gives no reason"])[-1])[:300], ())

@@ -120,11 +120,11 @@ class _Reader:
 def heard(host: str, registered: object) -> tuple[dict[str, Any], list[View], str]:
     """The checked answer of a host, its views, and why there are none: "" where there is an answer."""
     if not isinstance(registered, dict) or not registered:
-        return {}, [], "not asked in time"
+        return {}, [], "not queried in time"
     if registered.get("unreachable"):
-        return {}, [], f"unreachable: {registered.get('msg') or 'no answer'}"
+        return {}, [], f"unreachable: {registered.get('msg') or 'no response'}"
     if "views" not in registered:
-        return {}, [], str(registered.get("msg") or "it has not answered")
+        return {}, [], str(registered.get("msg") or "it has not responded")
     try:
         found = answer.check(MODULE, registered)
         return found, [_Reader(host).view(one) for one in found["views"]], ""
@@ -315,7 +315,11 @@ def _recorded(seen: nccl_hang.Seen | None) -> list[str]:
         when = told.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "")
         found.append(
             f"flight recorder on ({buffer}): "
-            + ("it writes when the watchdog fires: wait for that" if when in ("1", "true") else "no dump is asked for:")
+            + (
+                "it writes when the watchdog fires: wait for that"
+                if when in ("1", "true")
+                else "no dump is configured:"
+            )
             + ("" if when in ("1", "true") else " TORCH_NCCL_DUMP_ON_TIMEOUT=1 was not set")
         )
     else:
@@ -343,7 +347,7 @@ def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool =
     silent: dict[str, list[str]] = {}
     for host, why in report["hosts"].items():
         silent.setdefault(why, []).append(host)
-    rest = [f"no answer from {nodeset.fold(hosts)}: {why}" for why, hosts in silent.items() if why]
+    rest = [f"no response from {nodeset.fold(hosts)}: {why}" for why, hosts in silent.items() if why]
     rest += [f"no process with libnccl on {nodeset.fold(report['idle'])}"] if report["idle"] else []
     if verbose:
         lines = [line for block in (*jobs, *blocks) for line in (*block, "")]
@@ -358,7 +362,7 @@ def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool =
 def _finding_lines(finding: Mapping[str, Any], width: int, most: int | None) -> list[str]:
     at = f"  {finding['host']}" if finding["host"] else ""
     head = f"{finding['severity']}  {finding['state']}  {finding['check']}{at}  {finding['subject']}"
-    follows = [f"follows from {finding['because']}"] if finding["because"] else []
+    follows = [f"caused by {finding['because']}"] if finding["because"] else []
     texts = [finding["have"], *(follows or (f"why: {finding['why']}", f"do: {finding['fix']}"))]
     return [
         *screen.wrapped(head, width, 0, most),
@@ -383,14 +387,14 @@ def headline(report: Mapping[str, Any]) -> str:
         HUNG: "a rank holds up the others",
         UNKNOWN: "no rank is seen to hold up the others, and whether all is well is unknown",
     }[report["verdict"]]
-    counted = f"{jobs} job{'' if jobs == 1 else 's'}, {answered} of {asked} hosts answered"
+    counted = f"{jobs} job{'' if jobs == 1 else 's'}, {answered} of {asked} hosts responded"
     counted += ", simulated" if report["simulated"] else ""
     return f"VERDICT {report['verdict']}: {said} ({counted}; nothing was changed)"
 
 
 def _job(job: Mapping[str, Any]) -> list[str]:
     where = nodeset.brief(job["hosts"], 60) or "hosts that RAS does not name"
-    asked = f"asked on {nodeset.brief(job['asked_on'], 60)}"
+    asked = f"queried on {nodeset.brief(job['asked_on'], 60)}"
     twice = f" twice, {job['seconds']:g} s apart" if job["seconds"] else " once"
     head = f"JOB of {', '.join(job['users'])}: NCCL {', '.join(job['nccl'])}, {job['processes']} processes on {where}"
     lines = [f"{head}; {asked}{twice}"]
@@ -404,7 +408,7 @@ def _job(job: Mapping[str, Any]) -> list[str]:
         ]
         moves = {True: "yes", False: "no", None: "?"}[one["moved"]]
         status = ", ".join(one["statuses"]) or "?"
-        launched = "; ".join(counts) or ("none" if one["counts"] else "alike, or not told")
+        launched = "; ".join(counts) or ("none" if one["counts"] else "equal, or not reported")
         rows.append((one["name"].split(":")[0], str(one["size"]), str(one["missing"] or "-"), status, moves, launched))
     rows += [(f"{number} without name", str(size), "-", status, "?", "alike") for number, size, status in job["alike"]]
     return [*lines, *_table(rows)]

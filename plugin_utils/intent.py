@@ -146,7 +146,7 @@ def _of_nccl(name: Any) -> bool:
 
 
 def of_no_host(name: str) -> bool:
-    """Whether a variable of the suite says nothing of what a host has to be: it is the run's, or the control node's."""
+    """Return whether a variable of the suite concerns only the run or the control node."""
     return name.startswith("drift_timer_") or name in OF_RUN
 
 
@@ -206,7 +206,7 @@ def told(errors: Mapping[str, Sequence[str]]) -> str:
     # The mistake that most hosts have first: it is a group's, and may be the cause of others.
     found = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
     lines = [f"{nodeset.brief(names, _HOSTS)}: {sentence}" for sentence, names in found]
-    more = ["and %d more mistakes; mend these first" % (len(lines) - _MISTAKES)] if len(lines) > _MISTAKES else []
+    more = ["and %d more mistakes; repair these first" % (len(lines) - _MISTAKES)] if len(lines) > _MISTAKES else []
     return "; ".join([*lines[:_MISTAKES], *more])
 
 
@@ -302,13 +302,13 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
     errors.extend(f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"]))
     if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
         errors.append(
-            "host_limits_kubernetes_rdma_resources says what host_limits_container_runtimes: [kubelet] looks for: set"
-            " both or neither"
+            "host_limits_kubernetes_rdma_resources declares what host_limits_container_runtimes: [kubelet] checks:"
+            " set both or neither"
         )
     if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
         errors.append(
-            "nccl_benchmark_collectives asks for measurements, but nccl_tests_commit is empty, so there is nothing to"
-            " measure with: set the commit, or nccl_benchmark_collectives: []"
+            "nccl_benchmark_collectives requires measurements, but nccl_tests_commit is empty, so there is no program"
+            " to measure with: set the commit, or nccl_benchmark_collectives: []"
         )
     for name in ("busbar_reboot_batches", "busbar_remediate_batches"):
         wrong = [one for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]
@@ -318,7 +318,9 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
     if not 0 <= values["busbar_remediate_max_share"] <= 1:
         errors.append("busbar_remediate_max_share is %g, expected 0 to 1" % values["busbar_remediate_max_share"])
     if values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none":
-        errors.append("busbar_remediate_quarantine keeps nodes out of jobs by draining them: set busbar_drain: slurm")
+        errors.append(
+            "busbar_remediate_quarantine takes nodes out of service by draining them: set busbar_drain: slurm"
+        )
     if values["drain_timeout"] < 0:
         errors.append("drain_timeout is %d, expected 0 or more" % values["drain_timeout"])
     for name in ("busbar_remediate_max_attempts", "busbar_remediate_window_days"):
@@ -403,7 +405,7 @@ def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
 
 
 def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any]) -> list[str]:
-    """What is said in two places says the same: nobody but the site knows which of the two is meant."""
+    """What is said in two places says the same: nobody but the site knows which of the two is intended."""
     fabric, wanted = values["busbar_fabric"], {}
     if fabric:
         number, word = {"infiniband": (1, "IB"), "ethernet": (2, "ETH")}[fabric]
@@ -505,8 +507,8 @@ def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
         )
     if scope == "leaf" and not values["busbar_leaf"]:
         errors.append(
-            "nccl_benchmark_scope: leaf measures all nodes of a leaf, but busbar_leaf does not say on which this node"
-            " hangs: set busbar_leaf for every node, or nccl_benchmark_scope: cluster"
+            "nccl_benchmark_scope: leaf measures all nodes of a leaf, but busbar_leaf does not declare the leaf of"
+            " this node: set busbar_leaf for every node, or nccl_benchmark_scope: cluster"
         )
     return errors
 

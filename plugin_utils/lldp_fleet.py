@@ -27,8 +27,8 @@ from .lldp_leaf import End, aliases
 ROLE = "lldp"
 PLAN = Check(
     "lldp.plan",
-    why="without the file that the inventory names nobody can say where the cables belong",
-    fix="mend what is said of it; or leave it out of the inventory, and the hosts are compared with each other",
+    why="without the file that the inventory names, the intended cabling is unknown",
+    fix="repair the file; or remove it from the inventory, and the hosts are compared with each other",
 )
 "Can the cabling plan, and the table of neighbours, that the inventory names be read"
 T = TypeVar("T")
@@ -143,7 +143,7 @@ def _point(results: Mapping[str, MutableMapping[str, Any]], ends: Iterable[End])
 
 
 def _settle(of_host: MutableMapping[str, Any], end: End, source: str) -> None:
-    """That it hears no neighbour is no gap any more: the table has it."""
+    """That it hears no neighbour is not a gap any more: the table has it."""
     before = of_host[ROLE]
     silent = [
         one
@@ -152,7 +152,7 @@ def _settle(of_host: MutableMapping[str, Any], end: End, source: str) -> None:
     ]
     gone = {one["id"] for one in silent}
     kept = [{**one, "because": None} if one["because"] in gone else one for one in before["findings"]]
-    notes = [*before.get("notes", []), f"rail {end.rail} hears no switch, and is judged by {source}"]
+    notes = [*before.get("notes", []), f"rail {end.rail} has no LLDP neighbour, and is judged by {source}"]
     of_host[ROLE] = {
         **before,
         "findings": [one for one in kept if one["id"] not in gone],

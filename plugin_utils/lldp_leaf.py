@@ -24,17 +24,17 @@ LEAF = Check(
     "lldp.leaf",
     why="rail N of one host talks to rail N of all: plugged into another leaf it goes through the spine, and takes"
     " bandwidth from others there",
-    fix="plug the rail's cable into the leaf that is wanted; a cabling plan (busbar_fabric_plan, docs/cabling.md) says"
-    " where each belongs",
+    fix="plug the rail's cable into the leaf that is wanted; a cabling plan (busbar_fabric_plan, docs/cabling.md)"
+    " declares where each belongs",
 )
-"""Is each rail plugged into the port that the cabling plan says, else into the leaf on which the other hosts have that
-rail; where they are no majority, `unknown`"""
+"""Is each rail plugged into the port of the cabling plan, else into the leaf on which the other hosts have that
+rail; `unknown` without a majority"""
 SWAPPED = Check(
     "lldp.swapped",
     why="two cables in each other's place: both rails go through the spine, with all that talk to them",
     fix="exchange the two cables, at the hosts or at the switches",
 )
-"Are no two cables in each other's place; the finding has both ends, and is told of both hosts"
+"Is no cable swapped; the finding has both ends, and is reported for both hosts"
 RAILS = "rails"
 SOURCE = "LLDP of all hosts"
 # Of those who share a host's other leaves, this many have to agree; of the hosts on a leaf, more than half.
@@ -42,8 +42,8 @@ AGREED = 3 / 4
 # Ends that are looked at for the other one of a pair: a leaf has not so many that are wrong.
 CANDIDATES = 1000
 _NO_MAJORITY = (
-    "say which is right: busbar_fabric_plan (docs/cabling.md); or look with lldpcli show neighbors on a host that is"
-    " known to be right"
+    "declare which is right: busbar_fabric_plan (docs/cabling.md); or look with lldpcli show neighbors on a host that"
+    " is known to be right"
 )
 # A switch, or a port of one.
 Key = tuple[str, ...] | int
@@ -84,7 +84,7 @@ class End:
 class _Stray:
     """An end that is not where it belongs. at: where it is, None where the plan does not know that place.
 
-    wanted: where it may be.   text: that, for people.   source: what says so.
+    wanted: where it may be.   text: that, for people.   source: what reports it.
     """
 
     end: End

@@ -239,7 +239,7 @@ class Localisation:
                     break
             for test in self._round:
                 if self._bar_of(test).value is None:
-                    self.no_bar = self._bar_of(test).source or "nobody says what it has to reach"
+                    self.no_bar = self._bar_of(test).source or "it has no bar"
             if self.no_bar:
                 self._round = ()
         return self._round
@@ -247,11 +247,11 @@ class Localisation:
     def take(self, results: Sequence[Result]) -> None:
         """The results of the round, in any order; a test without one was silent.
 
-        Raises ValueError for a result of a test that was not asked for, two of one test, or a host that is not of it.
+        Raises ValueError for a result of a test that was not requested, two of one test, or a host that is not of it.
         """
         asked = self.next_round()
         if not asked:
-            raise ValueError("there is no round that results could be of")
+            raise ValueError("there is no round to take results of")
         given = {result.test: result for result in results}
         if len(given) < len(results) or not set(given) <= set(asked):
             raise ValueError("a result is of no test of this round, or of one that has a result")

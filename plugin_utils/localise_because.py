@@ -93,7 +93,7 @@ def rooted(
     rails: Mapping[str, Mapping[int, str]],
     known: Mapping[str, Sequence[Finding]],
 ) -> dict[str, list[Finding]]:
-    """Host -> what the verdict is told, in which that follows from its node's health. Arguments as of ``named``.
+    """Host -> the verdict, in which that follows from its node's health. Arguments as of ``named``.
 
     known: host -> what the verdict has of its health otherwise. A cause that is not among it is told with the rest.
     """

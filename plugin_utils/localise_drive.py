@@ -90,7 +90,7 @@ def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Nod
 
 
 def groups(members: Sequence[Member]) -> dict[Settings, list[Member]]:
-    """Hosts that can be measured with each other. The scope that the inventory asks for is no part of what they are."""
+    """Group hosts that can be measured with each other, independent of the configured scope."""
     found: dict[Settings, list[Member]] = {}
     for one in members:
         found.setdefault(replace(one.settings, scope=SCOPES[PAIR]), []).append(one)
@@ -198,7 +198,7 @@ class Group:
 
 
 def mtu_of(values: Mapping[str, Any]) -> int:
-    """RDMA MTU that is meant."""
+    """RDMA MTU that is intended."""
     mtu = values.get("busbar_mtu")
     return netdev_mtu.rdma_mtu(mtu) if mtu else MTU
 
@@ -251,7 +251,7 @@ def of_gpus(test: Test, answers: Mapping[tuple[int, int], Mapping[str, Any]], lo
     for pair in test.pairs:
         given = answers.get(pair, {})
         valid = bool(given) and not given.get("failed") and "findings" in given
-        pairs[pair], why = busbw_of(given) if valid else (None, str(given.get("msg") or "no answer"))
+        pairs[pair], why = busbw_of(given) if valid else (None, str(given.get("msg") or "no response"))
         said += ["gpus %d and %d: %s" % (*pair, why)] if pairs[pair] is None else []
     return Result(test, said="; ".join(said)[:_SAID], pairs=pairs, lost=lost)
 
@@ -297,7 +297,7 @@ def _figure(answers: Sequence[Mapping[str, Any]], number: int, rail: int) -> tup
                 return done["figure"] / 8, ""
             return None, done["reason"] if done is not None else "it was not run"
     bad = next((one["have"] for one in given.get("findings") or [] if one["state"] != "ok"), None)
-    return None, str(bad or given.get("msg") or "no answer")
+    return None, str(bad or given.get("msg") or "no response")
 
 
 # -- the record ----------------------------------------------------------------------------------------------------

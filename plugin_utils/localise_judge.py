@@ -47,26 +47,26 @@ MEMBER = Check(
 
 ALONE = Check(
     "localise.alone",
-    why="a node that is slow by itself would make every partner look slow",
+    why="a node that is slow alone would make every partner look slow",
     fix="look for GPU clocks, power and temperature, Xid errors and degraded PCIe slots of this node, then measure it"
     " again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_when=always",
 )
-"Does the node by itself reach its bar"
+"Does the node alone reach its bar"
 
 NODE = Check(
     "localise.node",
     why="one slow node holds up every job that it is part of; the good ones it was measured with are fast with others",
-    fix="keep the node out of jobs; run ansible-playbook site.yml -i INVENTORY --limit NODE and mend what that finds;"
+    fix="keep the node out of jobs; run ansible-playbook site.yml -i INVENTORY --limit NODE and repair what that finds;"
     " compare PCIe width, ACS and GPU clocks with a good node; then measure it again: " + SEARCH,
 )
-"""Is the node as fast with others as its bar says: one good partner clears it, failures with two different ones accuse
+"""Is the node as fast with others as its bar:  one good partner clears it, failures with two different ones blame
 it"""
 
 RAIL = Check(
     "localise.rail",
     why="a ring is as fast as its slowest rail",
 )
-"Does each rail of an accused node, by itself, reach its bar to and from good nodes, and in both directions at once"
+"Does each rail of a blamed node alone reach its bar to and from good nodes, and in both directions at once"
 
 RANK = Check(
     "localise.rank",
@@ -74,8 +74,8 @@ RANK = Check(
     fix="look at this GPU's clocks, power cap, temperature and throttle reasons (nvidia-smi -q -d CLOCK,PERFORMANCE),"
     " at Xid errors and at what else runs on its CPUs; then measure again: " + SEARCH,
 )
-"""Is each GPU, of a node that is slow alone or whose rails explain nothing, as fast with another GPU of the node as the
-bar says"""
+"""Is each GPU, of a node that is slow alone or whose rails explain nothing, as fast with another GPU of the node as its
+bar"""
 
 LEAF = Check(
     "localise.leaf",
@@ -84,7 +84,7 @@ LEAF = Check(
     " again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=leaf -e"
     " nccl_benchmark_when=always",
 )
-"Are the good nodes of each leaf, all together, as fast as their bar says"
+"Are the good nodes of each leaf, all together, as fast as their bar"
 
 UPLINK = Check(
     "localise.uplink",
@@ -93,20 +93,20 @@ UPLINK = Check(
     " routing; then measure again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e"
     " nccl_benchmark_scope=cluster -e nccl_benchmark_when=always",
 )
-"Do the good nodes of each leaf reach those of another leaf as fast as their bar says"
+"Do the good nodes of each leaf reach those of another leaf as fast as their bar"
 
 CLUSTER = Check(
     "localise.cluster",
-    why="all pairs and leaves are fast and the whole is not: what they share is slow, or somebody is only at scale",
+    why="all pairs and leaves are fast and the whole is not: what they share is slow, or a node is slow only at scale",
     fix="look at the spine switches' counters, at routing and at the subnet manager; then measure again:"
     " ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=cluster -e"
     " nccl_benchmark_when=always",
 )
-"Are all good nodes of all good leaves together as fast as their bar says"
+"Are all good nodes of all good leaves together as fast as their bar"
 
 BAR = Check(
     "localise.bar",
-    why="where fewer are good than slow, the many are no proof against the few: the bar, or what all share, is wrong",
+    why="if fewer are good than slow, the majority proves nothing: the bar, or what all share, is wrong",
     fix="compare the bar with what the hardware can (docs/bars.md), then look at what all nodes share: switches, QoS,"
     " versions of driver and NCCL (ansible-playbook playbooks/verify.yml -i INVENTORY)",
 )
@@ -123,7 +123,7 @@ class Verdict:
 
 
 def verdicts(search: Localisation) -> tuple[Verdict, ...]:
-    """What is known so far; all of it once ``next_round`` is empty. What was not asked is ``unknown``."""
+    """What is known so far; all of it once ``next_round`` is empty. What was not queried is ``unknown``."""
     return tuple(_verdicts(search))
 
 
@@ -168,8 +168,8 @@ def _left_out(search: Localisation, node: Node) -> list[Verdict]:
     elif node.host in search.no_leaf:
         have, fix = "busbar_leaf is set for other nodes, not for this one", "set busbar_leaf for every node"
     elif alone(node) == SILENT:
-        have = "it was not measured by itself" if node.alone_bar is not None else "it has no bar for itself"
-        fix = "see what nccl_benchmark and nccl_perf say of this node, mend it, and search again: " + SEARCH
+        have = "it was not measured alone" if node.alone_bar is not None else "it has no bar for itself"
+        fix = "see nccl_benchmark and nccl_perf of this node, repair it, and search again: " + SEARCH
     elif alone(node) == FAIL:
         want = "at least %.4g GB/s" % (node.alone_bar or 0)
         roots = _ranks(search, node.host)
@@ -191,7 +191,7 @@ def _passed(evidence: Sequence[Evidence]) -> Evidence:
 def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
     item = search.pairs.items[host]
     evidence = tuple(search.of_host(host))
-    want = "as fast with a good node as the bar says"
+    want = "as fast with a good node as the bar"
     if host in search.lost:
         have = f"it was lost while it was measured: {search.lost[host]}"
         yield Verdict((host,), MEMBER.judge("host", "unknown", "there to the end", have, _SOURCE), evidence)
@@ -201,7 +201,7 @@ def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
         yield from _accused(search, host, evidence, want)
     elif item.state != LOST:
         have = _why_open(search, host, evidence)
-        fix = "free another node of its leaf, see what the tests without a figure said, and search again: " + SEARCH
+        fix = "free another node of its leaf, see the output of the tests without a result, and search again: " + SEARCH
         cause = LEAF.at(_leaf(item.place)) if item.place in search.pairs.shut else None
         if search.no_bar or search.pairs.stopped:
             cause = BAR.at("bar")
@@ -216,13 +216,13 @@ def _why_open(search: Localisation, host: str, evidence: Sequence[Evidence]) -> 
     if search.pairs.stopped:
         return "too few nodes are good for a verdict: %s" % shown
     if item.place in search.pairs.shut:
-        return "nobody of its leaf passes, which accuses the leaf: %s" % shown
+        return "no node of its leaf passes, which blames the leaf: %s" % shown
     if not evidence:
         return "no other node of its leaf was free"
     if len(set(item.unheard)) > 1:
         return "no result with two good nodes: %s" % shown
     if item.across and not item.against:
-        return "slow over uplinks only, with no good node of its own leaf: %s" % shown
+        return "slow over uplinks only, with no good node of the same leaf: %s" % shown
     return "neither passed nor failed with two good nodes of its leaf: %s" % shown
 
 
@@ -235,9 +235,9 @@ def _accused(search: Localisation, host: str, evidence: tuple[Evidence, ...], wa
         heard = {each for each, tests in rails.evidence.items() if any(one.outcome != SILENT for one in tests)}
         slow = rails.slow()
         if slow:
-            have += "; every rail is slow by itself"
+            have += "; every rail is slow alone"
         elif heard and set(rails.directions()) == rails.passed:
-            have += "; each rail by itself is fast, in both directions"
+            have += "; each rail alone is fast, in both directions"
         else:
             have += "; its rails were not proven one by one"
         have += _of_gpus(search, host)
@@ -307,11 +307,11 @@ def _bar(search: Localisation, hosts: tuple[str, ...]) -> Verdict:
     tests = tuple(one for one in search.evidence if one.test.kind == PAIR)
     good = len(search.pairs.of_state(GOOD))
     if search.no_bar:
-        fix = "put a bar for it into bars.yml beside the inventory, as docs/bars.md says"
+        fix = "put a bar for it into bars.yml beside the inventory, as in docs/bars.md"
         return Verdict(hosts, BAR.judge("bar", "unknown", want, search.no_bar, _SOURCE, fix))
     failed = [one for one in tests if one.outcome == FAIL]
     if search.pairs.stopped:
-        have = "%d of %d nodes passed with another, and nobody is accused: %s" % (good, len(hosts), _several(tests))
+        have = "%d of %d nodes passed with another, and none is blamed: %s" % (good, len(hosts), _several(tests))
         return Verdict(hosts, BAR.judge("bar", "drift" if failed else "unknown", want, have, _SOURCE), tests)
     if not good:
         return Verdict(hosts, BAR.judge("bar", "unknown", want, "no pair was measured", _SOURCE, MEMBER.fix), tests)
@@ -344,7 +344,7 @@ def _team(check: Check, subject: str, tests: Sequence[Evidence]) -> Iterator[Ver
 
 
 def _uplinks(search: Localisation, uplinks: TwoPasses, places: Mapping[str, Sequence[str]]) -> Iterator[Verdict]:
-    want = "as fast to another leaf as the bar says"
+    want = "as fast to another leaf as the bar"
     for leaf, item in uplinks.items.items() if len(uplinks.items) > 1 else ():
         evidence = tuple(one for one in search.evidence if one.test.kind == "leaves" and leaf in one.test.about)
         shown = _several(evidence)
@@ -353,7 +353,7 @@ def _uplinks(search: Localisation, uplinks: TwoPasses, places: Mapping[str, Sequ
         elif item.state == ACCUSED:
             state, have = "drift", f"slow with leaves that are fast with others: {shown}"
         elif uplinks.stopped and any(one.outcome == FAIL for one in evidence):
-            state, have = "drift", f"no leaf is left that could tell whose uplinks they are, or the spine: {shown}"
+            state, have = "drift", f"no leaf is left to show which uplinks are slow, or whether the spine is: {shown}"
         else:
             state, have = "unknown", f"neither fast nor slow for certain: {shown or 'not measured'}"
         finding = UPLINK.judge(_leaf(leaf), state, want, have, _SOURCE)
@@ -374,7 +374,7 @@ def _least(one: Evidence) -> str:
 def _several(evidence: Sequence[Evidence], host: str = "") -> str:
     """The last figures, the ones with good partners; a spoiled first test tells the least."""
     told = evidence[-_SHOWN:]
-    # One bar for all of them is told once.
+    # One bar for all of them is reported once.
     sources = list(dict.fromkeys(one.bar.source for one in told if one.outcome != SILENT))
     shown = [_shown(one, host, len(sources) > 1) for one in told]
     more = ["%d earlier" % (len(evidence) - _SHOWN)] if len(evidence) > _SHOWN else []

@@ -219,7 +219,7 @@ folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.r
 
 
 def write(results: str | Path, record: Record, made: Path | None = None) -> Path:
-    """The record in a directory of its own, which is returned; ``latest`` beside it leads there.
+    """The record in its own directory, which is returned; ``latest`` beside it leads there.
 
     results: nccl_benchmark_results_path.   made: the directory of an earlier round of the same search, whose record is
     replaced at once. Raises OSError; ParseError where the record would not be read again.

@@ -20,10 +20,10 @@ _DAY = 86400
 RECORD = Check(
     "localise.record",
     severity="minor",
-    why="what a search found some time ago, or without this node, says nothing of the node as it is now",
+    why="what a search found some time ago, or without this node, does not show the node's current state",
     fix="run ansible-playbook playbooks/localise.yml -i INVENTORY, not in check mode, while the nodes are idle",
 )
-"With `--check`: is there a search that has come to its end, is young enough, and had this node among its nodes"
+"With `--check`: is there a search that has come to its end, is recent, and had this node among its nodes"
 
 
 def cut_off(path: str) -> list[str]:
@@ -40,7 +40,7 @@ def cut_off(path: str) -> list[str]:
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
     said = "the last search was cut off after round %d, at %s" % (record.rounds, when)
     found = (localise_record.folder(path) / "latest").resolve()
-    return [f"LOCALISE: {said}: this one starts anew; what that had found is in {found}"]
+    return [f"LOCALISE: {said}: a new search starts; the results of the old one are in {found}"]
 
 
 def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -53,7 +53,7 @@ def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tup
     source = str(localise_record.folder(path)) if path else "the inventory"
     try:
         record = localise_record.read(localise_record.folder(path)) if path else None
-        problem = "" if path else "nccl_benchmark_results_path is empty: no record is kept"
+        problem = "" if path else "nccl_benchmark_results_path is empty: no record is stored"
     except FileNotFoundError:
         record, problem = None, "never searched"
     except (OSError, ParseError) as error:
@@ -75,7 +75,7 @@ def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tup
             of_host.setdefault(host, []).append(one.finding)
     results = {}
     for host in hosts:
-        # Of another run's nodes nothing is said; what an unfinished or old search said of this one is no finding.
+        # Of another run's nodes nothing is reported; what an unfinished or old search said of this one is no finding.
         if host not in known:
             found = [RECORD.judge("host", "unknown", want, "it was none of the nodes of the last search", source)]
         else:

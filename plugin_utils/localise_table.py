@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Measured, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import FAIL, PASS, SILENT
 
-# Tests of a round that are told one by one, and characters of host names and of why there is no figure.
+# Tests of a round that are reported one by one, and characters of host names and of why there is no figure.
 EACH, _NAMES, _WHY = 6, 60, 160
 # Characters of host names in a cell and in a sentence.
 CELL, SENTENCE = 22, 180
@@ -78,7 +78,7 @@ def _shown(test: Measured) -> str:
         figures = f"{', '.join(below)} of {test.bar or 0:.4g} GB/s" if below else ""
         return f"{hosts}: gpus " + "; ".join(filter(None, (figures, _cut(test.said))))
     if test.figure is None or test.outcome == SILENT:
-        return f"{hosts}: no figure: {_cut(test.said) or 'nothing was said'}"
+        return f"{hosts}: no result: {_cut(test.said) or 'no output'}"
     said = f"; {_cut(test.said)}" if test.said else ""
     return f"{hosts}: {test.figure:.4g} of {test.bar or 0:.4g} GB/s{said}"
 
@@ -169,7 +169,7 @@ def _verdict(record: Record) -> str:
         return "%s slow%s" % (_many(len(slow), "thing"), so_far)
     if not record.tests:
         return "nothing was measured"
-    return ("not everything was proven" if _rows(record) else "nobody is slow") + so_far
+    return ("not everything was proven" if _rows(record) else "no node is slow") + so_far
 
 
 def _many(number: int, what: str) -> str:

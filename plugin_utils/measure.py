@@ -121,7 +121,7 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
     for node in sorted(nodes, key=lambda one: one.age_key):
         if node.age_key >= begun:
             what = "measured" if node.last is not None and node.last >= begun else "tried"
-            left.append(Left(node.host, f"{what} this night", node.last))
+            left.append(Left(node.host, f"{what} in this budget period", node.last))
         elif node.why:
             left.append(Left(node.host, node.why, node.last))
         else:
@@ -164,8 +164,8 @@ def said(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list
     lines = []
     same: dict[tuple[str, str], list[Unit]] = {}
     for unit in found.units:
-        how = "estimated, nobody has timed them" if unit.estimated else "by what the last took"
-        what = "each by itself" if len(unit.nodes) == 1 else f"scope {unit.nodes[0].scope}"
+        how = "estimated, not timed yet" if unit.estimated else "by what the last took"
+        what = "each alone" if len(unit.nodes) == 1 else f"scope {unit.nodes[0].scope}"
         same.setdefault((what, how), []).append(unit)
     verb = "would be measured" if check_mode else "to be measured"
     for (what, how), units in same.items():
@@ -179,7 +179,7 @@ def said(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list
         alike.setdefault(one.why, []).append(one)
     for why, waiting in alike.items():
         hosts = nodeset.brief([one.host for one in waiting], ROOM)
-        lines.append(f"left for another night: {hosts}: {why}; {_ages(waiting, now, max_age_days)}")
+        lines.append(f"left for another run: {hosts}: {why}; {_ages(waiting, now, max_age_days)}")
     return lines
 
 

@@ -126,7 +126,7 @@ def path_of(results: Path) -> Path:
 
 
 def load(results: Path) -> Ledger:
-    """Raises OSError; ParseError that names the file where it is no ledger: a night's budget is not forgotten."""
+    """Raises OSError; ParseError that names the file where it is not a ledger: a night's budget is not forgotten."""
     path = path_of(results)
     try:
         data = answer.read(results_folder.content(path, LIMIT).decode(), LIMIT)
@@ -134,9 +134,7 @@ def load(results: Path) -> Ledger:
     except FileNotFoundError:
         return Ledger()
     except ValueError as error:
-        raise ParseError(
-            f"{path}: {str(error)[:300]}; remove it to begin anew: no night has spent anything then"
-        ) from None
+        raise ParseError(f"{path}: {str(error)[:300]}; remove it to start again with an unspent budget") from None
     granted = data["granted"]
     return Ledger(
         nights=data["nights"],

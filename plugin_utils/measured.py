@@ -100,7 +100,7 @@ def _of_job(job: Job, simulated: bool) -> Run:
 
 
 def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
-    """runs: of one host, as the report of the role writes them. Raises ParseError for a version that is no text."""
+    """runs: of one host, as the report of the role writes them. Raises ParseError for a version that is not a text."""
     found, finished = [], []
     for run in runs:
         marks = {run["max_bytes"]: (run["bar"], run["prediction"])}
@@ -116,7 +116,7 @@ def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
         }
         versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
         if not all(answer.is_valid(_version, value) for value in versions.values()):
-            raise ParseError("nccl_library or nccl_tests is no text")
+            raise ParseError("nccl_library or nccl_tests is not a text")
         known = {key: value for key, value in versions.items() if value}
         found.append(Run("node", run["collective"], "", (host,), run["gpus"], points, known, run["simulated"]))
         finished += [run["finished"]] if run["finished"] is not None else []
@@ -186,7 +186,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _joined(name: str, finished: float | None, runs: Iterable[Run]) -> Results:
-    """A range of sizes and the sizes of a model are programs of their own, and one run here."""
+    """A range of sizes and the sizes of a model are their own programs, and one run here."""
     found: dict[Any, Run] = {}
     for run in runs:
         key = (run.kind, run.hosts, run.ranks)

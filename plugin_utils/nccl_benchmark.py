@@ -69,7 +69,7 @@ _CHANGED_BY: dict[str, tuple[str, ...]] = {
     perf_depends.PROGRAM: ("nccl_tests.",),
 }
 
-BAR = Check("nccl_benchmark.bar", why="a bandwidth without a bar says nothing about the node")
+BAR = Check("nccl_benchmark.bar", why="a bandwidth without a bar proves nothing about the node")
 "Is there a bar for this platform, collective and size"
 
 
@@ -290,7 +290,7 @@ def _said(finding: Mapping[str, Any]) -> str:
 def render(found: Sequence[Row], width: int = 120) -> str:
     """The table: what is below its bar or unknown, host by host, then each run over all hosts."""
     if not found:
-        return "BENCHMARK: nothing was asked for (nccl_benchmark_collectives is empty)"
+        return "BENCHMARK: nothing is configured (nccl_benchmark_collectives is empty)"
     hosts = {row.host for row in found}
     bad = sorted((row for row in found if row.states), key=lambda row: (row.ratio, row.host, row.run["name"]))
     each = found if len(hosts) <= 4 else bad

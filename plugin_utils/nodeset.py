@@ -47,7 +47,7 @@ def brief(names: Iterable[str], room: int) -> str:
     def first(count: int) -> str:
         return "%s and %d more" % (fold(ordered[:count]), len(ordered) - count)
 
-    # Few fit as a rule: to begin with all of ten thousand would take longer than the rest of a table.
+    # Few fit usually: to begin with all of ten thousand would take longer than the rest of a table.
     most = 1
     while most * 2 < len(ordered) and len(first(most * 2)) <= room:
         most *= 2

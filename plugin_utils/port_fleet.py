@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whose port stands out: what each rail's port has counted since the last night, beside all ports like it.
+"""Whose port stands out: what each rail's port has counted since the previous run, beside all ports like it.
 
 Below every limit a port may still lose a hundred times what the others do, and no vendor has published what is usual at
 400 Gb/s. Like ports are those of one link layer and speed. What is many on a quarter of them is the fabric's matter, or
@@ -26,8 +26,8 @@ PORT_OUTLIER = Check(
     why="below every limit this port loses, or waits, many times as much as the ports like it: the next to fail, or a"
     " host that holds the others up",
     fix="compare this rail with another one of its kind: cable and transceiver at both ends (mlxlink -d DEVICE -m -c"
-    " -e), slot (platform.rail_pcie), settings (roce_qos.*); exchange the cable with a good one's and look which of"
-    " them stands out the next night",
+    " -e), slot (platform.rail_pcie), settings (roce_qos.*); exchange the cable with a good one's and see which of"
+    " them stands out in the next run",
     severity="minor",
 )
 "Does no rail's port stand out from the ports like it: ten times what three quarters of them stay below"
@@ -114,8 +114,8 @@ MEASURES = (
     Measure(
         "packets marked by ECN", "of a million", 10_000, _of_a_million("port_rcv_packets", "np_ecn_marked_roce_packets")
     ),
-    Measure("pauses that the network asked for", "% of the time", 1, _of_the_time("rx_paused_us")),
-    Measure("pauses that this host asked for", "% of the time", 0.1, _of_the_time("tx_paused_us")),
+    Measure("pauses that the network requested", "% of the time", 1, _of_the_time("rx_paused_us")),
+    Measure("pauses that this host requested", "% of the time", 0.1, _of_the_time("tx_paused_us")),
 )
 
 

@@ -218,7 +218,7 @@ def _over_nvlink(profile: Profile, collective: str, nvls: bool, nodes: int, algo
     """All GPUs of a domain reach each other by as many NVLinks as those of one tray do: switches join them."""
     reason = ""
     if profile.nvlink_domain is None:
-        reason = "the profile says nothing of NVLinks to other nodes (nvlink_domain)"
+        reason = "the profile has nothing about NVLinks to other nodes (nvlink_domain)"
     elif nodes < 2:
         reason = "one node has no NVLinks to others"
     elif nodes > profile.nvlink_domain.nodes:

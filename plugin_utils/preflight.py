@@ -32,15 +32,15 @@ ANSWERS = Check(
     "preflight.answers",
     severity="critical",
     why="a node that starts no step starts no rank of the job either",
-    fix=_LEAVE_OUT + "; tell the administrators, who find why in sinfo -R and in slurmd's log of that node",
+    fix=_LEAVE_OUT + "; report it to the administrators: sinfo -R and slurmd's log of that node have the reason",
 )
-"Does every node of the job start a step and answer"
+"Does every node of the job start a step and respond"
 
 GATE = Check(
     "preflight.gate",
     severity="critical",
     why="what the gate calls critical stops or slows every job of this node",
-    fix=_LEAVE_OUT + "; tell the administrators: busbar gate on that node says what it is",
+    fix=_LEAVE_OUT + "; report it to the administrators: busbar gate on that node shows the fault",
 )
 "Has the gate, on every node of the job that has it, found nothing critical"
 
@@ -48,14 +48,14 @@ ALONE = Check(
     "preflight.alone",
     severity="critical",
     why="a collective that fails within one node fails in every job of that node",
-    fix=_LEAVE_OUT + "; tell the administrators: GPUs, Xid errors and NVLinks of that node",
+    fix=_LEAVE_OUT + "; report it to the administrators: GPUs, Xid errors and NVLinks of that node",
 )
 "Does a short collective within each node of the job end, and well"
 
 TOGETHER = Check(
     "preflight.together",
     severity="critical",
-    why="pairs that are fast say nothing of a collective over all nodes",
+    why="fast pairs do not prove a collective over all nodes",
     fix="run the program by hand over these nodes with NCCL_DEBUG=INFO",
 )
 "Does a short collective over all good nodes of the job end, where pairs are only compared with each other"
@@ -64,7 +64,7 @@ COMPLETE = Check(
     "preflight.complete",
     severity="minor",
     why="what was not measured is not known to be good",
-    fix="give it more time (--limit); where somebody ended it, run it again",
+    fix="give it more time (--limit); if it was stopped, run it again",
 )
 "Did the preflight come to its end within its limit"
 
@@ -87,7 +87,7 @@ class Seen:
     """What is known beside the search. Each of the first four: node -> why.
 
     missing: no answer.   critical: of its gate.   broken: no figure alone, where others have one.   silent: no figure
-    alone, nor has anybody.   gates: how many nodes have a gate.   together: of TOGETHER; None where it was not asked.
+    alone, nor has anybody.   gates: how many nodes have a gate.   together: of TOGETHER; None where it was not queried.
     cut: why the search did not come to its end, "" where it did.
     """
 
@@ -117,14 +117,14 @@ class Outcome:
         return exit_code.UNKNOWN if bad or self.unknown else exit_code.GOOD
 
     def shared(self) -> list[Finding]:
-        """What is wrong and is no single node's."""
+        """What is wrong and is not a single node's."""
         return [one.finding for one in self.verdicts if not one.finding.ok and one.finding.check not in _OF_NODES]
 
 
 def judge(search: Localisation, seen: Seen) -> Outcome:
     """search: as far as it came."""
     found = [
-        *_own(ANSWERS, seen.missing, "drift", "an answer"),
+        *_own(ANSWERS, seen.missing, "drift", "a response"),
         *_own(GATE, seen.critical, "drift", "nothing critical"),
         *_own(ALONE, seen.broken, "drift", "a figure within the node"),
         *_own(ALONE, seen.silent, "unknown", "a figure within the node"),
@@ -137,8 +137,8 @@ def judge(search: Localisation, seen: Seen) -> Outcome:
         found = [one for one in found if one.hosts != nodes or one.finding.check in (localise_judge.ALONE.id, *_OWN)]
     if seen.together is not None:
         found.append(Verdict(nodes, seen.together))
-    state, have = ("unknown", seen.cut) if seen.cut else ("ok", "everything was asked")
-    found.append(Verdict(nodes, COMPLETE.judge("job", state, "everything was asked", have, _SOURCE)))
+    state, have = ("unknown", seen.cut) if seen.cut else ("ok", "everything was checked")
+    found.append(Verdict(nodes, COMPLETE.judge("job", state, "everything was checked", have, _SOURCE)))
     exclude: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for verdict in found:
@@ -202,7 +202,7 @@ class Relative:
             self._of_kind[kind] = bar or Bar(None, few)
 
     def of_kind(self, kind: str) -> Bar:
-        return self._of_kind.get(kind, Bar(0.0, "nobody has been measured yet"))
+        return self._of_kind.get(kind, Bar(0.0, "no node has been measured yet"))
 
     def __call__(self, test: Test) -> Bar:
         return self.of_kind(test.kind)

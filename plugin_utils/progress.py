@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 # What fleet_audit says meanwhile.
-HEARD = re.compile(r"(\d+) of (\d+) hosts have answered")
+HEARD = re.compile(r"(\d+) of (\d+) hosts have responded")
 # Seconds between two lines of a role that still runs, where no line can move.
 PACE = 30.0
 # Tasks outside of roles have a line of their own where they take so many seconds, and where something came of them.
@@ -256,7 +256,7 @@ class Run:
             done = f" ({self._position()} had done it)" if self._total > 1 else ""
             lines = [Line(f"{why} in {self._titled_now()}{done}", "failed")]
             waiting = nodeset.brief(map(printable, self._waiting), 400) if self._waiting and not self._once else ""
-            lines += [Line(f"  not heard from: {waiting}", "failed")] if waiting else []
+            lines += [Line(f"  no response yet from: {waiting}", "failed")] if waiting else []
         lines += self._closed_all()
         return lines + self._summary(
             max(self._most, len(self._ends)), f"until {clock_text(self._clock() - self._begun)}"

@@ -23,7 +23,7 @@ def terminal(stream: TextIO) -> bool:
 
 
 class Ticker:
-    """Calls ``tick`` some times a second from a thread of its own, under the lock that its caller prints under."""
+    """Calls ``tick`` some times a second from its own thread, under the lock that its caller prints under."""
 
     def __init__(self, lock: threading.RLock, tick: Callable[[], None]) -> None:
         self._lock = lock
@@ -135,7 +135,7 @@ def plain(size: int, done: int, total: int) -> str:
 
 
 def drawing(colour: bool) -> Callable[[int, int, int], str]:
-    """How a bar is drawn: by rich where it is installed. Its bar is told apart from what is left of it by colour."""
+    """How a bar is drawn: by rich where it is installed. Its bar is distinguished from what is left of it by colour."""
     try:
         from rich.console import Console
         from rich.progress_bar import ProgressBar

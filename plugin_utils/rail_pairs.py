@@ -26,7 +26,7 @@ PAIR = Check("perftest.pair", why="a rail that was not tested is not proven")
 class Candidate:
     """One host. kind: profile and fabric.   name: how other nodes reach it where a rail has no address of its own.
 
-    busy: who uses it.   mtu: RDMA MTU that is meant.   absent: why there is no info.
+    busy: who uses it.   mtu: RDMA MTU that is intended.   absent: why there is no info.
     """
 
     host: str

@@ -34,7 +34,7 @@ VERIFIED = Check(
 )
 "Did the node come back with what it was rebooted for"
 PENDING = Check("reboot.pending", why=_WHY, disruption="reboot")
-"Does nothing on the node wait for a reboot; the finding of the role that waits says what does"
+"Is no reboot pending on the node; the finding of the role shows the reason"
 ROLLOUT = Check("reboot.rollout", why=_WHY, disruption="reboot")
 "May the node be rebooted, since every node before it came back"
 IDLE = Check(
@@ -44,7 +44,7 @@ IDLE = Check(
     severity="minor",
     disruption="reboot",
 )
-"Does nobody use a node that waits for its reboot"
+"Is a node with a pending reboot idle"
 # After these no further node is rebooted.
 _LOST = tuple(check.id for check in (RETURNED, VERIFIED, ROLLOUT))
 
@@ -134,8 +134,8 @@ def decide(
     if drain is not None and not drain.get("drained"):
         return Decision(False, tuple(waiting), (_not_drained(drain, waiting),))
     if busy is None:
-        have = "not rebooted: whether somebody uses the node is not known"
-        fix = "make nvidia-smi answer on the node, or reboot it by hand"
+        have = "not rebooted: whether the node is in use is unknown"
+        fix = "make nvidia-smi work on the node, or reboot it by hand"
         return Decision(False, tuple(waiting), (_judged(IDLE, "unknown", have, waiting, fix),))
     if busy:
         return Decision(False, tuple(waiting), (_judged(IDLE, "withheld", f"busy: {busy[0]}", waiting),))
@@ -143,7 +143,7 @@ def decide(
 
 
 def _lost(decision: Mapping[str, object]) -> bool:
-    """What is no decision was made of a node that did not come back as it should."""
+    """What is not a decision was made of a node that did not come back as it should."""
     found = answer.given(decision)
     return bool(found.get("failed")) or any(finding["check"] in _LOST for finding in found.get("findings") or [])
 
@@ -151,7 +151,7 @@ def _lost(decision: Mapping[str, object]) -> bool:
 def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
     found = (drain.get("findings") or [{}])[0]
     state = "withheld" if found.get("state") == "withheld" else "unknown"
-    said = found.get("have") or " ".join(str(drain.get("msg") or "no answer").split())[:200]
+    said = found.get("have") or " ".join(str(drain.get("msg") or "no response").split())[:200]
     fix = found.get("fix") or "make the role drain work on the node, or set busbar_drain: none"
     have = f"not rebooted, not drained: {said}"
     return _judged(IDLE, state, have, waiting, fix, because=found.get("id"))
@@ -176,7 +176,7 @@ def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str
     """After it. before: the decision. done: what Ansible's reboot returned. left: reasons that are still there."""
     waiting: list[str] = list(before["reasons"])
     if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
-        said = [*str(done.get("msg") or "").strip().splitlines(), "no answer"][0]
+        said = [*str(done.get("msg") or "").strip().splitlines(), "no response"][0]
         return Decision(True, tuple(waiting), (_judged(RETURNED, "drift", said[:200], waiting),))
     if left:
         have = f"back, and still waiting: {left[0]}"

@@ -56,7 +56,7 @@ class RecordFile(Generic[Record]):
             raise ParseError(str(error)) from None
 
     def load(self, file: Path) -> Record:
-        """Return a file's record. Raises OSError; ParseError that names the file where it is no record."""
+        """Return a file's record. Raises OSError; ParseError that names the file where it is not a record."""
         try:
             return self.parse(results_folder.content(file, self.limit))
         except ParseError as error:

@@ -33,36 +33,36 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import En
 DAY = 86400.0
 # Characters of host names in a sentence, and of a finding's text in a reason of Slurm's.
 _ROOM, _REASON = 120, 160
-_WHY = "a node goes back when the very check that failed is ok, and else is kept out with a record of why"
+_WHY = "a node goes back into service when the failed check is ok; otherwise it stays out, with a record of the reason"
 
 MENDED = Check("remediate.mended", why=_WHY)
-"Is what the node is accused of mended, by the check that failed; a finding that is stale is ok"
+"Is what the node is accused of repaired, by the check that failed; a finding that is stale is ok"
 ASKED = Check(
     "remediate.asked",
     why="what is not seen on the node now is not acted on: a file of findings is as old as it is",
-    fix="run busbar drift for this node, mend what keeps it from answering, then remediate what that finds",
+    fix="run busbar drift for this node, repair what prevents its audit, then remediate what that finds",
 )
-"Could the node be asked again, by the same question, what it is accused of"
+"Could the check that failed be repeated on the node"
 ROLE = Check(
     "remediate.role",
-    why="only what a role mends within busbar_max_disruption is mended without a person",
+    why="only what a role repairs within busbar_max_disruption is repaired without a person",
 )
-"""Does a role mend what the node is accused of, within `busbar_max_disruption`; else the finding's own `fix` says what
+"""Does a role repair the node's findings, within `busbar_max_disruption`; otherwise the finding's `fix` lists what
 to do"""
 ATTEMPTS = Check(
     "remediate.attempts",
-    why="what was tried in vain, or came back after it was mended, has a cause that no repetition mends",
-    fix="find the cause, mend it by hand, and look at what was tried in the action log (docs/remediate.md)",
+    why="what was tried in vain, or came back after it was repaired, has a cause that no repetition repairs",
+    fix="find the cause, repair it by hand, and look at what was tried in the action log (docs/remediate.md)",
 )
-"Was it neither tried too often (`busbar_remediate_max_attempts`) nor mended before and is back"
+"Was it neither tried too often (`busbar_remediate_max_attempts`) nor repaired before and is back"
 ROLLOUT = Check(
     "remediate.rollout",
-    why="a mistake of ours, or of whoever accuses, must not take many nodes at once",
+    why="a mistake of remediation, or of a check, must not take many nodes at once",
 )
 "May the node be acted on: within `busbar_remediate_max_share`, and no node before it got worse"
 LEFT = Check(
     "remediate.left",
-    why="what a run has drained and not given back waits for somebody, and must not be forgotten",
+    why="a node that a run has drained and not resumed waits for an administrator",
 )
 "Is nothing left of a remediation that was killed, and nothing that waits for a person"
 
@@ -115,9 +115,9 @@ class Fresh:
 
 
 def fresh(heard: Mapping[str, object], boot_id: str = "") -> Fresh:
-    """heard: what fleet_audit has registered of a host, or host_audit as a task of its own."""
+    """heard: what fleet_audit has registered of a host, or host_audit as its own task."""
     if "roles" not in heard:
-        return Fresh(silent=" ".join(str(heard.get("msg") or "it gave no answer").split())[:300])
+        return Fresh(silent=" ".join(str(heard.get("msg") or "it did not respond").split())[:300])
     found: dict[str, Finding] = {}
     passed, repairs, waits, asked = set[str](), set[str](), set[str](), set[str]()
     for role, given in work.roles(heard).items():
@@ -225,28 +225,28 @@ def judge(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], mom
         return _unasked(one, f"it took no part when it was to be measured, and is accused of nothing: {accused.have}")
     if accused.check in OF_NO_NODE:
         why = "it accuses what several nodes share, and no node: nothing is done to nodes for it"
-        return _told(one, accused, why, ROLE.judge(accused.id, "drift", "a role that mends it", why, fix=accused.fix))
+        return _told(one, accused, why, ROLE.judge(accused.id, "drift", "a role that repairs it", why, fix=accused.fix))
     if now.silent:
-        return _unasked(one, f"the node gave no answer: {now.silent}")
+        return _unasked(one, f"the node did not respond: {now.silent}")
     if now.boot_id and one.boot_id and now.boot_id != one.boot_id and (role is None or not role.audited):
-        return Item(one, accused, STALE, "the node was booted since, and nobody has seen it again")
+        return Item(one, accused, STALE, "the node was booted since, and the fault has not been seen again")
     if role is None or not role.audited or role.name == suite.CLUSTER:
-        return _unasked(one, f"what {noun} asks is not asked of one node: run the playbook that found it again")
+        return _unasked(one, f"{noun} does not check a single node: run the playbook that found it again")
     if role.name not in now.asked:
-        return _unasked(one, f"role {role.name} gave no answer")
+        return _unasked(one, f"role {role.name} did not respond")
     if role.name == suite.BENCHMARK and accused.state == "drift":
         return _figure(one, now, limits, log, moment)
     standing = now.findings.get(accused.id)
     if standing is None:
         ok = accused.id in now.passed
-        return Item(one, accused, STALE, "it is ok now" if ok else "nobody asks that of the node any more")
+        return Item(one, accused, STALE, "it is ok now" if ok else "the node is no longer checked for that")
     if standing.state in ("unknown", "unsupported", "not_owned"):
         return _told(one, standing, f"{standing.state}: {standing.have}", _person(standing, standing.have or "-"))
     return _standing(one, standing, now, limits, log, moment)
 
 
 def _unasked(one: Accusation, why: str) -> Item:
-    said = ASKED.judge(one.finding.id, "unknown", "an answer to the same question", why, "host_audit")
+    said = ASKED.judge(one.finding.id, "unknown", "a result of the same check", why, "host_audit")
     return _told(one, one.finding, why, said)
 
 
@@ -268,7 +268,7 @@ def _standing(
     root = _root(standing, now)
     roles = mending(root, now)
     if not roles:
-        return _hardware(one, standing, limits, "no role mends it")
+        return _hardware(one, standing, limits, "no role repairs it")
     cost = max(root.disruption, standing.disruption, key=DISRUPTIONS.index)
     if DISRUPTIONS.index(cost) > DISRUPTIONS.index(limits.max_disruption):
         why = f"its repair costs {cost}, busbar_max_disruption is {limits.max_disruption}"
@@ -282,11 +282,11 @@ def _standing(
     held, attempt = _too_often(one, standing, limits, log, moment)
     if held:
         return held
-    return Item(one, standing, MEND, f"role {roles[0]} mends it", roles, cost == "reboot", attempt)
+    return Item(one, standing, MEND, f"role {roles[0]} repairs it", roles, cost == "reboot", attempt)
 
 
 def _root(finding: Finding, now: Fresh) -> Finding:
-    """The finding that this one merely follows from, as far as the node names it."""
+    """The finding that this one only follows from, as far as the node names it."""
     seen = {finding.id}
     while finding.because in now.findings and finding.because not in seen:
         finding = now.findings[finding.because or ""]
@@ -320,7 +320,7 @@ def _figure(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], m
     if held:
         return held
     ordered, reboot = _able(now, limits)
-    why = "it is measured again" + (f", and where it stands mended by {', '.join(ordered)}" if ordered else "")
+    why = "it is measured again" + (f", and where it stands repaired by {', '.join(ordered)}" if ordered else "")
     return Item(one, one.finding, MEASURE, why, ordered, reboot, attempt)
 
 
@@ -353,8 +353,10 @@ def _between(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], 
     if held:
         return held
     if not ordered:
-        return _hardware(one, standing, limits, "it stands when it is measured again, and no role has anything to mend")
-    why = f"it stands when it is measured again; {', '.join(ordered)} may mend it"
+        return _hardware(
+            one, standing, limits, "it stands when it is measured again, and no role has anything to repair"
+        )
+    why = f"it stands when it is measured again; {', '.join(ordered)} may repair it"
     return Item(one, standing, MEND, why, ordered, reboot, attempt)
 
 
@@ -366,12 +368,12 @@ def _too_often(
     tried = action_log.attempts(log, one.host, standing.id, since)
     mended = action_log.mended(log, one.host, standing.id, since)
     if mended is not None:
-        why = "it was mended %.3g days ago and is back" % ((moment - mended) / DAY)
+        why = "it was repaired %.3g days ago and is back" % ((moment - mended) / DAY)
     elif tried >= limits.attempts:
         why = "it was tried %d times within %d days in vain" % (tried, limits.days)
     else:
         return None, tried + 1
-    said = ATTEMPTS.judge(standing.id, "drift", "mended for good", why, action_log.NAME, severity=standing.severity)
+    said = ATTEMPTS.judge(standing.id, "drift", "repaired for good", why, action_log.NAME, severity=standing.severity)
     return _hardware(one, standing, limits, why, said), 0
 
 
@@ -379,7 +381,7 @@ def _hardware(one: Accusation, standing: Finding, limits: Limits, why: str, said
     """What no role mends: kept out of service where the site allows that, else told."""
     said = said or _person(standing, why)
     if limits.quarantine and limits.drains and standing.state == "drift" and standing.severity != "minor":
-        return Item(one, standing, QUARANTINE, f"{why}; the node is kept out of jobs", said=said)
+        return Item(one, standing, QUARANTINE, f"{why}; the node stays out of service", said=said)
     return Item(one, standing, TOLD, why, said=said)
 
 
@@ -415,7 +417,7 @@ def of_host(
         left=left is not None,
         returns=returns,
         act=bool(acted) or returns or left is not None,
-        reason=(reason or (left.why if left else "") or "proven to be mended")[:_REASON],
+        reason=(reason or (left.why if left else "") or "proven to be repaired")[:_REASON],
     )
 
 
@@ -525,9 +527,9 @@ def _of_host(host: Host) -> Iterator[str]:
         yield f"  {host.name}: an earlier run has drained it and was ended before it gave it back; that is finished now"
     steps = [*(["drain"] if host.drain else []), *(["measure"] if host.measure else []), *host.roles]
     steps += ["reboot where that is still needed"] if host.reboot else []
-    steps += ["ask again", "measure with good nodes" if host.between else "", "give back" if host.drain else ""]
+    steps += ["audit it again", "measure with good nodes" if host.between else "", "give back" if host.drain else ""]
     if host.returns:
-        yield f"  {host.name}: it was left drained for what is ok now: it is proven once more and given back"
+        yield f"  {host.name}: it was left drained for what is ok now: it is proven again and given back"
     if host.act:
         yield f"  {host.name}: " + ", ".join(filter(None, steps))
     else:

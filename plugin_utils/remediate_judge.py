@@ -60,7 +60,7 @@ def with_measured(now: Fresh, measured: Mapping[str, object] | None) -> Fresh:
 def proof(finding: Finding, now: Fresh) -> Proof:
     """By the very check that failed: that nobody asks it any more proves nothing."""
     if now.silent:
-        return Proof(finding.id, UNKNOWN, f"the node gave no answer: {now.silent}")
+        return Proof(finding.id, UNKNOWN, f"the node did not respond: {now.silent}")
     standing = now.findings.get(finding.id)
     if standing is None and finding.check in remediate.BETWEEN and remediate.GOOD in now.passed:
         return Proof(finding.id, OK, "as fast with good nodes as it has to be")
@@ -75,13 +75,13 @@ def proof(finding: Finding, now: Fresh) -> Proof:
         one.check == finding.check for one in now.findings.values()
     ):
         return Proof(finding.id, OK, "ok")
-    return Proof(finding.id, UNKNOWN, f"nobody asks {finding.check} of it any more")
+    return Proof(finding.id, UNKNOWN, f"it is no longer checked for {finding.check}")
 
 
 def worse(before: Sequence[str], now: Fresh, measured: bool) -> tuple[str, ...]:
     """What is wrong now and was not. before: ids of findings.   measured: figures were taken in this run."""
     if now.silent:
-        return (f"the node gave no answer any more: {now.silent}",)
+        return (f"the node did not respond any more: {now.silent}",)
     known = set(before)
     return tuple(
         f"{one.check}: {one.have or 'nothing'}"
@@ -106,7 +106,7 @@ def outcome(plan: Mapping[str, Any], now: Fresh, done: bool, kept_out: bool = Fa
     reasons = [f"{finding.check} {finding.subject}: {finding.have or '-'}" for finding in kept]
     reasons += [f"got worse, {one}" for one in found]
     checks = {finding.id: finding.check for finding in acted}
-    reasons += [f"{checks[one.finding]} not mended: {one.have}" for one in proofs if one.state != OK]
+    reasons += [f"{checks[one.finding]} not repaired: {one.have}" for one in proofs if one.state != OK]
     # As after a reboot. What nobody accuses a node of that was in service is not ours to take it out for.
     critical = [one for one in now.findings.values() if kept_out and one.severity == "critical"]
     reasons += [f"{one.check} {one.subject}: {one.have or '-'}" for one in critical]
@@ -123,7 +123,7 @@ def figure(finding: Finding, measured: Mapping[str, Any] | None) -> float | None
 
 
 def between(record: object, host: str) -> float | None:
-    """The highest busbw in GB/s of the host with another, since a slow partner says nothing of the host; None without.
+    """Return the host's highest busbw in GB/s with another, because a slow partner proves nothing about it; or None.
 
     record: of a search, as plain data.
     """
@@ -147,7 +147,7 @@ def stop(earlier: Mapping[str, Mapping[str, Any]]) -> str:
         if state.get("worse"):
             return f"{host} got worse: {state['worse'][0]}"[:300]
         if state.get("begun") and not state.get("closed") and not state.get("pending"):
-            return f"what came of {host} is not known: its run failed"
+            return f"the result for {host} is unknown: its run failed"
     return ""
 
 
@@ -156,5 +156,5 @@ def in_vain(earlier: Mapping[str, Mapping[str, Any]], checks: Sequence[str]) -> 
     for host, state in earlier.items():
         missed = sorted(set(checks) & set(state.get("missed") or []))
         if missed:
-            return f"{missed[0]} was not mended on {host}, which was before it"
+            return f"{missed[0]} was not repaired on {host}, which was before it"
     return ""

@@ -36,7 +36,7 @@ def result(plan: Mapping[str, Any], state: Mapping[str, Any], wrong: str, check_
     repaired: list[str] = []
     notes: list[str] = []
     if wrong:
-        fix = "ask the node again: busbar drift -i INVENTORY --findings FILE, and remediate that"
+        fix = "audit the node again: busbar drift -i INVENTORY --findings FILE, and remediate that"
         found.append(ASKED.judge("the file", "unknown", "findings", wrong, "the file of findings", fix))
     for item in plan.get("items") or []:
         finding = from_dict(item["finding"])
@@ -75,8 +75,8 @@ def _acted(
     if item["verdict"] == QUARANTINE:
         return from_dict(item["said"])
     if state.get("held"):
-        fix = "wait until nobody uses the node, then " + AGAIN
-        return ROLLOUT.judge(finding.id, "withheld", "a node that nobody uses", state["held"], "the plan", fix)
+        fix = "wait until the node is idle, then " + AGAIN
+        return ROLLOUT.judge(finding.id, "withheld", "an idle node", state["held"], "the plan", fix)
     proofs = {one["finding"]: one for one in state.get("proofs") or []}
     proof = proofs.get(finding.id)
     if proof is None:
@@ -94,10 +94,10 @@ def _left(plan: Mapping[str, Any], state: Mapping[str, Any]) -> Finding:
     """What is left of it in Slurm."""
     reason = (state.get("give_back") or {}).get("reason", "")
     if state.get("lost"):
-        have = f"Slurm did not answer when it was to be given back: {state['lost']}"
+        have = f"Slurm did not respond when it was to be given back: {state['lost']}"
         return LEFT.judge("the node", "unknown", "given back", have, "scontrol", AGAIN)
     if state.get("kept") and reason:
-        fix = f"see to {state.get('rma', LOG)}; once it is mended, {AGAIN}, which proves that and gives the node back"
+        fix = f"see to {state.get('rma', LOG)}; once it is repaired, {AGAIN}, which proves that and gives the node back"
         return LEFT.judge("the node", "drift", "given back", f"left drained: {reason}", "scontrol", fix)
     if state.get("begun") and not state.get("closed"):
         return LEFT.judge("the node", "unknown", "given back", "the run did not come to its end", LOG, AGAIN)

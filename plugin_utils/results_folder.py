@@ -101,11 +101,11 @@ def latest(path: Path, kind: str, name: str) -> Path:
 
 
 def content(file: Path, limit: int) -> bytes:
-    """All of a file, of so many bytes at most. Raises OSError; ParseError for more, and for what is no file."""
+    """All of a file, of so many bytes at most. Raises OSError; ParseError for more, and for what is not a file."""
     # Whoever may write the directory may put a pipe there: it would never end.
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise ParseError("it is no regular file")
+            raise ParseError("it is not a regular file")
         found = stream.read(limit + 1)
     if len(found) > limit:
         raise ParseError("it is larger than %d MiB, which no result is" % (limit >> 20))

@@ -23,9 +23,9 @@ LARGE = 10**9
 PROOF = Check(
     "sharp.proof",
     why="the plugin's own line, and a busbw above the wire within one node (NVLS), look like SHARP and are none",
-    fix="playbooks/sharp.yml says what nodes lack, `busbar diagnose` of a job's NCCL_DEBUG output what it shows",
+    fix="playbooks/sharp.yml lists what nodes lack; run `busbar diagnose` on a job's NCCL_DEBUG output",
 )
-"Did every rank of the benchmark say `Connected CollNet`"
+"Did every rank of the benchmark log `Connected CollNet`"
 GAIN = Check(
     "sharp.gain",
     why="SHARP that is connected and brings nothing costs jobs its faults all the same",

@@ -64,7 +64,7 @@ class Value:
     private: bool = False
 
 
-_HEALTHY = Decision("they say what a healthy node is", "the run stops")
+_HEALTHY = Decision("they define a healthy node", "the run stops")
 _NCCL = Decision(
     "variables differ by version, and only a library can prove them; either will do", "a finding, `unknown`"
 )
@@ -116,11 +116,13 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "ssh",
             choices=("ssh", "slurm"),
-            says="Who asks the nodes of `busbar drift`: `ssh`, or Slurm by one step over all of them (`docs/slurm.md`);"
+            says="How `busbar drift` queries the nodes: `ssh`, or Slurm by one step over all of them (`docs/slurm.md`);"
             " the same for all nodes.",
         ),
         "busbar_engine_overlap": Value(
-            "bool", False, says="With `busbar_engine: slurm`, also ask nodes on which jobs run, where Slurm lets it."
+            "bool",
+            False,
+            says="With `busbar_engine: slurm`, also query nodes on which jobs run, where Slurm allows it.",
         ),
         "busbar_hardware_root": Value(
             "path", "/", says="Where `/sys` and `/proc` are; another directory is a simulated node."
@@ -130,15 +132,15 @@ PARTS: dict[str, dict[str, Value]] = {
             "int",
             7200,
             says="Seconds for one task on one node in `site.yml` and `verify.yml`; what takes longer (a node that"
-            " hangs, or answers byte by byte) fails on that node alone. More than any of the time limits of"
+            " hangs, or sends byte by byte) fails on that node alone. More than any of the time limits of"
             " builds and benchmarks.",
         ),
         "busbar_audit_first": Value(
             "bool",
             True,
-            says="Whether `site.yml` asks every host everything in one question before it plays roles, and plays only"
-            " those that have something to do; without, it plays all roles on all hosts, which finds the same and"
-            " takes a fleet that is well a hundred times as long.",
+            says="Whether `site.yml` audits every host in one query first, and runs a role only on hosts where the"
+            " audit found work. With `false` it runs all roles on all hosts, which finds the same, but takes a"
+            " hundred times as long on a healthy fleet.",
         ),
         "busbar_lock_minutes": Value(
             "int", 240, says="Age in minutes from which on the lock of another control node's run does not count."
@@ -174,7 +176,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "",
             says="Release of DOCA (`3.2.1`) or MLNX_OFED (`24.10-2.1.8.0`). Nothing is installed before it is set.",
             decision=Decision(
-                "a release, and its key, is for the site to say; `mofed_manage: false` says that somebody else does",
+                "the site decides on a release and its key; `mofed_manage: false` leaves OFED to others",
                 "a finding, `unknown`",
             ),
         ),
@@ -182,8 +184,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "mofed_manage": Value(
             "bool",
             True,
-            says="With `false` everything is judged and nothing is changed, for hosts whose OFED somebody else"
-            " installs.",
+            says="With `false` everything is judged and nothing is changed, for hosts whose OFED is installed by"
+            " other means.",
         ),
         "mofed_repository_url": Value(
             "str",
@@ -218,7 +220,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "iommu_passthrough": Value(
             "bool",
             True,
-            says="Whether GPUs and NICs are to reach each other without translation; `false` asks for nothing.",
+            says="Whether GPUs and NICs are to reach each other without translation; with `false` it is not required.",
         ),
     },
     "nic_firmware": {
@@ -248,20 +250,20 @@ PARTS: dict[str, dict[str, Value]] = {
             "bool",
             True,
             says="Clear SrcValid, ReqRedir, CmpltRedir and UpstreamFwd of ACS on bridges between GPUs and NICs."
-            " `false`, as on a host whose devices virtual machines get, asks for nothing.",
+            " `false`, as on a host that passes its devices to virtual machines, requires nothing.",
         ),
         "pcie_path_max_read_request": Value(
             "int",
             4096,
             choices=(0, 128, 256, 512, 1024, 2048, 4096),
-            says="Maximum read request of the compute NICs in bytes; 0 asks for nothing.",
+            says="Maximum read request of the compute NICs in bytes; 0 requires nothing.",
         ),
         "pcie_path_persist": Value("bool", True, says="Set both again at every boot."),
     },
     "host_limits": {
         "host_limits_nofile": Value("int", 1048576, says="Least number of open files."),
         "host_limits_shm": Value(
-            "str", "8G", says="Least size of `/dev/shm`, in bytes or with K, M or G; empty asks for nothing."
+            "str", "8G", says="Least size of `/dev/shm`, in bytes or with K, M or G; empty requires nothing."
         ),
         "host_limits_container_runtimes": Value(
             "list",
@@ -282,19 +284,20 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "auto",
             choices=("auto", "none", "required"),
-            says="RoCE fabrics only: `auto` judges what the rails hear of their switches by LLDP, and a note says where"
-            " nothing is heard; `required` asks for an agent and for a neighbour of every rail; `none` asks for nothing"
+            says="RoCE fabrics only: `auto` judges the LLDP data that the rails receive, and prints a note if there"
+            " is none; `required` requires an agent and a neighbour of every rail; `none` requires nothing"
             " (`docs/lldp.md`).",
         ),
         "busbar_lldp_dcbx": Value(
             "bool",
             False,
-            says="Whether a switch port that sends no DCBX, and so says nothing of its PFC and DSCP map, is a finding.",
+            says="Whether a switch port that sends no DCBX, and so does not announce its PFC and DSCP map, is a"
+            " finding.",
         ),
         "busbar_lldp_neighbours": Value(
             "str",
             "",
-            says="Table of what rails are plugged into, for hosts that hear nothing: a CSV `host,port,chassis,port_id`"
+            says="Table of the rails' switch ports, for hosts without LLDP: a CSV `host,port,chassis,port_id`"
             " on the control node, from where the run was started, as switches' own tools export it (`docs/lldp.md`).",
         ),
     },
@@ -308,8 +311,8 @@ PARTS: dict[str, dict[str, Value]] = {
     "mtu": {
         "busbar_mtu": Value(
             "int",
-            says="RoCE fabrics only: MTU of the rails in bytes, 1280 to 65535, now and after a boot; unset: not asked"
-            " for. RDMA sends 4096 bytes at once from 4192 on (`docs/roce.md`).",
+            says="RoCE fabrics only: MTU of the rails in bytes, 1280 to 65535, now and after a boot; unset: not"
+            " checked. RDMA sends 4096 bytes at once from 4192 on (`docs/roce.md`).",
             decision=Decision("RoCE: it is that of the switches", "a note; the rails' MTU is not judged"),
         ),
     },
@@ -322,7 +325,7 @@ PARTS: dict[str, dict[str, Value]] = {
             " values of arp_ignore, arp_announce and rp_filter, `nvidia` with a routing table for each rail"
             " (`docs/roce.md`); `none` removes Busbar's files for it; empty: not judged, and they stay.",
             decision=Decision(
-                "RoCE with several rails: sites route rails in different ways; `none` says that nothing is wanted",
+                "RoCE with several rails: sites route rails differently; `none` sets nothing",
                 "a note; ARP and routes are not judged",
             ),
         ),
@@ -385,12 +388,12 @@ PARTS: dict[str, dict[str, Value]] = {
             " `busbar_roce`.",
         ),
         "roce_qos_prio2tc": Value(
-            "list", elements="int", says="Traffic class of each of the eight priorities; unset: not asked for."
+            "list", elements="int", says="Traffic class of each of the eight priorities; unset: not checked."
         ),
         "roce_qos_tsa": Value(
             "list",
             says="Algorithm of each of the eight traffic classes, `strict`, `ets` or `vendor`; together with"
-            " `roce_qos_tc_bandwidth` or not at all.",
+            " `roce_qos_tc_bandwidth` or unset.",
         ),
         "roce_qos_tc_bandwidth": Value(
             "list",
@@ -399,21 +402,21 @@ PARTS: dict[str, dict[str, Value]] = {
         ),
         "roce_qos_cable_length": Value(
             "int",
-            says="Longest cable of the rails in metres, from which the driver sizes the buffers; unset: not asked for.",
+            says="Longest cable of the rails in metres, from which the driver sizes the buffers; unset: not checked.",
         ),
         "roce_qos_prio2buffer": Value(
             "list",
             elements="int",
-            says="Receive buffer of each of the eight priorities. From then on the driver sizes none by itself.",
+            says="Receive buffer of each of the eight priorities. From then on the driver sizes none automatically.",
         ),
         "roce_qos_buffer_size": Value(
             "list",
             elements="int",
-            says="Bytes of each of the eight receive buffers. From then on the driver sizes none by itself.",
+            says="Bytes of each of the eight receive buffers. From then on the driver sizes none automatically.",
         ),
         "roce_qos_tos": Value("int", says="Default ToS of rdma_cm; unset: `dscp` of `busbar_roce` * 4 + 2."),
         "roce_qos_traffic_class": Value(
-            "int", says="Traffic class forced upon every queue pair of the device; -1 for none; unset: not asked for."
+            "int", says="Traffic class forced upon every queue pair of the device; -1 for none; unset: not checked."
         ),
         "roce_qos_dcbx": Value(
             "str",
@@ -422,7 +425,7 @@ PARTS: dict[str, dict[str, Value]] = {
             says="Who owns the port: `os` takes it over from the firmware, `firmware` leaves it to the switch; empty:"
             " the kernel, and a port that is the firmware's is reported.",
         ),
-        "roce_qos_pause_off": Value("bool", True, says="Switch global pause off where PFC is asked for."),
+        "roce_qos_pause_off": Value("bool", True, says="Switch global pause off where PFC is configured."),
     },
     "nvidia_peermem": {
         "busbar_gpudirect": Value(
@@ -430,7 +433,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "auto",
             choices=("auto", "peermem", "dmabuf", "off"),
             says="How NICs reach the GPUs' memory. `auto`: DMA-BUF with the open GPU kernel modules and kernel 5.12 or"
-            " later, else nvidia_peermem; `off` asks for nothing.",
+            " later, else nvidia_peermem; `off` requires none.",
         ),
     },
     "nccl_conf": {
@@ -474,8 +477,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "nccl_tests_commit": Value(
             "str",
             "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432",
-            says="The commit, 40 hex digits; by default that of release 2.19.6. Empty: nothing is asked for, checked or"
-            " built.",
+            says="The commit, 40 hex digits; by default that of release 2.19.6. Empty: nothing is checked or built.",
         ),
         "nccl_tests_repository": Value(
             "str", "https://github.com/NVIDIA/nccl-tests.git", says="What git clones, where there is no tarball."
@@ -493,7 +495,9 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=("auto", "required", "off"),
             says="Build with MPI where there is MPI (`auto`), always (`required`), or never (`off`).",
         ),
-        "nccl_tests_mpi_home": Value("path", "", says="Directory of the MPI; empty: mpicc and the usual places say."),
+        "nccl_tests_mpi_home": Value(
+            "path", "", says="Directory of the MPI; empty: mpicc and the usual places are searched."
+        ),
         "nccl_tests_build_timeout": Value("int", 1800, says="Seconds for fetching and building."),
         "nccl_tests_distribute": Value(
             "bool",
@@ -515,7 +519,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "open",
             choices=("open", "closed"),
-            says="What follows where the gate cannot tell (a tool that hangs): `open` leaves the node in service,"
+            says="If the gate cannot judge the node (a tool hangs): `open` leaves the node in service,"
             " `closed` takes it out. It is recorded in any case.",
         ),
         "gate_budget": Value("int", 10, says="Seconds for a check, 4 to 45; a Prolog and an Epilog have half of them."),
@@ -561,8 +565,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_remediate_max_share": Value(
             "float",
             0.05,
-            says="Most of the nodes of `gpu_nodes` that remediation acts on or keeps out at once, as a share, 0 to 1;"
-            " one node in any case.",
+            says="Most of the nodes of `gpu_nodes` that remediation acts on or holds out of service at once, as a"
+            " share, 0 to 1; one node in any case.",
         ),
         "busbar_remediate_batches": Value(
             "list",
@@ -579,7 +583,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_remediate_quarantine": Value(
             "bool",
             False,
-            says="Drain a node for what no role can mend, with a record for the vendor; only with `busbar_drain`.",
+            says="Drain a node for what no role can repair, with a record for the vendor; only with `busbar_drain`.",
         ),
     },
     "perftest": {
@@ -630,8 +634,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_fabric_plan": Value(
             "str",
             "",
-            says="Cabling plan: a CSV on the control node, from where the run was started; empty: what follows from the"
-            " profile's rails (`docs/cabling.md`).",
+            says="Cabling plan: a CSV on the control node, from where the run was started; empty: the plan derived"
+            " from the profile's rails (`docs/cabling.md`).",
         ),
         "busbar_fabric_oversubscription": Value(
             "float", 1.0, says="Most bandwidth to hosts that a leaf may have for each of its bandwidth to spines."
@@ -639,7 +643,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_fabric_partitions": Value(
             "list",
             [],
-            says="Partition keys that every rail has to have, such as `'0x8001'`, of which bit 15 says full member;"
+            says="Partition keys that every rail has to have, such as `'0x8001'`, where bit 15 means full member; "
             " empty: not judged.",
         ),
         "busbar_fabric_managers": Value(
@@ -661,8 +665,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "ib_fabric_devices": Value(
             "list",
             [],
-            says="Ports of this node to sweep from, such as `mlx5_0:1`; empty: all that are active. For each node of"
-            " `busbar_fabric_hosts` by itself.",
+            says="Ports of this node to sweep from, such as `mlx5_0:1`; empty: all that are active. Set for each node"
+            " of `busbar_fabric_hosts`.",
         ),
         "ib_fabric_dumps": Value(
             "path",
@@ -674,7 +678,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "ib_fabric_interval": Value(
             "int",
             300,
-            says="Seconds from one sweep to the next; within them the last one is judged, which the run says.",
+            says="Seconds from one sweep to the next; within them the last sweep is judged, and the run reports that.",
         ),
     },
     "sharp": {
@@ -694,7 +698,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "",
             says="The aggregation manager `sharp_am`, as a node reaches it over IPoIB: `HOST` or `HOST:PORT` (6126);"
-            " empty: a node cannot tell, which is `unknown`.",
+            " empty: a node cannot check it, which is `unknown`.",
         ),
         "sharp_nodes": Value("int", 0, says="Most nodes of a job, for the thresholds; 0: all of `gpu_nodes`."),
     },
@@ -703,7 +707,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "list",
             list(BENCHMARK_COLLECTIVES),
             choices=BENCHMARK_COLLECTIVES,
-            says="What is measured on each node; an empty list asks for nothing.",
+            says="What is measured on each node; an empty list measures nothing.",
         ),
         "nccl_benchmark_min_bytes": Value("str", "1M", says="Smallest message, in bytes or with K, M or G."),
         "nccl_benchmark_max_bytes": Value(
@@ -730,7 +734,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_measure_budget": Value(
             "int",
             0,
-            says="Node-minutes that `busbar measure` may spend on idle nodes in a night (`docs/measure.md`); 0: it"
+            says="Node-minutes that `busbar measure` may spend on idle nodes per night (`docs/measure.md`); 0: it"
             " measures nothing. The same for all nodes.",
         ),
         "nccl_benchmark_when": Value(
@@ -759,8 +763,8 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "node",
             choices=SCOPES,
-            says="Over what is measured besides the node itself: `pair` (disjoint pairs within a leaf), `rail` (each"
-            " rail of such pairs by itself), `leaf` (all nodes of a leaf), `nvlink_domain` (the trays of an NVLink"
+            says="What is measured besides the node itself: `pair` (disjoint pairs within a leaf), `rail` (each rail"
+            " of such pairs alone), `leaf` (all nodes of a leaf), `nvlink_domain` (the trays of an NVLink"
             " domain, over their NVLinks) or `cluster` (all nodes, and how it scales): `docs/cluster-benchmark.md`.",
         ),
         "nccl_benchmark_launcher": Value(
@@ -783,7 +787,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "bool",
             True,
             says="Where a bar between nodes is missed, search at once for the node, rail, rank or leaf that is slow"
-            " (`docs/localise.md`); `false`: the finding says how to.",
+            " (`docs/localise.md`); `false`: the finding shows how to.",
         ),
         "nccl_benchmark_address": Value(
             "str",
@@ -810,7 +814,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "drift_timer_user": Value(
             "str",
             "busbar",
-            says="Who asks the nodes; made where there is none, with the home `/var/lib/busbar-drift`.",
+            says="User that audits the nodes; created if missing, with the home `/var/lib/busbar-drift`.",
         ),
         "drift_timer_directory": Value(
             "path",
@@ -832,15 +836,15 @@ PARTS: dict[str, dict[str, Value]] = {
             ["--html", "/var/lib/busbar-drift/drift.html"],
             says="More options of `busbar drift` (`docs/drift.md`).",
         ),
-        "drift_timer_keep_days": Value("int", 400, says="Days that nights are kept, 8 or more."),
+        "drift_timer_keep_days": Value("int", 400, says="Days that runs are stored, 8 or more."),
         "drift_timer_notify": Value(
             "list",
             [],
-            says="Program and arguments that get a night unlike the last, or one that failed, on standard input, such"
-            " as mail.",
+            says="Program and arguments, such as mail; it gets a run that differs from the previous one, or that"
+            " failed, on standard input.",
         ),
         "drift_timer_webhook_file": Value(
-            "path", "", says="File with the https address to which such a night is posted."
+            "path", "", says="File with the https address to which such a run is posted."
         ),
         "drift_timer_environment": Value(
             "dict",

@@ -65,7 +65,7 @@ def verdict(sized: Sized) -> str:
     if "needed busbw" in found:
         needs = f"{found['needed busbw']} of busbw, {found['needed NICs a node']} NICs a node"
     if sized.unknown:
-        return f"CANNOT SAY whether that is enough: {sized.unknown}" + (f" (needed: {needs})" if needs else "")
+        return f"UNKNOWN whether that is enough: {sized.unknown}" + (f" (needed: {needs})" if needs else "")
     if sized.enough is None:
         allowed = found.get("step the network allows")
         if allowed is None:

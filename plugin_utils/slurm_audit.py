@@ -27,7 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import 
 
 # A step that could not begin on one node has begun nowhere: it is tried again without that node, so often.
 ROUNDS = 5
-# Jobs at a time: as a rule there is one, for each partition; beside other jobs there is one for each node.
+# Jobs at a time: usually there is one, for each partition; beside other jobs there is one for each node.
 WIDTH = 16
 # Seconds for one module of the audit, as host_audit has it.
 STEP = 60.0
@@ -86,8 +86,8 @@ def _may() -> dict[str, str]:
     """Slurm's programs, where whoever we are may run what the audit needs. Raises SlurmError."""
     if os.geteuid() != 0:
         raise SlurmError(
-            "the audit reads what only root may, and Slurm runs a step as who asks for it: run busbar as root on a"
-            " machine where srun works, or leave --engine slurm out"
+            "the audit reads what only root may, and Slurm runs a step as the user that starts it: run busbar as root"
+            " on a machine where srun works, or leave --engine slurm out"
         )
     paths = slurm_step.programs()
     if slurm_engine.root_jobs_refused(slurm_step.told(paths["scontrol"], ("scontrol", "show", "config"))):
@@ -102,7 +102,7 @@ def _host(name: str, variables: Mapping[str, object], templar: Any) -> _Host:
     question = host_audit.question_of([*suite.AUDITED], variables, templar)
     node = str(question.wanted["values"].get("drain_slurm_node") or variables["inventory_hostname_short"])
     if slurm_engine.NAME.fullmatch(node) is None:
-        raise AnsibleError(f"drain_slurm_node: {printable(node)!r} is no name of a node")
+        raise AnsibleError(f"drain_slurm_node: {printable(node)!r} is not a name of a node")
     return _Host(name, node, host_audit.python_of(variables, templar), question)
 
 
@@ -129,7 +129,7 @@ class _Run:
             self._keep(name, given)
             heard = len(self.answers)
         if heard % max(1, self._count // 20) == 0 or heard == self._count:
-            self._tell(f"{heard} of {self._count} hosts have answered")
+            self._tell(f"{heard} of {self._count} hosts have responded")
 
     def ask(self, hosts: Mapping[str, _Host], nodes: Mapping[str, slurm_engine.Node]) -> None:
         """hosts: by the names of their nodes, each of them one that Slurm may give."""
@@ -225,5 +225,5 @@ def _withheld(said: str) -> Given:
         path = json.loads(said)["withheld"]
     except (ValueError, KeyError, RecursionError):
         path = "?"
-    why = f"Slurm keeps {printable(str(path)[:60])} from what it runs (ConstrainDevices in cgroup.conf)"
+    why = f"Slurm hides {printable(str(path)[:60])} from its steps (ConstrainDevices in cgroup.conf)"
     return slurm_engine.not_asked(why, slurm_engine.OVER_SSH)

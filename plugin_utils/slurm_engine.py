@@ -38,7 +38,7 @@ IMMEDIATE = 10
 # What becomes of one node ends none of the others, whatever slurm.conf has for a step of MPI.
 APART = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--label", "--mpi=none", "--chdir=/", "--propagate=NONE")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
-OVER_SSH = "ask this host over ssh: busbar drift -i INVENTORY --engine ssh --limit HOST"
+OVER_SSH = "audit this host over ssh: busbar drift -i INVENTORY --engine ssh --limit HOST"
 Given = dict[str, Any]
 
 
@@ -72,7 +72,7 @@ def nodes_of(text: str) -> dict[str, Node]:
     for line in text.splitlines():
         words = line.split("|", 3)
         if len(words) != 4:
-            raise SlurmError(f"{' '.join(SINFO)} said {printable(line[:200])!r}, which is no node")
+            raise SlurmError(f"{' '.join(SINFO)} printed {printable(line[:200])!r}, which is not a node")
         name, state, partition, reason = words
         found.setdefault(name, Node(state, printable(reason.strip())[:200])).partitions.append(partition)
     return found
@@ -89,7 +89,7 @@ def refused(node: Node | None, overlap: bool) -> Given | None:
     if base in _DRAINED:
         return not_asked(f"{node.state} in Slurm{why}, which starts nothing there", OVER_SSH)
     if base in _RESERVED or "$" in flags:
-        return not_asked(f"{node.state} in Slurm{why}: it is kept for a reservation", OVER_SSH)
+        return not_asked(f"{node.state} in Slurm{why}: it is held for a reservation", OVER_SSH)
     if base not in (*_IDLE, *_BUSY) or set(flags) & set("*~#!%"):
         return gone(f"{node.state} in Slurm{why}")
     if set(flags) & set("@^"):
@@ -110,7 +110,7 @@ def is_busy(node: Node) -> bool:
 
 
 def busy(said: str) -> Given:
-    fix = f"wait for its job and ask again, or {OVER_SSH}; --engine-overlap asks beside jobs where Slurm lets it"
+    fix = f"wait for its job and audit it again, or {OVER_SSH}; --engine-overlap audits beside jobs if Slurm allows it"
     return not_asked(f"busy in Slurm: {said}", fix)
 
 
@@ -227,7 +227,7 @@ class _Task:
 
 
 class Answers:
-    """Puts together what the nodes say. A name that was not asked is nobody's, and one that two claim is believed of
+    """Puts together what the nodes say. A name that was not queried is nobody's, and one that two claim is believed of
     neither: the label is srun's, the name is the node's word.
 
     wrong: node -> why it has no answer that counts.
@@ -296,7 +296,9 @@ class Answers:
                 yield from self._whole_of(task)
             elif self._held > self._whole:
                 most = max(self._tasks.values(), key=lambda one: one.held)
-                self._refuse(most, f"{answer.SAID}all that came is more than {self._whole} bytes, and its is the most")
+                self._refuse(
+                    most, f"{answer.SAID}all results are more than {self._whole} bytes, and this is the largest"
+                )
 
     def _greet(self, label: int, task: _Task, text: bytes) -> None:
         said = _NODE.fullmatch(text)
@@ -304,7 +306,7 @@ class Answers:
         if not said:
             task.words = text[:300]
         elif name in self._nodes:
-            self._refuse(self._tasks[self._nodes[name]], f"{answer.SAID}two tasks of the step answer by its name")
+            self._refuse(self._tasks[self._nodes[name]], f"{answer.SAID}two tasks of the step respond by its name")
             task.over = True
         elif name in self._asked:
             task.node = name
@@ -315,7 +317,7 @@ class Answers:
         self._held -= task.held
         task.parts, task.done = [], True
         if task.held != task.size or hashlib.sha256(data).hexdigest().encode() != task.digest:
-            self._refuse(task, f"{answer.SAID}it is not as long as it says, or changed on its way")
+            self._refuse(task, f"{answer.SAID}it does not have the announced length, or was changed on its way")
             return
         unpacking = zlib.decompressobj()
         try:
@@ -407,12 +409,12 @@ def silent(node: str, answers: Answers, words: Words, limit: float, late: bool) 
     if node in words.launch:
         return gone(f"Slurm could not start the step on it: {words.launch[node]}")
     if node in words.lost:
-        return gone("Slurm lost the node while it was asked (node failure)")
+        return gone("Slurm lost the node during the audit (node failure)")
     if late:
-        return {"failed": True, "timedout": True, "msg": f"gave no answer within {limit:g} s and was left behind"}
+        return {"failed": True, "timedout": True, "msg": f"did not respond within {limit:g} s and was left behind"}
     cut = answers.cut(node)
-    said = f"{answer.SAID}it is cut off, {cut}; " if cut else "ended without an answer: "
+    said = f"{answer.SAID}it is cut off, {cut}; " if cut else "ended without a result: "
     how = words.ended.get(node) or words.last or "the step ended"
     last = answers.words(node)
-    more = f", and said: {last}" if last else ""
-    return {"failed": True, "msg": f"{said}Slurm says: {how}{more}"}
+    more = f": {last}" if last else ""
+    return {"failed": True, "msg": f"{said}Slurm reports: {how}{more}"}

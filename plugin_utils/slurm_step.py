@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Runs a step of Slurm's and leaves nothing of it behind: not on the nodes, and not in the queue, however we end.
 
-A step outlives an srun that is killed, and its job keeps the nodes. So srun is below a shell in a session of its own,
+A step outlives an srun that is killed, and its job keeps the nodes. So srun is below a shell in its own session,
 which no signal to our group reaches: once our end of its input is closed, and the kernel closes it for whoever is
 killed, it ends srun, and cancels the job by its name.
 """
@@ -86,12 +86,12 @@ def told(path: str, argv: Sequence[str]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{argv[0]} gave no answer within {PATIENCE} s: is slurmctld up (scontrol ping)?") from None
+        raise SlurmError(f"{argv[0]} did not respond within {PATIENCE} s: is slurmctld up (scontrol ping)?") from None
     except OSError as error:
         raise SlurmError(f"{path}: {error.strerror}") from error
     if done.returncode:
         said = printable(" ".join(done.stderr.split())[:300])
-        raise SlurmError(f"{' '.join(argv[:2])} ended with {done.returncode}: {said}")
+        raise SlurmError(f"{' '.join(argv[:2])} exited with {done.returncode}: {said}")
     return done.stdout
 
 

@@ -5,7 +5,7 @@
 An item is a node, or a leaf with its uplinks. A place is what the items of it reach each other through: a node's leaf.
 In the first round neighbours of a place meet; a pass clears both. Whoever is not cleared meets items that are, each of
 these once a round: one pass clears, two failures with different good items accuse, with the first one three in all: the
-odd item, which met nobody in the first round, fails once more. No result accuses nobody.
+odd item, which met nobody in the first round, fails again. No result accuses nobody.
 With k faulty of N, all in one place and N even, that is 1 + 2 ceil(2k / (N - 2k)) rounds, noise aside.
 
 A way between two places is shared, and may be slow by itself. A failure across therefore counts only beside one with a

@@ -4,7 +4,7 @@
 
 site.yml asks every host everything in one question, as the nightly check does, and plays a role only where it has
 something to write, run or withhold, or where a role before it has changed what it looks at. Of all others the audit's
-answer counts. Where a host was not asked, or gave no answer that counts, every role is played.
+answer counts. Where a host was not queried, or did not respond that counts, every role is played.
 
 ``of_host`` is what a run has registered for a host, as Ansible's ``hostvars.raw_get`` gives it.
 """
@@ -31,7 +31,7 @@ def answers(of_host: Mapping[str, Any]) -> Mapping[str, Answer]:
 
 
 def answer(of_host: Mapping[str, Any]) -> Answer:
-    """What fleet_audit has heard of this host; {} where it was not asked."""
+    """What fleet_audit has heard of this host; {} where it was not queried."""
     return answers(of_host).get(of_host.get("inventory_hostname", ""), {})
 
 
@@ -41,7 +41,7 @@ def is_well(heard: Answer) -> bool:
 
 
 def roles(heard: Answer) -> dict[str, Any]:
-    """Role -> what it would have registered in check mode; {} of a host that gave no answer."""
+    """Role -> what it would have registered in check mode; {} of a host that did not respond."""
     return json.loads(heard["roles"], object_hook=_shared) if "roles" in heard else {}
 
 
@@ -84,7 +84,7 @@ def _has_changed(role: str, of_host: Mapping[str, Any]) -> bool:
 def results(of_host: Mapping[str, Any], names: Sequence[str], first: str, nightly: bool) -> dict[str, Any]:
     """Role -> what it has registered, else what the audit has heard for it.
 
-    first: the role that has to tell why the host gave no answer at all.
+    first: the role that has to tell why the host did not respond at all.
     nightly: nothing is played after the audit. Else the audit's answer does not count for a role that was to be played:
     where the host was lost before its turn came, there is no result.
     """
@@ -126,7 +126,7 @@ def _is_joined(role: str) -> bool:
 
 
 def of_audit(heard: Answer, first: str) -> dict[str, Any]:
-    """Role -> what the audit has heard for it. first: the role that has to tell why the host gave no answer at all."""
+    """Role -> what the audit has heard for it. first: the role that has to tell why the host did not respond at all."""
     return roles(heard) or ({first: dict(heard)} if heard else {})
 
 

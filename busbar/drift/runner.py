@@ -224,7 +224,7 @@ def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]
             found[host] = _result(host, said, ends.get(name, "incomplete"), manifest.secrets)
         except (ValueError, RecursionError) as error:
             why = clean(str(error), manifest.secrets)[:300]
-            found[host] = HostResult(host, "incomplete", (_unheard(f"its answer is not valid: {why}"),))
+            found[host] = HostResult(host, "incomplete", (_unheard(f"its result is not valid: {why}"),))
     return found
 
 

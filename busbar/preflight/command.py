@@ -72,7 +72,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def _absolute(text: str) -> str:
     if not text.startswith("/") or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text!r} is no absolute path, which it has to be on the nodes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an absolute path, which it has to be on the nodes")
     return text
 
 
@@ -142,7 +142,7 @@ def told(outcome: Outcome, nodes: Sequence[str]) -> None:
     good = [node for node in nodes if node not in outcome.exclude and node not in outcome.unknown]
     tail = [f"  {nodeset.brief(good, _ROOM)}  good  {len(good)} of {len(nodes)}"] if good else []
     if outcome.code == FINDINGS and not outcome.exclude:
-        tail.append("  no node can be named: it is slow, or silent, whoever is measured with whom")
+        tail.append("  no single node is the cause: every combination of nodes is slow or does not respond")
     # In a job's log no line is wrapped.
     for line in screen.page((), blocks, tail, 1 << 20, "--exclude-file FILE, --record DIR", "line", height=_TABLE):
         say(line)
@@ -153,7 +153,7 @@ def told(outcome: Outcome, nodes: Sequence[str]) -> None:
 
 
 def _alike(found: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Why, and of whom that is said."""
+    """Why, and of whom that is reported."""
     alike: dict[str, list[str]] = {}
     for node, why in found.items():
         alike.setdefault(why, []).append(node)
@@ -176,7 +176,7 @@ def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
     ways = [bool(arguments.inventory), bool(arguments.platform), arguments.relative]
     if sum(ways) != 1:
         raise ParseError(
-            "say what the nodes have to reach by one of -i INVENTORY; --platform hgx-h100 --fabric infiniband (or"
+            "set what the nodes have to reach by one of -i INVENTORY; --platform hgx-h100 --fabric infiniband (or"
             " roce); or --relative, which only compares them with each other"
         )
     if arguments.inventory:
@@ -188,8 +188,8 @@ def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
         raise ParseError("--relative: how many GPUs a node has is not known here: --gpus N")
     if len(nodes) < 2 * sites.FIGURES:
         raise ParseError(
-            f"--relative: {len(nodes)} nodes make fewer than {sites.FIGURES} pairs, of which a median says nothing:"
-            " say --platform, or -i INVENTORY"
+            f"--relative: {len(nodes)} nodes make fewer than {sites.FIGURES} pairs, too few for a median: give"
+            f" --platform, or -i INVENTORY"
         )
     return sites.relative(gpus, arguments.size, arguments.nccl_tests or TESTS)
 

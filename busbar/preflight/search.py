@@ -77,7 +77,7 @@ class Preflight:
         self.clock = clock
         self.end = clock() + limit
         self.seen = Seen(cut="it was ended before anything was known")
-        self.search = self._searched(dict.fromkeys(self.nodes, (None, "not asked yet")))
+        self.search = self._searched(dict.fromkeys(self.nodes, (None, "not queried yet")))
         self.simulated = False
         self.begun = time.time()
         self._longest: dict[str, float] = {}
@@ -153,7 +153,7 @@ class Preflight:
                 self.seen.no_verdict[node] = answer.said
             self.seen.gates += answer.gate is not None
         there = [node for node in self.nodes if node in answers and node not in self.seen.critical]
-        text = f"roll call: {len(answers)} of {_nodes(len(self.nodes))} {'answers' if len(answers) == 1 else 'answer'}"
+        text = f"responses: {len(answers)} of {_nodes(len(self.nodes))} responded"
         if self.seen.gates:
             text += f", {len(self.seen.critical)} of {self.seen.gates} gates found something critical"
         self._say(text, begin)
@@ -168,7 +168,7 @@ class Preflight:
     def _alone(self, there: Sequence[str]) -> None:
         begin, granted = self.clock(), self._granted(ALONE)
         if granted < LEAST:
-            self._out_of_time("each node was measured by itself")
+            self._out_of_time("each node was measured alone")
             return
         taken = dict(zip(there, self._measure([(node,) for node in there], ALONE, granted), strict=True))
         if self.site.relative is not None:
@@ -192,7 +192,7 @@ class Preflight:
             begin, kind = self.clock(), tests[0].kind
             granted = self._granted(kind)
             if granted < LEAST:
-                self._out_of_time(f"round {tests[0].number} ({kind}) was begun")
+                self._out_of_time(f"round {tests[0].number} ({kind}) was started")
                 return
             taken = dict(zip(tests, self._measure([test.hosts for test in tests], kind, granted), strict=True))
             if self.site.relative is not None:
@@ -222,10 +222,10 @@ class Preflight:
             if taken.figure is not None:
                 break
         if taken is None:
-            self._out_of_time("a collective over all good nodes was begun")
+            self._out_of_time("a collective over all good nodes was started")
             return
         state = "unknown" if taken.figure is None else "ok"
-        have = taken.said if taken.figure is None else f"{taken.figure:.4g} GB/s, which nobody judges"
+        have = taken.said if taken.figure is None else f"{taken.figure:.4g} GB/s, not judged"
         self.seen.together = preflight.TOGETHER.judge("job", state, "a figure", have, "nccl-tests over all of them")
         self._say(f"together: {_nodes(len(good))}: {have}", begin)
 
@@ -266,7 +266,7 @@ class Preflight:
         nodes = []
         for node in self.nodes:
             figure, said = alone.get(node, (None, own.get(node, "")))
-            unfit = None if figure is not None else (said or "no figure by itself", preflight.ALONE.fix)
+            unfit = None if figure is not None else (said or "no result alone", preflight.ALONE.fix)
             nodes.append(Node(node, self.leaves.get(node, ""), (), figure, bar.value, unfit=unfit))
         return Localisation(nodes, self.site.bar)
 
@@ -291,4 +291,4 @@ def _many(tests: Sequence[Test]) -> str:
 
 
 def _bar(value: float | None) -> str:
-    return "a bar that nobody says" if value is None else f"{value:.4g} GB/s or more"
+    return "an unknown bar" if value is None else f"{value:.4g} GB/s or more"

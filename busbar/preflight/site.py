@@ -154,7 +154,7 @@ def _site(
     )
     bar = site.alone()
     if bar.value is None:
-        raise ParseError(f"there is no bar for a node by itself: {bar.source}")
+        raise ParseError(f"there is no bar for a single node: {bar.source}")
     return site
 
 

@@ -109,7 +109,7 @@ def allocation(environment: Mapping[str, str], programs: Mapping[str, str]) -> A
     said = slurm_step.told(programs["scontrol"], ["scontrol", "show", "hostnames", named])
     nodes = tuple(said.split())
     if not nodes or len(set(nodes)) < len(nodes) or not all(map(_HOST.fullmatch, nodes)):
-        raise SlurmError(f"scontrol show hostnames {named} said {printable(said[:200])!r}")
+        raise SlurmError(f"scontrol show hostnames {named} printed {printable(said[:200])!r}")
     try:
         topology = slurm_step.told(programs["scontrol"], ["scontrol", "show", "topology"])
     except SlurmError:
@@ -189,9 +189,9 @@ class Steps:
             again, said = self._asked([(node,) for node in rest], limit, gate)
             found.update(again)
         else:
-            said = dict.fromkeys(rest, next(iter(said.values()), "no answer"))
+            said = dict.fromkeys(rest, next(iter(said.values()), "no response"))
         self.hosts.update({node: answer.host for node, answer in found.items()})
-        return found, {node: said.get(node, "no answer") for node in nodes if node not in found}
+        return found, {node: said.get(node, "no response") for node in nodes if node not in found}
 
     def _asked(
         self, teams: Sequence[tuple[str, ...]], limit: float, gate: Sequence[str]
@@ -311,7 +311,7 @@ def _words(finding: Finding) -> str:
 
 
 def answers(said: str, asked: Collection[str]) -> dict[str, Answer]:
-    """Node -> what it said in the roll call. What is no answer of a node that was asked is nobody's."""
+    """Node -> what it said in the roll call. What is not an answer of a node that was asked is nobody's."""
     found = {}
     for line in said.splitlines():
         _before, mark, data = line.partition(roll_call.MARK)

@@ -192,7 +192,7 @@ def _equal(row: Comparison, values: _Values, found: Comparisons) -> None:
             want = "one value; " + ", ".join("%s on %d hosts" % (text, hosts[text]) for text, _count in sides)
             declared = f"declare it ({row.site}), or " if row.site else ""
             fix = f"decide which is right: {declared}change the others; {row.fix or row.check.fix}"
-        want = want or "a value, which no host could tell"
+        want = want or "a value, which no host reported"
         finding = row.judge(state, want, have, fix)
         found.judged[host].append(Judged(finding, _numbers(differ)))
 

@@ -126,7 +126,7 @@ class Fleet:
             facts |= given if given and answer.is_valid(answer.facts, given) else {}
         declared = self.declared.get(host) or {}
         judged = {key: of for key, of in declared.get("declared", {}).items() if _ROLES.get(key) not in left_out}
-        # The verdict says so of a result that is none.
+        # The verdict reports it of a result that is none.
         worked = {role: one for role, one in of_host.items() if isinstance(one, Mapping) and "findings" in one}
         changed = frozenset(role for role, one in worked.items() if one.get("changed") and not check_mode)
         kind = declared.get("kind", "")

@@ -23,7 +23,7 @@ Value = tuple[int | None, str | None]
 
 IDENTITY = Check(
     "consistency.identity",
-    why="of two machines with one identity, one gets what is meant for the other: jobs, packets, leases",
+    why="of two machines with one identity, one gets jobs, packets and leases of the other",
     fix="compare ansible_host and the DNS records of both names; remove one name, or correct its address",
 )
 """Has no other host one of this host's GPUs (UUID), of its rails' node, port or system GUIDs (a RoCE port's is made of
@@ -95,7 +95,7 @@ HOST = Check(
     why="a host without results counts like one that differs",
     fix="run it again for this host when it can be reached",
 )
-"Could the host be compared at all"
+"Could the host be compared"
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ _GUID_FIX = (
     " (mstflint -d ADDRESS -guid GUID -mac MAC sg) while the node is drained, and reset it"
 )
 _MACHINE_FIX = "on each clone but the first: rm /etc/machine-id, run systemd-machine-id-setup, and reboot"
-_MODEL_FIX = "exchange the GPU, or give the host a platform of its own (busbar_platform)"
+_MODEL_FIX = "exchange the GPU, or give the host its own platform (busbar_platform)"
 TABLE = (
     Comparison(IDENTITY, lambda member, info: [(None, uuid) for uuid in info.gpus], "unique", subject="GPUs"),
     Comparison(IDENTITY, _guids, "unique", subject="GUIDs", fix=_GUID_FIX, severity="critical"),
