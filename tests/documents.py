@@ -60,7 +60,7 @@ dependencies: []
 # The tasks of a role that is one module, and a role within site.yml.
 ONE_MODULE = """\
 ---
-# Written by make docs: this role is one module. vars/main.yml has what it asks for.
+# Written by make docs: this role is one module. vars/main.yml has its options.
 - name: Preflight
   ansible.builtin.include_tasks: ../../../playbooks/tasks/intent.yml
   when: busbar_intent is not defined
@@ -96,13 +96,13 @@ HEADINGS = {
     "perftest": "Between nodes: `playbooks/verify.yml`",
     "remediate": "Repair: `playbooks/remediate.yml`, and so `busbar remediate`",
     "ib_fabric": "The InfiniBand fabric: `playbooks/fabric.yml`, and role `ib_fabric`",
-    "drift_timer": "The control node: role `drift_timer`, which is no part of a node's intent",
+    "drift_timer": "The control node: role `drift_timer`, which is not a part of a node's intent",
 }
 # What is asked of no node by a role: noun -> by whom.
 ELSEWHERE = {
     "lock": "every run, before it writes",
     "run": "every run",
-    "consistency": "every run over two hosts and more, between them (docs/drift.md)",
+    "consistency": "every run over two or more hosts, between hosts (docs/drift.md)",
     "nccl_hang": "`playbooks/hang.yml`, and so `busbar hang`",
     "drift_timer": "role `drift_timer`, on the control node",
     "preflight": "`busbar preflight`, inside a job (docs/preflight.md)",
@@ -350,7 +350,7 @@ def _marked(text: str) -> str:
 def table(values: Mapping[str, Value], link: Callable[[str], str]) -> list[str]:
     """One row a value. link: makes links of the pages that a text names."""
     rows = [(f"`{name}`", _kind(value), _default(value), link(value.says)) for name, value in values.items()]
-    return _table(("variable", "type or values", "default", "what it says"), rows)
+    return _table(("variable", "type or values", "default", "meaning"), rows)
 
 
 def parts(of: Mapping[str, Mapping[str, Value]]) -> list[str]:
@@ -395,8 +395,8 @@ def nouns(checks: Sequence[Declared]) -> list[str]:
         raise ValueError(f"no role of plugin_utils/suite.py asks {without_role}, no check is of {without_check}")
     lines: list[str] = []
     for noun, who in askers.items():
-        heads = ("check", "severity", "mended by", "asks")
-        lines += ["", f"### {noun}", "", f"Asked by {who}.", "", *_table(heads, rows[noun])]
+        heads = ("check", "severity", "repaired by", "checks")
+        lines += ["", f"### {noun}", "", f"Checked by {who}.", "", *_table(heads, rows[noun])]
     return lines[1:]
 
 
@@ -404,7 +404,7 @@ def _asker(role: suite.Role) -> str:
     if role.joined:
         return f"`playbooks/{role.play}.yml`, and so by `site.yml` and `busbar drift` where the inventory asks for that"
     if role.on_demand:
-        return f"`playbooks/{role.name}.yml`, and by `playbooks/{role.play}.yml` where that asks for it"
+        return f"`playbooks/{role.name}.yml`, and by `playbooks/{role.play}.yml` if the inventory requires it"
     return f"role `{role.name}`" if (ROOT / "roles" / role.name).is_dir() else f"`playbooks/{role.play}.yml`"
 
 
