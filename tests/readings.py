@@ -37,7 +37,7 @@ def expected(output: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """As JSON gives it back; a key that is no text is written as Python writes it."""
+    """As JSON gives it back; a key that is not a text is written as Python writes it."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):

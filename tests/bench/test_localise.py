@@ -5,7 +5,7 @@
     make localise                                                                       1,000 searches of each kind
     BUSBAR_BENCH_SEARCHES=100 BUSBAR_BENCH_NODES=8,512 pytest -s tests/bench/test_localise.py
 
-Beside it, by the same model: two passes as cluster-health-scanner has them (pairs within a rack, each failure once more
+Beside it, by the same model: two passes as cluster-health-scanner has them (pairs within a rack, each failure again
 with a node that passed, whose second failure decides), and rounds of all pairs and of halving by their formulas. A
 search that has to name the bar (as many faults as nodes) may accuse no node. The model: tests/localising.py.
 """

@@ -161,7 +161,7 @@ class Node:
 
 
 def other_name(name: str) -> str:
-    """Under which a node is reached, too; what is before its first dot is no name."""
+    """Under which a node is reached, too; what is before its first dot is not a name."""
     return f"of-{name}.cluster.example"
 
 

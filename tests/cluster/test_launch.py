@@ -133,7 +133,7 @@ def test_a_launcher_that_refuses_names_the_way_out(
 ) -> None:
     done = run(nodes.nodes[:2], kind, ["true"], tmp_path / "job", **changes)
     assert done.rc != 0
-    assert done.states()["job"] == "unknown: no rank has begun"
+    assert done.states()["job"] == "unknown: no rank has started"
     assert said in launch.refusal(launcher(kind), done.rc, done.said), done.said
 
 

@@ -125,8 +125,8 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
         (["--fail-on", "high"], "invalid choice"),
         (["--timeout", "0"], "not a number of 1 or more"),
         (["--keep-days", "7"], "7 is less than the 8 days"),
-        (["--notify", "mail 'x"], "is no command: No closing quotation"),
-        (["--since", "yesterday"], "is no day"),
+        (["--notify", "mail 'x"], "is not a command: No closing quotation"),
+        (["--since", "yesterday"], "is not a day"),
     ],
 )
 def test_what_cannot_be_asked_ends_with_1_and_asks_nobody(

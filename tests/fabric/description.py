@@ -115,7 +115,7 @@ class Fabric:
     def connect(self, a: End, z: End) -> None:
         for end in (a, z):
             assert end not in self.cables, f"{end} has a cable already"
-            assert 1 <= end.port <= self.nodes[end.guid].ports, f"{end} is no port"
+            assert 1 <= end.port <= self.nodes[end.guid].ports, f"{end} is not a port"
         self.cables[a], self.cables[z] = z, a
 
     def cut(self, end: End) -> End:

@@ -105,9 +105,9 @@ def test_debians_release_takes_the_suites_questions_and_has_no_json() -> None:
     with pytest.raises(ReadError, match=r"mstflint -d .* query: ended with 1 .*Cannot open Device"):
         tools.flash(Host(), NOWHERE)
     # In a virtual machine it says that it is not for these.
-    with pytest.raises(ReadError, match=r"query: ended with 1 and said: -E- "):
+    with pytest.raises(ReadError, match=r"query: exited with 1: -E- "):
         tools.levels(Host(), NOWHERE)
-    with pytest.raises(ReadError, match=r"reset: ended with 1 and said: -E- "):
+    with pytest.raises(ReadError, match=r"reset: exited with 1: -E- "):
         tools.reset(Host(), NOWHERE, 3)
 
 

@@ -52,7 +52,7 @@ def test_all_collectives_clear_their_bars(site: Site, show: Show) -> None:
 
 def test_what_has_just_been_measured_stands(site: Site, show: Show) -> None:
     run = site.play(busbar_model_parameters="7B")
-    show("\n== site.yml once more\n" + table(run))
+    show("\n== site.yml again\n" + table(run))
     assert run.rc == 0, run.out
     assert "; 0 measured now, 10 stored results stand" in run.out
 

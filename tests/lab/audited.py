@@ -100,7 +100,7 @@ class Server:
 def sent(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What of the modules' results the control node gets. A tool that hangs is asked once, and says so."""
     kept = [{name: value for name, value in one.items() if name not in (*audit._BULK, "invocation")} for one in results]
-    hung = r"was not asked: \S+ gave no answer within [\d.]+ s|gave no answer within [\d.]+ s and was abandoned"
+    hung = r"was not queried: \S+ did not respond within [\d.]+ s|did not respond within [\d.]+ s and was abandoned"
     # One question comes a moment after the other.
     text = re.sub(r'"seconds": [\d.]+', '"seconds": 0', re.sub(hung, "hung", json.dumps(kept)))
     found: list[dict[str, Any]] = json.loads(text)

@@ -121,7 +121,7 @@ def test_a_healthy_node_is_never_kept_out(check: Check, capsys: pytest.CaptureFi
     ("node", "name"), [one for one in CRITICAL if "BUSBAR_GATE_FAULTS" in os.environ or one[1] in FEW]
 )
 def test_a_node_with_a_critical_fault_is_kept_out(check: Check, node: str, name: str) -> None:
-    """What nobody can tell is no verdict of fail: gate_fail says what follows from it."""
+    """What nobody can tell is not a verdict of fail: gate_fail says what follows from it."""
     state = check(node, name)
     found = [finding for finding in state["findings"] if finding["check"] == faults.named(name).check]
     assert {finding["state"] for finding in found} == {faults.named(name).state}

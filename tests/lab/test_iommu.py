@@ -77,7 +77,7 @@ def test_a_run_killed_between_file_and_generator_is_completed(call: Answer, fres
     tool.write_text("#!/bin/sh\necho 'grub-probe: error: cannot find a device' >&2\nexit 1\n")
     failed = call()
     assert failed["failed"]
-    assert failed["msg"] == "update-grub: ended with 1 and said: grub-probe: error: cannot find a device"
+    assert failed["msg"] == "update-grub: exited with 1: grub-probe: error: cannot find a device"
     assert (fresh / "node01/sys" / DROPIN).is_file()
     tool.write_text(script)
     done = call()

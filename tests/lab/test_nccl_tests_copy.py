@@ -206,9 +206,9 @@ def below(members: Members) -> None:
         (lambda members: members.pop("reduce_perf"), "reduce_perf missing"),
         (lambda members: members.pop(MARKER), f"holds no {MARKER}"),
         (lead_out, "holds '../evil', which would lie outside"),
-        (link, "holds 'reduce_perf', which is no part of a build"),
-        (device, "holds 'reduce_perf', which is no file"),
-        (below, "holds 'bin/more', which is no part of a build"),
+        (link, "holds 'reduce_perf', which does not belong to a build"),
+        (device, "holds 'reduce_perf', which is not a file"),
+        (below, "holds 'bin/more', which does not belong to a build"),
         (more, "holds 'more_perf', which its marker does not name"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_host_without_any_of_its_nics_is_left_alone(
         assert result["notes"] == []
     else:
         result = ask(run_module, tmp_path / "lab", platform)
-        assert result["notes"] == ["OFED was not asked for: none of the NICs of profile hgx-h100 is there"]
+        assert result["notes"] == ["OFED was not requested: none of the NICs of profile hgx-h100 is there"]
     assert (result["changed"], result["findings"], result["passed"], result["commands"]) == (False, [], [], [])
 
 
@@ -94,7 +94,7 @@ def test_a_system_that_nobody_knows_is_an_error_that_names_it(run_module: Run, l
 def test_a_key_that_is_none_is_an_error_before_anything_is_written(run_module: Run, lab: Path) -> None:
     result = ask(run_module, lab, "hgx-h100", repository_key="<html>404</html>")
     assert result["failed"]
-    assert "no armoured PGP public key" in result["msg"]
+    assert "not an armoured PGP public key" in result["msg"]
 
 
 def test_without_a_repository_key_a_node_that_has_it_all_is_told_which_value_is_missing(

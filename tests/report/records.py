@@ -28,7 +28,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import PA
 
 from tests.localising import SLOW_GPU, UPLINK, Cluster, Fault
 
-# The end of the last night of tests/report/fleet.py is when it is made; this is before it.
+# The end of the previous run of tests/report/fleet.py is when it is made; this is before it.
 FINISHED = 1_795_220_000.0
 KINDS = ("slow rail", "slow rank", "sends slowly", "slow node", SLOW_GPU, "bad cable", "receives slowly")
 

@@ -98,9 +98,9 @@ def test_no_answer_costs_the_control_node_its_memory_or_another_host_its_verdict
     assert alone == {name: hosts[name] for name in ("node01", "node02")}
     said = {name: hosts[name]["findings"][0]["have"].removeprefix("failed: ") for name in ANSWERS}
     assert said == {
-        "endless": "its answer is not valid: more than 1 MiB",
-        "gigabyte": "its answer is not valid: more than 1 MiB",
-        "slow": f"gave no answer within {LIMIT} s and was left behind",
+        "endless": "its result is not valid: more than 1 MiB",
+        "gigabyte": "its result is not valid: more than 1 MiB",
+        "slow": f"did not respond within {LIMIT} s and was left behind",
     }
     assert left(str(tmp_path)) == {}
 
@@ -112,7 +112,7 @@ def test_an_ordinary_task_reads_no_more_and_waits_no_longer_either(inventory: Pa
     with highest(str(inventory)) as most:
         run = play(*arguments)
     assert most[0] < MOST
-    assert "its answer is not valid: more than 8 MiB" in run.verdict
+    assert "its result is not valid: more than 8 MiB" in run.verdict
     assert f"Timed out after {LIMIT} second(s)" in " ".join(run.verdict.split())
     assert "1 of 3 hosts ok" in run.verdict
     assert left(str(tmp_path / "slow")) == {}

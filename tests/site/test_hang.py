@@ -59,7 +59,7 @@ def test_one_job_over_two_hosts_is_one_job_and_its_late_rank_has_a_name(lab: Pat
     with job(lab, tmp_path, late={"2": 1}) as pids:
         done = hang(lab, tmp_path, "node01", "node02")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "(1 job, 2 of 2 hosts answered" in done.stdout
+    assert "(1 job, 2 of 2 hosts responded" in done.stdout
     assert f"rank 2 (node02 process {pids[2]} GPU 0) has launched 99, 3 of 4 ranks 100" in done.stdout
     kept = f"ansible node02 -i {lab / 'inventory'} -b -m command -a 'py-spy dump --pid {pids[2]}'"
     assert kept in done.stdout

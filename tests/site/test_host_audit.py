@@ -51,7 +51,7 @@ def timeless(host: dict[str, Any]) -> None:
         for name, texts in host.pop("evidence", {}).items()
         if not name.startswith("node_health.port_")
     }
-    of_counters = ("of this boot are kept yet", "began anew since the last night")
+    of_counters = ("of this boot are stored yet", "were reset since the previous run")
     host["notes"] = [note for note in host["notes"] if not any(said in note for said in of_counters)]
     host["health"] = [{**one, "seconds": None} for one in host["health"]]
 
@@ -195,7 +195,7 @@ def test_a_release_that_is_not_known_asks_each_host_by_a_task_and_finds_the_same
         path = tmp_path / f"{cwd.name}.json"
         run = play(*arguments, "-e", f"busbar_findings_path={path}", playbook="playbooks/drift.yml", cwd=cwd)
         assert (run.rc, "0 of 3 hosts ok" in run.verdict) == (2, True), run.out
-        assert ("every host is asked by a task of its own" in " ".join(run.out.split())) == (cwd == tmp_path)
+        assert ("every host is audited by a separate task" in " ".join(run.out.split())) == (cwd == tmp_path)
         finds.append(found(path))
         for finding in finds[-1]["hosts"]["gone"]["findings"]:
             # Whether ssh has ended before Ansible writes to it is chance, and decides what Ansible prints.

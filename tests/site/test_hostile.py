@@ -56,7 +56,7 @@ def test_a_class_id_is_no_path_of_the_control_node(site: Site, tmp_path: Path) -
     assert not evil.exists()
     for name in NAMES[:2]:
         assert done[name]["failed"]
-        assert "its answer is not valid: class_id: " in done[name]["msg"]
+        assert "its result is not valid: class_id: " in done[name]["msg"]
     assert (done["node03"]["origin"], done["node03"]["findings"]) == ("built", [])
 
 

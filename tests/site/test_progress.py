@@ -145,7 +145,7 @@ def test_who_interrupts_the_question_hears_the_verdict_on_who_has_answered(tmp_p
     (tmp_path / "silent.yml").write_text(yaml.safe_dump(values))
     inventories = ["-i", str(lab / "inventory"), "-i", str(tmp_path / "silent.yml")]
     watched = Watched(tmp_path, *inventories, "--check", str(ROOT / "playbooks/drift.yml"))
-    watched.until("1 of 2 hosts have answered")
+    watched.until("1 of 2 hosts have responded")
     # A worker that is ended in the middle of telling this leaves the queue of Ansible locked.
     time.sleep(2)
     said = " ".join(watched.interrupted())

@@ -138,12 +138,12 @@ def test_beside_a_job_only_on_request_and_where_its_partition_shares(ask: Ask, s
 
 LOUD = 'yes "$(head -c 900 /dev/zero | tr "\\0" a)" | head -c 1000000000'
 WRONG = {
-    "garbage": ("head -c 3000 /dev/urandom; exit 0", "ended without an answer"),
-    "nothing": ("cat >/dev/null; exit 3", "Slurm says: Exited with exit code 3"),
+    "garbage": ("head -c 3000 /dev/urandom; exit 0", "ended without a result"),
+    "nothing": ("cat >/dev/null; exit 3", "Slurm reports: Exited with exit code 3"),
     "no python": ("exec /no/such/python", "/no/such/python"),
-    "a gigabyte": (f"cat >/dev/null; {LOUD}", "its answer is not valid: more than 1048576 bytes"),
+    "a gigabyte": (f"cat >/dev/null; {LOUD}", "its result is not valid: more than 1048576 bytes"),
     "cut off": (f"echo busbar-answer 9000 {'0' * 64}; echo AAAA; kill -9 $PPID; kill -9 $$",
-                "it is cut off, 4 of 9000 bytes; Slurm says: Killed"),
+                "it is cut off, 4 of 9000 bytes; Slurm reports: Killed"),
     "another's name": ("echo busbar-node node03; exit 1", "Exited with exit code 1"),
 }  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_a_step_that_slurm_ends_is_no_answer(ask: Ask, slurm: Slurm, how: str) -
     other.join()
     assert len(found) == 3
     for answer in found.values():
-        assert ("Slurm says: " in answer["msg"], "timedout" in answer) == (True, False), answer
+        assert ("Slurm reports: " in answer["msg"], "timedout" in answer) == (True, False), answer
 
 
 def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, 
     slurm.kill_node("node03")
     try:
         assert sorted(answered(found)) == ["node01", "node03"], json.dumps(found, indent=1)[:4000]
-        assert found["node02"] == slurm_engine.gone("Slurm lost the node while it was asked (node failure)")
+        assert found["node02"] == slurm_engine.gone("Slurm lost the node during the audit (node failure)")
         found = ask(("node01", "node03"))
         assert answered(found) == ["node01"], found
         assert found["node03"]["msg"].startswith("Slurm could not start the step on it: "), found["node03"]

@@ -69,11 +69,11 @@ def test_what_is_invalid_costs_that_host_and_no_other(tmp_path: Path, said: Any)
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "no JSON"),
-        ("[]", "no dictionary"),
+        ("", "not JSON"),
+        ("[]", "not a dictionary"),
         ('{"hosts": 3}', "has no hosts"),
         ('{"hosts": {"a": {}, "a": {}}}', "a key twice"),
-        ('{"hosts": {"a": NaN}}', "no number"),
+        ('{"hosts": {"a": NaN}}', "not a number"),
         ("[" * 100_000, "nested"),
         ('{"findings": [], "jobs": []}', "busbar drift"),
         ('{"tests": [], "nodes": 1}', "is missing"),
@@ -92,7 +92,7 @@ def test_a_huge_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as stream:
         stream.truncate(accusation.LIMIT + 1)
     os.mkfifo(tmp_path / "pipe")
-    for name, said in (("huge", "larger than 256 MiB"), ("pipe", "no regular file")):
+    for name, said in (("huge", "larger than 256 MiB"), ("pipe", "not a regular file")):
         with pytest.raises(ParseError, match=said):
             accusation.read([tmp_path / name], INVENTORY)
 

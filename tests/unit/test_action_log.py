@@ -101,7 +101,7 @@ def test_it_is_not_written_through_a_link(tmp_path: Path) -> None:
 
 def test_a_pipe_in_its_place_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(action_log.file(tmp_path))
-    with pytest.raises(ParseError, match="no regular file"):
+    with pytest.raises(ParseError, match="not a regular file"):
         action_log.read(tmp_path)
 
 

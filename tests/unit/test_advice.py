@@ -48,7 +48,7 @@ def test_what_is_withheld_says_what_lets_it_through(disruption: str, most: str) 
     told = parse(found.fix)
     assert told is not None
     assert (told.disruption, "reboot" in told.tags) == (disruption, disruption == "reboot")
-    # Whoever follows it is not told the same once more.
+    # Whoever follows it is not told the same again.
     [again] = plan(disruption, found.fix).limit(told.disruption).findings
     assert (again.state, again.fix) == ("drift", found.fix)
 

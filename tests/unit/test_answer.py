@@ -158,10 +158,10 @@ def test_a_key_too_many_or_too_few_below_the_top_is_refused() -> None:
         ('[{"a": NaN}]', "NaN"),
         ('[{"a": -Infinity}]', "Infinity"),
         ('[{"findings": [], "findings": 1}]', "a key twice"),
-        ("[" + "9" * 5000 + "]", "no JSON"),
+        ("[" + "9" * 5000 + "]", "not JSON"),
         ('["' + "x" * (answer.LIMIT + 1) + '"]', "characters"),
-        ("[1", "no JSON"),
-        ("", "no JSON"),
+        ("[1", "not JSON"),
+        ("", "not JSON"),
     ],
 )
 def test_text_that_no_module_writes_is_refused(text: str, said: str) -> None:
@@ -194,10 +194,10 @@ def test_the_audit_takes_a_valid_answer_behind_a_greeting() -> None:
 def test_the_audit_names_what_is_not_valid() -> None:
     wrong = changed(PLATFORM, ("findings", 0, "state"), "fine")
     said = audited(json.dumps([wrong, PLAN]))["msg"]
-    assert said.startswith("its answer is not valid: topology_info.findings[0].state: is 'fine', expected drift or")
-    assert audited(json.dumps([PLATFORM]))["msg"] == "its answer is not valid: it is no list of 2 results"
-    assert audited("[" * 100_000)["msg"] == "its answer is not valid: it is nested too deeply"
-    assert "ended with 0 and said: nothing" in audited("")["msg"]
+    assert said.startswith("its result is not valid: topology_info.findings[0].state: is 'fine', expected drift or")
+    assert audited(json.dumps([PLATFORM]))["msg"] == "its result is not valid: it is not a list of 2 results"
+    assert audited("[" * 100_000)["msg"] == "its result is not valid: it is nested too deeply"
+    assert "exited with 0: nothing" in audited("")["msg"]
     assert "\\x1b" in audited("\x1b[2J")["msg"]
 
 
@@ -219,10 +219,10 @@ def gate(name: str, given: Any, background: bool = False, verbosity: int = 0) ->
 def test_an_ordinary_task_is_asked_through_the_same_gate() -> None:
     assert gate("topology_info", {**PLATFORM, "ansible_facts": {"a": 1}}) == PLATFORM
     said = gate("topology_info", changed(PLATFORM, ("passed",), "all"))
-    assert said == {"failed": True, "msg": "its answer is not valid: passed: is 'all', expected a list"}
+    assert said == {"failed": True, "msg": "its result is not valid: passed: is 'all', expected a list"}
     assert gate("iommu", RecursionError()) == {
         "failed": True,
-        "msg": "its answer is not valid: it is nested too deeply",
+        "msg": "its result is not valid: it is nested too deeply",
     }
     nested: Any = []
     for _ in range(sys.getrecursionlimit()):
@@ -241,7 +241,7 @@ def test_a_module_that_breaks_off_is_a_sentence() -> None:
     assert said == {"failed": True, "msg": f"the module itself failed: cannot convert\\x1b[2J infinity; {again}"}
     said = gate("iommu", {"failed": True, "exception": "Traceback\n  line 7\nValueError: no\n"})
     assert said["msg"] == f"the module itself failed: ValueError: no; {again}"
-    assert gate("iommu", {"failed": True})["msg"] == f"the module itself failed: it does not say why; {again}"
+    assert gate("iommu", {"failed": True})["msg"] == f"the module itself failed: it gives no reason; {again}"
 
 
 def test_what_goes_on_in_the_background_says_so_first() -> None:

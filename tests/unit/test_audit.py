@@ -77,7 +77,7 @@ def test_options_have_their_type_and_secrets_are_masked() -> None:
 
 def test_the_nodes_oldest_python_runs_it(oldest_python: str) -> None:
     good, dead = audit("good", "dead", python=oldest_python)
-    assert (good["a"], dead["msg"]) == (7, "ended without an answer: RuntimeError: broken")
+    assert (good["a"], dead["msg"]) == (7, "ended without a result: RuntimeError: broken")
 
 
 def test_a_step_that_fails_says_why_and_the_others_go_on() -> None:
@@ -92,7 +92,7 @@ def test_an_option_that_a_module_does_not_have_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"), [("dead", "without an answer: RuntimeError: broken"), ("silent", "ended without an answer")]
+    ("broken", "said"), [("dead", "without a result: RuntimeError: broken"), ("silent", "ended without a result")]
 )
 def test_a_step_that_dies_is_not_ok(broken: str, said: str) -> None:
     first, failed, last = audit("good", broken, "good")
@@ -106,13 +106,13 @@ def test_a_step_that_hangs_costs_that_step() -> None:
     first, failed, last = audit("good", "hung", "good", limit=3)
     assert time.monotonic() - begin < 60
     assert (first["a"], last["a"]) == (7, 7)
-    assert failed == {"failed": True, "msg": "gave no answer within 3 s and was abandoned"}
+    assert failed == {"failed": True, "msg": "did not respond within 3 s and was abandoned"}
 
 
 def test_after_one_that_hangs_the_others_do_not_wait_for_each_other() -> None:
     found = audit("good", "hung", "hung", "large", "dead", "hung", "good", limit=3)
-    hung = {"failed": True, "msg": "gave no answer within 3 s and was abandoned"}
-    dead = {"failed": True, "msg": "ended without an answer: RuntimeError: broken"}
+    hung = {"failed": True, "msg": "did not respond within 3 s and was abandoned"}
+    dead = {"failed": True, "msg": "ended without a result: RuntimeError: broken"}
     assert found == [found[0], hung, hung, {"a": "x" * 500000}, dead, hung, found[0]]
     assert found[0]["a"] == 7
 
@@ -121,9 +121,9 @@ def test_a_tool_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
     tool(tmp_path, "usr/bin/smi", f"echo asked >> {tmp_path}/asked; exec sleep 60")
     found = audit("tool", "tool", "tool", a=str(tmp_path))
     assert [step["a"] for step in found] == [
-        "smi -L: gave no answer within 0.5 s and was abandoned",
-        "smi -L: was not asked: smi gave no answer within 0.5 s",
-        "smi -L: was not asked: smi gave no answer within 0.5 s",
+        "smi -L: did not respond within 0.5 s and was abandoned",
+        "smi -L: was not queried: smi did not respond within 0.5 s",
+        "smi -L: was not queried: smi did not respond within 0.5 s",
     ]
     assert (tmp_path / "asked").read_text() == "asked\n"
 
@@ -173,7 +173,7 @@ def states() -> set[str]:
 def test_a_read_that_no_signal_ends_costs_its_step_and_nobody_waits_for_it(dead_device: Path) -> None:
     # subprocess.run waits for everybody who holds the pipes of the audit, as sshd does.
     first, *rest = audit("dead_device", "good", "chatty", limit=3, a=str(dead_device))
-    assert first == {"failed": True, "msg": "gave no answer within 3 s and was abandoned"}
+    assert first == {"failed": True, "msg": "did not respond within 3 s and was abandoned"}
     assert [step.get("a", "") for step in rest] == [str(dead_device), ""]
     assert "D" in states(), "the stand-in can be killed and proves nothing"
 
@@ -182,9 +182,9 @@ def test_a_tool_that_no_signal_ends_is_an_unknown_like_any_other(dead_device: Pa
     tool(tmp_path, "usr/bin/smi", f"exec stat {dead_device}")
     found = audit("tool", "good", "tool", limit=20, a=str(tmp_path))
     assert [step["a"] for step in found] == [
-        "smi -L: gave no answer within 0.5 s and was abandoned",
+        "smi -L: did not respond within 0.5 s and was abandoned",
         str(tmp_path),
-        "smi -L: was not asked: smi gave no answer within 0.5 s",
+        "smi -L: was not queried: smi did not respond within 0.5 s",
     ]
 
 

@@ -97,7 +97,7 @@ Way = Callable[[list[str]], bytes]
 @pytest.mark.parametrize("to", ["stdout", "stderr"])
 def test_no_more_than_the_limit_is_read(read: Way, to: str) -> None:
     with (
-        pytest.raises(TooMuchError, match="its answer is not valid: more than 100000 bytes") as raised,
+        pytest.raises(TooMuchError, match="its result is not valid: more than 100000 bytes") as raised,
         bounded.bounded(LIMIT) as bound,
     ):
         read(writes("itertools.count()", to))
@@ -159,7 +159,7 @@ def test_threads_have_bounds_of_their_own() -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert said == {"endless": "its answer is not valid: more than 100000 bytes", "honest": b"x" * LIMIT}
+    assert said == {"endless": "its result is not valid: more than 100000 bytes", "honest": b"x" * LIMIT}
 
 
 @pytest.mark.parametrize("read", [by_communicate, by_readiness, by_read])

@@ -57,7 +57,7 @@ def test_what_is_no_answer_is_no_idle_node(text: str) -> None:
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("#!/bin/sh\necho 'Failed to initialize NVML'; exit 18\n", "ended with 18 and said: Failed to initialize NVML"),
+        ("#!/bin/sh\necho 'Failed to initialize NVML'; exit 18\n", "exited with 18: Failed to initialize NVML"),
         ("#!/bin/sh\n", "expected the header"),
         (None, "is not installed"),
     ],

@@ -74,7 +74,7 @@ def test_a_healthy_sweep_becomes_a_plan_that_is_read_again_and_makes_a_tree() ->
     ("one", "said"),
     [
         (replace(sweep(), complete=False, problems=(Problem("ibnetdiscover", "bad status 110"),)), "bad status 110"),
-        (replace(sweep(), nodes=sweep().nodes[1:]), "leads to 0x0000000000000001, which did not answer"),
+        (replace(sweep(), nodes=sweep().nodes[1:]), "leads to 0x0000000000000001, which did not respond"),
         (replace(sweep(), plane="", managers=()), "no master subnet manager"),
         (replace(sweep(), managers=(replace(MASTER, state="standby"),)), "no master subnet manager"),
         (replace(sweep(), managers=(MASTER, replace(MASTER, guid=f"{2:016x}"))), "is several, which a cable"),
@@ -98,7 +98,9 @@ def test_what_is_found_of_cables_is_in_the_way_and_what_is_found_beside_them_is_
     )
     assert made.doubts == tuple(f"ib_fabric.{check} unknown: rail 3: y (node1)" for check in ("errors", "plan_file"))
     for check, state in (("swapped", "drift"), ("missing_host", "unknown"), ("brand_new", "drift")):
-        with pytest.raises(UnfitError, match=f"ib_fabric.{check} {state}: rail 3: y .node1.: mend it and sweep again"):
+        with pytest.raises(
+            UnfitError, match=f"ib_fabric.{check} {state}: rail 3: y .node1.: repair it and sweep again"
+        ):
             drafted(sweep(), None, finding(check, state))
 
 
@@ -107,9 +109,9 @@ def test_what_nodes_call_themselves_is_in_the_plan_where_it_can_be() -> None:
     names = {cable.z_node[-1]: cable.z_name for cable in made.plan.cables}
     assert names == {"1": "", "2": '<b>,"x"', "3": ""}
     assert len(made.doubts) == 3
-    assert made.doubts[0].startswith("of no inventory")
-    assert made.doubts[1] == "descriptions of several nodes, which stand by their GUIDs alone: MT4129 ConnectX7"
-    assert made.doubts[2].startswith("descriptions that no plan can hold, which stand by their GUIDs alone: #1,=cmd")
+    assert made.doubts[0].startswith("without an inventory")
+    assert made.doubts[1] == "descriptions of several nodes, which are listed by GUID only: MT4129 ConnectX7"
+    assert made.doubts[2].startswith("descriptions that no plan can hold, which are listed by GUID only: #1,=cmd")
     assert cabling_plan.read(cabling_plan.write(made.plan), "x")
 
 
@@ -152,7 +154,7 @@ def test_the_command_drafts_of_dumps_and_never_of_a_part(
     assert cabling_plan.load(tmp_path / "plan.csv").cables == tuple(
         replace(cable, line=number) for number, cable in enumerate(drafted(sweep(), {}).plan.cables, 4)
     )
-    assert "of no inventory" in capsys.readouterr().err
+    assert "without an inventory" in capsys.readouterr().err
     seen[0] = replace(sweep(), complete=False)
     assert main(["fabric", "plan", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
@@ -163,7 +165,7 @@ def test_the_command_drafts_of_dumps_and_never_of_a_part(
 def test_what_is_neither_ends_with_1_and_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
-    for name, said in (("absent", "No such file"), ("file", "it is no JSON"), ("empty", "and no dumps: ")):
+    for name, said in (("absent", "No such file"), ("file", "it is not JSON"), ("empty", "and no dumps: ")):
         assert main(["fabric", "plan", str(tmp_path / name)]) == 1
         out, err = capsys.readouterr()
         assert not out

@@ -75,7 +75,7 @@ def test_what_spreadsheets_make_of_it_is_the_same_plan(change: object, tmp_path:
         (HEADER + "leaf03,1\n", "line 2: 2 cells"),
         (HEADER + "\n" * 1_000_000, "more than 1000000 lines"),
         (HEADER + " " * 100_000 + SPINE, "line 2: 100020 characters"),
-        (HEADER.replace("rail", "rail,a_type") + "leaf03,1,spine01,3,1,switch\n", "leaf03 is no host"),
+        (HEADER.replace("rail", "rail,a_type") + "leaf03,1,spine01,3,1,switch\n", "leaf03 is not a host"),
         (HEADER.replace("rail", "rail,a_type") + "leaf03,1,spine01,3,1,router\n", "a_type is 'router'"),
     ],
 )

@@ -190,7 +190,7 @@ def test_the_record_holds_what_was_asked_who_was_left_out_and_what_failed() -> N
     assert cluster_record.from_dict(cluster_record.to_dict(record)) == record
     assert [job.said for job in record.jobs] == [
         f"{first.head}: no mpirun here",
-        f"{second.head}: its task ended without an answer, or was not run",
+        f"{second.head}: its task ended without a result, or was not run",
     ]
     assert {host for host, of_host in hosts.items() if of_host["findings"]} == set(planned.hosts)
     assert set(kept) == set(planned.hosts)
@@ -243,7 +243,7 @@ def test_an_answer_that_is_none_costs_the_hosts_of_its_job() -> None:
     [[job]] = planned.rounds
     nonsense = {"name": job.name, "result": {"findings": [{"check": "x"}], "busbw": 1e99}}
     record, hosts, _kept = run(planned, **{job.head: {"nccl_cluster_measured": [nonsense]}})
-    assert "its answer is not valid" in record.jobs[0].said
+    assert "its result is not valid" in record.jobs[0].said
     assert all(of_host["findings"][0]["check"] == "nccl_cluster.job" for of_host in hosts.values())
 
 

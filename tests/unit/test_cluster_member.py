@@ -42,7 +42,7 @@ def test_what_was_measured_well_stands_until_it_is_old_or_the_node_another(host:
     assert judged(host) == ("ok", "over 16 nodes")
     path = Path(host.system("/var/lib/busbar/nccl_cluster/cluster.json"))
     assert path.stat().st_mode & 0o777 == 0o600
-    # Another scope says nothing of this one.
+    # Another scope has nothing about this one.
     assert judged(host, "pair") == ("unknown", "never measured")
     keep(host, {**GOOD, "finished": NOW - 31 * DAY})
     assert judged(host) == ("unknown", "over 16 nodes, 31 days ago")

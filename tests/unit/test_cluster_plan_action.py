@@ -65,11 +65,11 @@ def test_a_tray_says_of_which_domain_it_is() -> None:
     assert (found.domain, found.unfit) == (domain, None)
     # A platform whose profile knows of no NVLinks to others is not sent to look for them.
     [(why, fix)] = [one for one in [member(host(nccl_benchmark_scope="nvlink_domain")).unfit] if one]
-    assert why == "profile hgx-h100 says nothing of NVLinks to other nodes (nvlink_domain)"
+    assert why == "profile hgx-h100 declares no NVLinks to other nodes (nvlink_domain)"
     assert "--limit" in fix
     odd = member(host(altered(domain="../" + domain)))
     assert odd.unfit is not None
-    assert odd.unfit[0].startswith("its answer is not valid: member.domain: is")
+    assert odd.unfit[0].startswith("its result is not valid: member.domain: is")
 
 
 def altered(**values: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def altered(**values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("registered", "said"),
     [
-        ({"nccl_cluster_member_result": {}}, "it was lost before it could be asked"),
+        ({"nccl_cluster_member_result": {}}, "it was lost before it could be queried"),
         ({"nccl_cluster_member_result": {"unreachable": True, "msg": "no route"}}, "unreachable"),
         ({"nccl_cluster_member_result": {"failed": True, "msg": "no\nprofile"}}, "no profile"),
         (
@@ -92,15 +92,15 @@ def altered(**values: Any) -> dict[str, Any]:
         ),
         ({"busbar_intent": {}}, "its inventory was not read"),
         # What a node answers becomes a word of another node's launcher, or a variable of its program: or it does not.
-        ({"nccl_cluster_member_result": altered(name="n1 -x LD_PRELOAD")}, "its answer is not valid: member.name: is"),
-        ({"nccl_cluster_member_result": altered(name="")}, "its answer is not valid: member.name: is"),
+        ({"nccl_cluster_member_result": altered(name="n1 -x LD_PRELOAD")}, "its result is not valid: member.name: is"),
+        ({"nccl_cluster_member_result": altered(name="")}, "its result is not valid: member.name: is"),
         (
             {"nccl_cluster_member_result": altered(rails={"0": {"device": "../mlx5", "gpu": 0}})},
-            "its answer is not valid: member.rails.'0'.device: is '../mlx5', which it cannot be",
+            "its result is not valid: member.rails.'0'.device: is '../mlx5', which it cannot be",
         ),
         (
             {"nccl_cluster_member_result": altered(rails={"0": {"device": "mlx5_0", "gpu": "0,1"}})},
-            "its answer is not valid: member.rails.'0'.gpu: is '0,1', expected a whole number from 0 to 999",
+            "its result is not valid: member.rails.'0'.gpu: is '0,1', expected a whole number from 0 to 999",
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_whoever_cannot_take_part_is_told_why_and_what_to_do(registered: dict[st
 def test_a_host_that_has_left_the_play_and_one_with_an_odd_name_cannot_take_part() -> None:
     assert member(host(), there=False).unfit is not None
     assert member(host(), "node 01").unfit == (
-        "'node 01' is no address for a launcher",
+        "'node 01' is not an address for a launcher",
         "set nccl_benchmark_address for this host",
     )
 
@@ -164,7 +164,7 @@ def test_that_nothing_is_measured_is_said_with_the_reason() -> None:
     text = nccl_cluster_plan.said(nobody, {}, check_mode=False, standing=["node01", "node02"])
     assert text.split("\n")[0] == "BETWEEN NODES: nothing is measured, the last results stand of node[01-02]"
     assert nccl_cluster_plan.said(nobody, {}, check_mode=True).startswith(
-        "BETWEEN NODES: nothing would be measured, nobody can be measured\n"
+        "BETWEEN NODES: nothing would be measured, no host can be measured\n"
     )
 
 

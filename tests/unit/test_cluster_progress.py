@@ -44,7 +44,7 @@ def test_many_jobs_are_few_lines() -> None:
     assert lines[0] == f"round 1 of 2: {first}"
     assert lines[1] == "round 1 of 2: n[980-981,994-995]: no figure: reason 0"
     assert len(lines) == 6
-    assert lines[5] == "round 1 of 2: and 3 other reasons why there is no figure"
+    assert lines[5] == "round 1 of 2: and 3 other reasons without a result"
     assert cluster_progress.lines(1, 2, jobs, {}, {}) == ["round 1 of 2: n[0-999]: no figure"]
 
 

@@ -146,14 +146,14 @@ def test_a_key_more_or_less_is_refused() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no JSON"),
+        (b"", "not JSON"),
         (b"\xff\xfe", "codec"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"format": 1, "format": 1}', "twice"),
         (b'{"format": 2}', "newer release"),
         (b'{"format": 1, "begun": NaN}', "NaN"),
         (b"null", "expected a dictionary"),
-        (json.dumps(DATA).encode()[:-20], "no JSON"),
+        (json.dumps(DATA).encode()[:-20], "not JSON"),
     ],
 )
 def test_what_is_no_record_is_said_to_be_none(content: bytes, said: str, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="latest"):
         cluster_record.read(tmp_path)
     os.mkfifo(tmp_path / "cluster.json")
-    with pytest.raises(ParseError, match="no regular file"):
+    with pytest.raises(ParseError, match="not a regular file"):
         cluster_record.read(tmp_path)
     (tmp_path / "large.json").touch()
     os.truncate(tmp_path / "large.json", cluster_record.LIMIT + 1)

@@ -55,7 +55,7 @@ all_reduce  1G    2      310.0  370.8       86 % (low)
 
 bar of 1 job: derived: 0.90 of the prediction
 bar of 1 job: published
-measured over 2 of 5 hosts asked: node[01-02]
+measured over 2 of 5 requested hosts: node[01-02]
 no figure, from no job: node05
 left out: node[03-04]: busy: a job
 transport: not proven: the log shows 8 of 16 ranks; no version (1 job, as alltoall-1G); proven: IB, 8 HCAs on
@@ -176,7 +176,7 @@ def test_the_way_of_the_data_is_one_line() -> None:
             "gdr": False,
         },
         "not proven: no log of NCCL's": {},
-        "not proven: nothing says why": {"proven": False},
+        "not proven: no reason was reported": {"proven": False},
     }
     for said, way in ways.items():
         assert cluster_table.transport(replace(TWO, jobs=(replace(GOOD, transport=way),))) == f"transport: {said}"

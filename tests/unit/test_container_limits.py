@@ -166,8 +166,8 @@ def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
         ("[]", "not a JSON object"),
         ('{"debug": true, "debug": false}', "'debug' comes twice"),
         ('{"default-ulimits": [1]}', "default-ulimits is not an object"),
-        ('{"a": NaN}', "NaN is no number"),
-        ('{"a": 1e999}', "1e999 is no number"),
+        ('{"a": NaN}', "NaN is not a number"),
+        ('{"a": 1e999}', "1e999 is not a number"),
         ("[" * 100000, "RecursionError|recursion"),
     ],
 )

@@ -151,7 +151,7 @@ def test_where_no_fabric_was_swept_nothing_is_said(tmp_path: Path, report: dict[
     (tmp_path / "fabric" / "latest" / "fabric.json").write_text("{")
     found = fabric.latest(Beside(tmp_path, ENDED))
     assert found is not None
-    assert (found["state"], "fabric.json: it is no JSON" in found["why"]) == ("unreadable", True)
+    assert (found["state"], "fabric.json: it is not JSON" in found["why"]) == ("unreadable", True)
     assert "not readable" in html.render({**report, "fabric": found})
 
 

@@ -88,7 +88,7 @@ FAULTS = [
     RecursionError("too deep, says hunter22"),
     SystemExit(0),
     OSError(errno.ENOSPC, "No space left on device"),
-    runner.RunnerError("no answer"),
+    runner.RunnerError("no response"),
     sqlite3.OperationalError("database or disk is full"),
 ]
 
@@ -285,7 +285,7 @@ def test_an_answer_that_is_none_says_so() -> None:
     data = {"hosts": {"n1": {**GOOD, "findings": [{"check": 7}]}}}
     host = runner.results(data, Manifest(("n1",), (), False), {})["n1"]
     assert host.end == "incomplete"
-    assert [f.have for f in host.findings] == ["its answer is not valid: a finding's 'check' is int, expected str"]
+    assert [f.have for f in host.findings] == ["its result is not valid: a finding's 'check' is int, expected str"]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_count_that_a_node_may_answer_is_one_that_the_night_keeps(count: Any) 
     assert (found["n1"].health == (device,)) == answer.is_valid(answer.health_devices, [device])
     if found["n1"].end == "incomplete":
         [finding] = found["n1"].findings
-        assert str(finding.have).startswith("its answer is not valid: health[0].grown.'replays': is ")
+        assert str(finding.have).startswith("its result is not valid: health[0].grown.'replays': is ")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"hosts": []}', "[" * 200_000, '"' + "x" * 5000])

@@ -116,7 +116,7 @@ def test_what_a_tool_complains_of_is_a_problem_whatever_its_exit_code(node: Node
     assert any("bad status 110" in problem.message for problem in found.problems)
     [found] = diags.read(node(iblinkinfo=f"cat {FOLDER}/iblinkinfo-line.txt; exit 3")).sweeps
     assert not found.complete
-    assert any("ended with 3" in problem.message for problem in found.problems)
+    assert any("exited with 3" in problem.message for problem in found.problems)
 
 
 @pytest.mark.parametrize(("crashes", "complete"), [(1, True), (2, False)])
@@ -133,7 +133,7 @@ def test_a_tool_that_hangs_costs_no_other_its_answer(node: Node, monkeypatch: py
 
     def run(argv: list[str], *more: Any, **options: Any) -> Output:
         if "--details" in argv:
-            raise ToolHung(" ".join(argv), "gave no answer within 9 s and was abandoned")
+            raise ToolHung(" ".join(argv), "did not respond within 9 s and was abandoned")
         return real(argv, *more, **options)
 
     monkeypatch.setattr(host, "run", run)
@@ -154,7 +154,7 @@ def test_nothing_is_asked_once_the_time_is_over(node: Node, tmp_path: Path) -> N
     reading = diags.read(node(), ["mlx5_0:1"], seconds=1e-6)
     [found] = reading.sweeps
     assert (found.nodes, found.complete) == ((), False)
-    assert sum("was not asked" in problem.message for problem in found.problems) == 2
+    assert sum("was not queried" in problem.message for problem in found.problems) == 2
     assert states(asked.judge(reading)) == {"ib_fabric.answer sminfo -C mlx5_0 -P 1": "unknown"}
 
 
@@ -173,7 +173,7 @@ def test_a_manager_that_dies_in_the_middle_is_named(node: Node, tmp_path: Path) 
     [found] = diags.read(node(sminfo=dying, ibqueryerrors=gone)).sweeps
     said = "\n".join(map(str, found.problems))
     assert not found.complete
-    assert "another subnet manager, or none, answers at the end" in said
+    assert "another subnet manager, or none, responds at the end" in said
     assert "it ends before its summary" in said
     assert all(port.unread for one in found.nodes for port in one.ports)
 
@@ -183,7 +183,7 @@ def test_the_log_of_a_manager_on_the_host_says_what_it_routes_with(node: Node, t
     trees.put(tmp_path, "/var/log/opensm.log", log)
     trees.put(tmp_path, "/var/log/opensm-subnet.lst", "{")
     assert [found.routing for found in diags.read(node()).sweeps] == ["minhop"]
-    # That of another plane says nothing of this one.
+    # That of another plane has nothing about this one.
     trees.put(tmp_path, "/var/log/opensm.log", log.replace("0x8f10500100011", "0x8f10500100021"))
     assert [found.routing for found in diags.read(node()).sweeps] == [None]
 

@@ -380,7 +380,7 @@ def test_a_rail_that_is_out_cannot_be_planned_away() -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_rail_on_a_spine_is_told_without_a_plan(apart: bool) -> None:
-    """A spine is what only leaves are cabled to. It is no leaf, so it is not held to uplinks either."""
+    """A spine is what only leaves are cabled to. It is not a leaf, so it is not held to uplinks either."""
 
     def move(built: Built) -> None:
         built.cut(built.nic("node003", 1))

@@ -40,7 +40,7 @@ def test_a_partial_sweep_makes_its_plane_unknown_and_nothing_of_it_well(plan: bo
     assert "3 of 8 rails were not seen: rail 2 of node[002-003,005]" in (found.have or "")
     assert said in (found.have or "")
     if not said:
-        assert "leaf04 port 2 is active, and nobody answered there" in (found.have or "")
+        assert "leaf04 port 2 is active, and nothing responded there" in (found.have or "")
     assert not [one for one in ok(lines) if "plane of rail 2" in one]
     assert [one for one in ok(lines) if "plane of rail 1" in one]
     # A part of every host's rails is in it.
@@ -56,7 +56,7 @@ def test_ends_of_cables_that_do_not_fit_together_are_no_whole_sweep() -> None:
     silent = replace(sweep, nodes=tuple(node for node in sweep.nodes if node.guid != host[0]))
     _hosts, found = only(judge(replace(question, sweeps=[silent])))
     assert (found.check, found.state) == ("ib_fabric.sweep", "unknown")
-    assert f"leaf05 port 2 leads to 0x{host[0]}, which did not answer" in (found.have or "")
+    assert f"leaf05 port 2 leads to 0x{host[0]}, which did not respond" in (found.have or "")
     assert "1 of 32 rails were not seen: rail 2 of node003" in (found.have or "")
     # Seen at two moments, as where somebody moves cables meanwhile.
     other = built.leaf_port("node004", 2)
@@ -66,7 +66,7 @@ def test_ends_of_cables_that_do_not_fit_together_are_no_whole_sweep() -> None:
     )
     found_all = [one for _hosts, one in bad(judge(replace(question, sweeps=[replace(sweep, nodes=nodes)])))]
     [said] = [one for one in found_all if one.check == "ib_fabric.sweep"]
-    assert "and its peer do not say the same of their cable" in (said.have or "")
+    assert "and its peer report different data of their cable" in (said.have or "")
     assert leaf != other
 
 

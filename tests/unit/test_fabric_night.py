@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Nights over an InfiniBand fabric as ib_fabric_judge has them: what is compared, kept, told, and said once more."""
+"""Nights over an InfiniBand fabric as ib_fabric_judge has them: what is compared, kept, told, and said again."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_one_bad_answer_costs_its_host_and_no_other(nights: Nights) -> None:
     )
     found = nights.play(answers={"node001": bad})
     assert found == {"node001": ["ib_fabric.host"]}
-    assert nights.told["node001"]["findings"][0]["have"].startswith("its answer is not valid: sweep")
+    assert nights.told["node001"]["findings"][0]["have"].startswith("its result is not valid: sweep")
     assert nights.record.complete is False
 
 
@@ -134,7 +134,7 @@ def test_a_plan_is_held_to_and_one_that_cannot_be_read_is_a_finding(nights: Nigh
 
 
 def test_a_name_that_is_no_node_and_a_folder_that_cannot_be_written_are_told(nights: Nights) -> None:
-    found = nights.play(wrong={"login1": "it is no node of the group gpu_nodes"})
+    found = nights.play(wrong={"login1": "it is not a node of the group gpu_nodes"})
     assert found == {"node000": ["ib_fabric.host"]}
     fix = nights.told["node000"]["findings"][0]["fix"]
     assert fix.startswith("correct busbar_fabric_hosts")

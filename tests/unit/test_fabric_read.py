@@ -145,7 +145,7 @@ def test_a_partial_sweep_that_ends_with_0_says_so() -> None:
     links.partial += told.complaints(said("lossy/iblinkinfo-line.err"))
     found = of(topology, links)
     assert not found.complete
-    assert "questions had no answer, the first: " in messages(found)
+    assert "queries had no response, the first: " in messages(found)
     assert "bad status 110" in messages(found)
     # Without stderr, as in a dump, the ports of leaf2 that are not there say it.
     mute = of(ibnetdiscover.parse(said("lossy/ibnetdiscover.txt")), iblinkinfo.parse(said("lossy/iblinkinfo-line.txt")))

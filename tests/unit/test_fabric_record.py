@@ -91,7 +91,7 @@ def test_what_is_not_there_is_no_record(tmp_path: Path) -> None:
     [
         (lambda data: data.update(format=2), "newer release of Busbar"),
         (lambda data: data.pop("hosts"), "hosts: is missing"),
-        (lambda data: data.update(more=1), "is no key of it"),
+        (lambda data: data.update(more=1), "is not a key of it"),
         (lambda data: data.update(before="../../../etc"), "before: is"),
         (lambda data: data.update(taken=[]), "expected one for each sweep"),
         (lambda data: data["sweeps"][0].update(plane="g" * 16), "expected a GUID"),
@@ -139,5 +139,5 @@ def test_old_records_go_and_what_is_compared_with_stays(tmp_path: Path) -> None:
 
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fabric.json")
-    with pytest.raises(ParseError, match="no regular file"):
+    with pytest.raises(ParseError, match="not a regular file"):
         fabric_record.read(tmp_path / "fabric.json")

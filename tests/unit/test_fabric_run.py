@@ -66,7 +66,7 @@ def test_those_sweep_that_the_inventory_names_and_the_run_has() -> None:
     assert due(["b", "a", "b"]).hosts == ("b", "a")
     found = due(["d", "a", "x"])
     assert (found.hosts, found.said) == (("a",), ())
-    assert found.wrong == {"x": "it is no node of the group gpu_nodes"}
+    assert found.wrong == {"x": "it is not a node of the group gpu_nodes"}
     left_out = due(["d"])
     assert left_out.hosts == ()
     assert left_out.said == ("FABRIC: not swept: --limit leaves out d, who would sweep it",)
@@ -138,12 +138,12 @@ def test_an_answer_is_typed_and_is_the_hosts_that_gave_it() -> None:
         ({"node_lock_result": {"held": False}}, "another run works on the node"),
         ({"ib_fabric_result": {"unreachable": True, "msg": "no route\nto host"}}, "no route to host"),
         ({"ib_fabric_result": {"failed": True, "msg": "x" * 1000}}, "x" * 300),
-        ({"ib_fabric_result": {"failed": True}}, "it did not say why"),
-        ({"ib_fabric_result": {"findings": [], "passed": []}}, "its answer is not valid: sweeps: is missing"),
-        ({"ib_fabric_result": said(sweeps={})}, "its answer is not valid: sweeps"),
-        ({"ib_fabric_result": said(sweeps=["x"])}, "its answer is not valid: sweep"),
-        ({"ib_fabric_result": said(sweeps=[{}])}, "its answer is not valid: sweep: plane is missing"),
-        ({"ib_fabric_result": said(findings=[{"check": "x"}])}, "its answer is not valid: findings"),
+        ({"ib_fabric_result": {"failed": True}}, "it gave no reason"),
+        ({"ib_fabric_result": {"findings": [], "passed": []}}, "its result is not valid: sweeps: is missing"),
+        ({"ib_fabric_result": said(sweeps={})}, "its result is not valid: sweeps"),
+        ({"ib_fabric_result": said(sweeps=["x"])}, "its result is not valid: sweep"),
+        ({"ib_fabric_result": said(sweeps=[{}])}, "its result is not valid: sweep: plane is missing"),
+        ({"ib_fabric_result": said(findings=[{"check": "x"}])}, "its result is not valid: findings"),
     ],
 )
 def test_what_is_no_answer_says_why(of_host: dict[str, Any], why: str) -> None:
@@ -155,7 +155,7 @@ def test_what_is_no_answer_says_why(of_host: dict[str, Any], why: str) -> None:
 def test_who_could_not_be_reached_by_the_audit_follows_from_that() -> None:
     run = Run({"a": {"unreachable": True, "msg": "no route"}}, a={})
     found = fabric_run.answer_of("a", run["a"])
-    assert (found.why, found.because) == ("the node did not answer", "run.platform[live]@platform")
+    assert (found.why, found.because) == ("the node did not respond", "run.platform[live]@platform")
 
 
 # -- hosts -------------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_setting_that_a_card_does_not_have_is_absent(tmp_path: Path, script: s
 
 def test_a_setting_that_was_not_asked_for_is_no_answer(tmp_path: Path) -> None:
     tool(tmp_path, "/usr/bin/mstconfig", 'echo "-E- The Device doesn\'t support OTHER parameter"; exit 3')
-    with pytest.raises(ReadError, match=r"ended with 3 and said: -E- The Device doesn't support OTHER"):
+    with pytest.raises(ReadError, match=r"exited with 3: -E- The Device doesn't support OTHER"):
         tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", ["LINK_TYPE_P1"])
 
 

@@ -43,8 +43,8 @@ def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks(sai
         host: {"roles": host} for host in hosts
     }
     assert (sorted(asked), most) == (sorted(hosts), 4)
-    assert said[0] == "2 of 40 hosts have answered"
-    assert (said[-1], len(said)) == ("40 of 40 hosts have answered", 20)
+    assert said[0] == "2 of 40 hosts have responded"
+    assert (said[-1], len(said)) == ("40 of 40 hosts have responded", 20)
 
 
 def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pyt
     found = dict(fleet_audit._ask_all("abcde", ask, left.append, 2, 1, threading.Event()))
     assert time.monotonic() - begin < 20
     free.set()
-    late = {"failed": True, "timedout": True, "msg": "gave no answer within 1 s and was left behind"}
+    late = {"failed": True, "timedout": True, "msg": "did not respond within 1 s and was left behind"}
     assert left == ["a", "c"]
     assert found == {"a": late, "b": {"roles": "b"}, "c": late, "d": {"roles": "d"}, "e": {"roles": "e"}}
 
@@ -72,7 +72,7 @@ def test_a_question_that_breaks_off_is_an_answer() -> None:
         raise RuntimeError(host)
 
     found = dict(fleet_audit._ask_all(["a"], ask, print, 2, 60, threading.Event()))
-    assert found == {"a": {"failed": True, "msg": "the question ended without an answer, see above"}}
+    assert found == {"a": {"failed": True, "msg": "the query ended without a result, see above"}}
     # What a thread says at its end is this test's, and not the next one's.
     for thread in threading.enumerate():
         if thread.name.endswith("(work)"):
@@ -109,7 +109,7 @@ def test_a_host_that_was_asked_by_a_task_of_its_own_answers_the_same() -> None:
     assert fleet_audit._of_task(whole) == {"roles": "{}", "intent": "1", "verify": False, "failed": False}
     gone = {"unreachable": True, "msg": "no route", "failed": False, "changed": False}
     assert fleet_audit._of_task(gone) == {"unreachable": True, "msg": "no route", "failed": True}
-    assert fleet_audit._of_task(None) == {"failed": True, "msg": "it was not asked"}
+    assert fleet_audit._of_task(None) == {"failed": True, "msg": "it was not queried"}
 
 
 STARTS = """

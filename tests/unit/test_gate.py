@@ -219,8 +219,8 @@ def result(*findings: Any, passed: int = 3) -> dict[str, Any]:
         ([result(CRITICAL.judge("s", "unknown", "w", "h"), CRITICAL.judge("t", "drift", "w", "h"))], (), "fail"),
         ([result(CRITICAL.judge("s", "drift", "w", "h"))], ("a.critical",), "warn"),
         ([result(CRITICAL.judge("s", "drift", "w", "h"))], ("a.other",), "fail"),
-        ([{"failed": True, "msg": "gave no answer"}, result()], (), "unknown"),
-        ([{"failed": True, "msg": "gave no answer"}, result(CRITICAL.judge("s", "drift", "w", "h"))], (), "fail"),
+        ([{"failed": True, "msg": "did not respond"}, result()], (), "unknown"),
+        ([{"failed": True, "msg": "did not respond"}, result(CRITICAL.judge("s", "drift", "w", "h"))], (), "fail"),
         ([result(passed=0)], (), "unknown"),
     ],
 )
@@ -253,7 +253,7 @@ def test_whatever_hangs_below_the_check_is_ended_in_time(tmp_path: Path) -> None
         said = gate_program._within(hangs, 0.5)
         while orphans.below(os.getpid()):
             time.sleep(0.01)
-        os._exit(0 if "no answer within 0.5 s" in said["msg"] else 1)
+        os._exit(0 if "did not respond within 0.5 s" in said["msg"] else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
 

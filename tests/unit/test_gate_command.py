@@ -74,7 +74,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, **of: Any) -> dict[str, Any]:
         ({"state": state(verdict="unknown")}, 3, "node02: unknown, in service"),
         ({"state": None}, 3, "the gate has not run on it yet"),
         ({"msg": "no\x1b[31m route"}, 3, "node02: no\\x1b[31m route"),
-        ({}, 3, "node02: no answer"),
+        ({}, 3, "node02: no response"),
     ],
 )
 def test_what_nodes_answer_is_said_and_decides_the_exit_code(

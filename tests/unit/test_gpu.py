@@ -98,7 +98,7 @@ def test_query_gives_none_for_what_is_not_a_value(cell: str) -> None:
 @pytest.mark.parametrize(
     ("text", "quoted"),
     [
-        ("", "no text"),
+        ("", "no output"),
         ("No devices were found\n", "No devices were found"),
         ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "NVIDIA-SMI has failed"),
         ("Unable to determine the device handle for GPU0000:5D:00.0: Unknown Error", "GPU0000:5D:00.0"),
@@ -396,7 +396,7 @@ def test_after_a_call_that_hangs_no_other_is_made(machine: Path, hangs: str) -> 
     gpus, _, problems = read(machine, timeout=2)
     assert "nvlink -s" not in calls(machine)
     assert len(problems) == 1
-    assert "no answer within" in problems[0]
+    assert "did not respond within" in problems[0]
     assert [(one.model, one.nvlinks_active, one.fabric_state) for one in gpus] == [
         ("NVIDIA H100 80GB HBM3", None, None)
     ] * 2

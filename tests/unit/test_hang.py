@@ -83,7 +83,7 @@ def test_a_text_of_an_old_release_is_a_table_too() -> None:
     assert "without name" not in said
     said = hang.text(hang.build({"node01": told(1, View("RAS", ("alice",), fine, fine, 10.0))}, simulated=True), 120)
     assert "1 without name  4      -        RUNNING  ?      alike" in said
-    assert "1 of 1 hosts answered, simulated; nothing was changed)" in " ".join(said.split())
+    assert "1 of 1 hosts responded, simulated; nothing was changed)" in " ".join(said.split())
 
 
 def test_what_moves_is_0_and_what_is_not_known_is_3_as_is_a_host_without_an_answer() -> None:
@@ -94,7 +94,7 @@ def test_what_moves_is_0_and_what_is_not_known_is_3_as_is_a_host_without_an_answ
     for lost in ({"unreachable": True, "msg": "no route"}, {"msg": "Timed out"}, None, {}):
         report = hang.build({**moves, "node03": lost})
         assert report["exit_code"] == 3
-        assert "no answer from node03: " in hang.text(report)
+        assert "no response from node03: " in hang.text(report)
 
 
 def test_a_host_without_a_job_is_named_and_no_matter_where_another_has_one() -> None:

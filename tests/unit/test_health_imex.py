@@ -65,12 +65,15 @@ def test_a_tray_that_is_well_has_nothing() -> None:
             [
                 "imex.service drift: not installed",
                 "imex.nodes drift because: absent",
-                "imex.state unknown because: not asked: the service does not run",
+                "imex.state unknown because: not checked: the service does not run",
             ],
         ),
         (
             {"active": False, "state": "failed (failed)", "domain": None},
-            ["imex.service drift: failed (failed)", "imex.state unknown because: not asked: the service does not run"],
+            [
+                "imex.service drift: failed (failed)",
+                "imex.state unknown because: not checked: the service does not run",
+            ],
         ),
         ({"enabled": False}, ["imex.service drift: active, not enabled: it does not come back after a reboot"]),
         ({"nodes": None}, ["imex.nodes drift: absent"]),
@@ -90,8 +93,8 @@ def test_a_tray_that_is_well_has_nothing() -> None:
         ),
         ({"channel": "there is no x"}, ["imex.channel drift: there is no x"]),
         (
-            {"domain": None, "problems": {"state": Problem("t", "gave no answer")}},
-            ["imex.state unknown: t gave no answer"],
+            {"domain": None, "problems": {"state": Problem("t", "did not respond")}},
+            ["imex.state unknown: t: did not respond"],
         ),
         ({"problems": {"nodes": Problem("f", "is odd")}}, ["imex.nodes unknown: f is odd"]),
         ({"problems": {"channel": Problem("f", "is odd")}}, ["imex.channel unknown: f is odd"]),

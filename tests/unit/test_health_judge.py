@@ -541,7 +541,7 @@ def test_gpus_of_two_fabrics(infiniband: Topology, hgx_h100: Profile) -> None:
 
 
 def test_what_did_not_answer_is_unknown(infiniband: Topology, hgx_h100: Profile) -> None:
-    hung = healthy(infiniband, gpus=None, problems=(Problem("nvidia-smi -q -x", "gave no answer within 20 s"),))
+    hung = healthy(infiniband, gpus=None, problems=(Problem("nvidia-smi -q -x", "did not respond within 20 s"),))
     finding = one(hung, infiniband, hgx_h100)
     assert (finding.check, finding.because) == ("node_health.gpu_answers", "platform.gpu_tool[live]@nvidia-smi")
     silent = healthy(infiniband, errors=None, problems=(Problem("nvidia-smi nvlink -e", "ended with 6"),))

@@ -141,7 +141,7 @@ def test_what_is_well_is_said_once_and_only_where_every_rail_was_compared() -> N
     assert {one.check for one in told(first(module(), copper)) if one.ok} == every - {"node_health.module_temperature"}
     down = replace(second, reading=replace(WELL, errors=None, rate=None, seconds=None))
     assert {one.check for one in told(first(module(), down)) if one.ok} == every - {"node_health.bit_errors"}
-    silent = replace(second, reading=None, problem=Problem("mlxlink", "ended with 1 and said: no"))
+    silent = replace(second, reading=None, problem=Problem("mlxlink", "exited with 1: no"))
     found = told(first(module(), silent))
     assert [(one.check, one.state) for one in found] == [("node_health.mlxlink", "unknown")]
     assert "mlxlink -d 0000:2b:00.0 -m -c --json on the node" in found[0].fix
@@ -156,7 +156,7 @@ def test_where_it_is_not_installed_a_note_says_so_and_nothing_is_ok() -> None:
     assert "mlxlink is not installed" in judge_modules.notes(have)[0]
     assert judge_modules.notes(first(module())) == []
     (note,) = judge_modules.notes(first(module(replace(WELL, degrees=66.0))))
-    assert "rails 1 tell mlxlink --ddm no warning" in note
+    assert "rails 1 have no warning threshold in mlxlink --ddm" in note
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_what_makes_no_sense_is_an_error(section: str, name: str | None, value: 
 
 def test_what_it_refuses_is_told_in_its_own_words() -> None:
     data = {"result": {"output": "N/A"}, "status": {"code": 1, "message": "Failed to send\n access register: PDDR"}}
-    with pytest.raises(ParseError, match="mlxlink says: Failed to send access register: PDDR"):
+    with pytest.raises(ParseError, match="mlxlink reports: Failed to send access register: PDDR"):
         mlxlink.parse(json.dumps(data))
 
 

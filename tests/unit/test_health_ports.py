@@ -279,7 +279,7 @@ def test_whoever_asks_again_is_told_the_same() -> None:
     nic._reset(rng)
     have = nic.question(NOW + NIGHT + 7200, kept)
     assert bad(have) == []
-    assert "began anew" in "".join(judge_ports.notes(have))
+    assert "were reset" in "".join(judge_ports.notes(have))
     kept = record.following(kept, judge.counters(have))
     nic.flap()
     assert names(bad(nic.question(NOW + 2 * NIGHT + 7200, kept))) == ["link_downed"]
@@ -348,7 +348,7 @@ def test_older_links_have_the_older_limit() -> None:
     assert names(bad(night(port(speed="HDR"), symbol_error=2880))) == []
     assert names(bad(night(port(speed="HDR"), symbol_error=2881))) == ["symbol_errors"]
     assert names(bad(night(port(speed="XDR"), symbol_error=69))) == []
-    # Of a port that is down now, it is that of the last night.
+    # Of a port that is down now, it is that of the previous run.
     down = port(speed=None, up=False, values={**port().values, "symbol_error": 100})
     assert names(bad(asked(port(at=NOW - NIGHT), down))) == ["symbol_errors"]
 

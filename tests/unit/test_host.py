@@ -108,11 +108,11 @@ def test_a_tool_answers_with_output_and_code(tmp_path: Path) -> None:
 
 def test_what_a_tool_says_counts_only_where_it_ends_with_0(tmp_path: Path) -> None:
     assert tool(tmp_path, "echo hello").ask(["nvidia-smi", "-L"]) == "hello\n"
-    with pytest.raises(ReadError, match=r"^nvidia-smi -L: ended with 3 and said: the last line$"):
+    with pytest.raises(ReadError, match=r"^nvidia-smi -L: exited with 3: the last line$"):
         tool(tmp_path, "echo out; echo first >&2; echo 'the last line' >&2; exit 3").ask(["nvidia-smi", "-L"])
-    with pytest.raises(ReadError, match=r"ended with 3 and said: out$"):
+    with pytest.raises(ReadError, match=r"exited with 3: out$"):
         tool(tmp_path, "echo out; exit 3").ask(["nvidia-smi", "-L"])
-    with pytest.raises(ReadError, match=r"ended with 3 and said: nothing$"):
+    with pytest.raises(ReadError, match=r"exited with 3: nothing$"):
         tool(tmp_path, "exit 3").ask(["nvidia-smi", "-L"])
 
 

@@ -82,7 +82,7 @@ def answer(*steps: tuple[str, dict[str, Any]], roles: tuple[str, ...]) -> dict[s
 
 
 def test_each_role_has_its_own_answer() -> None:
-    failed = {"failed": True, "msg": "gave no answer"}
+    failed = {"failed": True, "msg": "did not respond"}
     found = answer(("node_lock", OK), ("platform", OK), ("mofed", failed), roles=("platform", "mofed"))
     assert found == {"node_lock": OK, "platform": OK, "mofed": failed}
 

@@ -137,7 +137,7 @@ def test_the_wrong_link_of_the_chain_is_named(variables: dict[str, Any], message
         ({"perftest_share": "0.9"}, "perftest_share is '0.9' .str., expected float: write .*"),
         ({"node_health_power_limit": -1}, "node_health_power_limit is -1, expected watts, or 0"),
         ({"perftest_latency": -1}, "perftest_latency is -1, expected microseconds, or 0 for no bar"),
-        ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is no text such as '28.43.8002'"),
+        ({"busbar_firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1 is not a text such as '28.43.8002'"),
         (
             {"nic_firmware_settings": {"LINK_TYPE": "-y"}},
             "nic_firmware_settings.LINK_TYPE is '-y', expected a number from 0 to 4294967295 or a word such as ETH",
@@ -340,7 +340,7 @@ def test_a_mistake_of_a_thousand_hosts_is_one_sentence() -> None:
         "node[0001-1000]: busbar_x is not a variable of this suite; node0500: busbar_mtu is '9' (str), expected int"
     )
     each = intent.told({f"n{i}": [f"mistake {i}"] for i in range(1000)})
-    assert each.endswith("; and 970 more mistakes; mend these first")
+    assert each.endswith("; and 970 more mistakes; repair these first")
 
 
 def test_what_a_run_prints_of_an_inventory_has_no_secret(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_who_changes_it_for_ever_is_told(
     count = iter(range(1000))
     cluster.interfere = lambda there: touch(there) if next(count) % 2 else None
     assert run(cluster, "fail") == 1
-    assert "changed by somebody else 6 times" in capsys.readouterr().err
+    assert "changed by another client 6 times" in capsys.readouterr().err
     assert cluster.taints("gpu-00") == []
 
 

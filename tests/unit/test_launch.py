@@ -57,17 +57,17 @@ def test_a_healthy_job_has_nothing_to_say() -> None:
 @pytest.mark.parametrize(
     ("views", "said"),
     [
-        ([], "unknown: no rank has begun"),
-        (HEALTHY[:3], "unknown: 1 of 4 ranks have not begun: b has 1 of 2"),
+        ([], "unknown: no rank has started"),
+        (HEALTHY[:3], "unknown: 1 of 4 ranks have not started: b has 1 of 2"),
         ([*HEALTHY, HEALTHY[3]], "drift: more than one rank 3"),
         ([view(n, job=f"job{n // 2}") for n in range(4)], "drift: 2 jobs, such as 'job0' on a; 'job1' on b"),
         ([view(n, world=1, rank=0) for n in range(4)], "drift: the launcher speaks of 1 ranks; more than one rank 0"),
         ([view(n, world=None) for n in range(4)], "drift: the launcher speaks of ? ranks"),
-        ([*HEALTHY[:3], view(3, "c")], "drift: ranks on c, which was not asked for"),
+        ([*HEALTHY[:3], view(3, "c")], "drift: ranks on c, which was not requested"),
         ([*HEALTHY[:2], view(2, "a"), view(3)], "drift: ranks where they do not belong: 3 on a"),
         (
             [view(n, pmix=False) for n in range(4)],
-            "drift: 4 ranks cannot find each other, each is a job of its own (rank 0 on a)",
+            "drift: 4 ranks cannot find each other, each is a separate job (rank 0 on a)",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_variables_differ_or_came_from_nowhere() -> None:
     other = [replace(HEALTHY[0], variables={"NCCL_DEBUG": "WARN"}), *HEALTHY[1:]]
     found = {"variables": "drift: NCCL_DEBUG is INFO for rank 1 on a; WARN for rank 0 on a"}
     assert states(other) == states(other, asked=["NCCL_DEBUG"]) == found
-    assert states(HEALTHY, asked=[])["variables"].startswith("drift: NCCL_DEBUG is set, which nobody asked for: rank 0")
+    assert states(HEALTHY, asked=[])["variables"].startswith("drift: NCCL_DEBUG is set but was not requested: rank 0")
     assert (
         states([replace(HEALTHY[0], variables=None), *HEALTHY[1:]])["variables"] == "unknown: not known of rank 0 on a"
     )

@@ -131,7 +131,9 @@ def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> No
     found = neighbour.read(node(tmp_path, networkctl=f"echo '{json.dumps(NETWORKCTL)}'"))
     assert found.neighbours == (Neighbour("ens1", "44:38:39:ff:00:03", "swp7", "leaf-3", "to node07", is_switch=True),)
     assert (found.source, found.tlvs) == ("networkctl lldp --json=short", False)
-    assert ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0].startswith("systemd-networkd tells")
+    assert ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0].startswith(
+        "systemd-networkd does not report"
+    )
     assert wrong(replace(found, neighbours=(switch(dcbx={}, mfs=None),)), replace(WANT, dcbx=True)) == []
 
 
@@ -141,9 +143,9 @@ def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> No
         ({}, "lldpcli is not installed; networkctl is not installed"),
         (
             {"lldpcli": "echo 'unable to connect to socket' >&2; exit 1"},
-            "lldpcli ended with 1 and said: unable to connect to socket; networkctl is not installed",
+            "lldpcli exited with 1: unable to connect to socket; networkctl is not installed",
         ),
-        ({"networkctl": "echo 'LINK CHASSIS-ID'"}, "networkctl tells neighbours as text only (systemd before 256)"),
+        ({"networkctl": "echo 'LINK CHASSIS-ID'"}, "networkctl prints neighbours as text only (systemd before 256)"),
     ],
 )
 def test_where_nobody_listens_it_is_said_how_to_get_it(tmp_path: Path, scripts: Mapping[str, str], says: str) -> None:
@@ -276,7 +278,7 @@ def test_without_dcbx_a_site_is_green_unless_it_asks_for_it_or_others_send_it() 
     assert ports.notes(heard(without), [port()], WANT) == [
         "the switches send no DCBX: their PFC, DSCP map and ETS are not judged"
     ]
-    said = ("unknown", "the switch does not say it (DCBX)")
+    said = ("unknown", "the switch does not send it (DCBX)")
     found = wrong(heard(without), replace(WANT, dcbx=True))
     assert found == [("lldp.pfc", *said), ("lldp.dscp", *said)]
     found = wrong(heard(switch(0, dcbx={}), switch(1)), rails=2)
@@ -296,7 +298,7 @@ def test_what_the_site_does_not_ask_of_its_own_ports_is_not_asked_of_the_switch(
 
 def test_a_rail_that_hears_nothing_is_unknown_where_others_hear_or_it_is_asked_for() -> None:
     assert wrong(heard()) == []
-    assert wrong(heard(switch(1)), rails=2) == [("lldp.neighbour", "unknown", "hears no neighbour")]
+    assert wrong(heard(switch(1)), rails=2) == [("lldp.neighbour", "unknown", "has no LLDP neighbour")]
     required = replace(WANT, asked="required")
     plan = ports.plan(heard(), [port(0), port(1)], required)
     assert [one.because is None for one in plan.findings if not one.ok] == [True, False]
@@ -306,7 +308,7 @@ def test_of_several_neighbours_the_one_switch_counts() -> None:
     dpu = switch(chassis="x", name="dpu", is_switch=False)
     assert wrong(heard(dpu, switch())) == []
     [(check, state, have)] = wrong(heard(switch(), switch(name="leaf-9")))
-    assert (check, state, have) == ("lldp.neighbour", "unknown", "hears 2 neighbours: leaf-0 swp1, leaf-9 swp1")
+    assert (check, state, have) == ("lldp.neighbour", "unknown", "has 2 LLDP neighbours: leaf-0 swp1, leaf-9 swp1")
 
 
 def test_what_travels_to_the_control_node_passes_its_gate() -> None:

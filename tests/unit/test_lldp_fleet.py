@@ -103,7 +103,7 @@ def test_a_table_of_the_switches_speaks_for_hosts_that_hear_nothing(tmp_path: Pa
     [
         None,
         {},
-        {"failed": True, "msg": "no answer"},
+        {"failed": True, "msg": "no response"},
         {"unreachable": True, "msg": "no route"},
         {"findings": [], "passed": [], "neighbours": [{"rail": 0}]},
         {"findings": "x", "passed": [], "neighbours": []},

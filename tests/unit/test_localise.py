@@ -391,7 +391,7 @@ def test_figures_of_a_rail_that_were_spoiled_do_not_accuse_it(slow_ways: int, ti
     assert rounds == rounds_wanted
     assert accused(search) == {("n0", "localise.node")}
     [found] = [one for one in said(search)["n0"] if one.check == "localise.node"]
-    assert "each rail by itself is fast" in str(found.have)
+    assert "each rail alone is fast" in str(found.have)
 
 
 def test_a_failure_across_counts_only_where_the_good_one_of_the_place_has_passed_across() -> None:

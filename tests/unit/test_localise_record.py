@@ -127,11 +127,11 @@ def test_a_host_that_is_none_of_the_nodes_is_refused(place: tuple[Any, ...]) -> 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no JSON"),
+        (b"", "not JSON"),
         (b"\xff\xfe", "codec"),
         (b'{"format": 2}', "newer release"),
         (b"null", "expected a dictionary"),
-        (json.dumps(DATA).encode()[:-20], "no JSON"),
+        (json.dumps(DATA).encode()[:-20], "not JSON"),
     ],
 )
 def test_what_is_no_record_is_said_to_be_none(content: bytes, said: str, tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_healthy_cluster_is_cleared_in_three_rounds(site: Any, tmp_path: Path)
     assert [(one.kind, one.outcome) for one in record.tests] == [("pair", "pass")] * 4 + [("leaf", "pass")]
     assert record.nodes[0].alone_bar == 440.0
     assert "round 1, pairs: 4 of 4 pass" in run.told
-    assert "nobody is slow over 8 nodes by mpirun, 2 rounds, 5 tests (pairs 4, leaves 1)" in " ".join(
+    assert "no node is slow over 8 nodes by mpirun, 2 rounds, 5 tests (pairs 4, leaves 1)" in " ".join(
         run.told[-2].split()
     )
 
@@ -355,7 +355,7 @@ def test_who_is_slow_alone_busy_or_unread_is_left_out_by_name(site: Any) -> None
     assert roots(result) == {("n0000", "localise.alone")}
     assert {name for name, have in said.items() if have} == {f"n000{number}" for number in range(5)}
     assert said["n0001"] == ["left out: busy: process python"]
-    assert said["n0002"] == ["left out: it was not measured by itself"]
+    assert said["n0002"] == ["left out: it was not measured alone"]
     assert said["n0003"] == ["left out: its inventory was not read"]
     assert said["n0004"][0].startswith("left out: it has NCCL 2.18.3; 5 nodes have NCCL 2.28.9")
 

@@ -21,7 +21,7 @@ RAILS = replace(
     figure=None,
     bar=43.2,
     ways=(Way(3, "n3", 20.0), Way(3, "n1", 48.0), Way(3, "n3", 21.0, True), Way(3, "n1", None, True)),
-    said="rail 3 from n1: nobody connected in time",
+    said="rail 3 from n1: no client connected in time",
 )
 GPUS = replace(
     GOOD, kind="gpus", hosts=("n3",), outcome="fail", figure=None, bar=323.7, pairs={(0, 1): 180.0, (2, 3): 360.0}
@@ -32,7 +32,7 @@ def test_a_round_is_a_line_and_each_test_that_did_not_pass() -> None:
     lines = localise_table.round_lines([GOOD, SLOW, DEAD, RAILS, GPUS])
     assert lines[0] == "round 2, pairs: 1 of 3 pass:"
     assert lines[1] == "  n[3-4]: 231 of 345.6 GB/s"
-    assert lines[2].startswith("  n[5-6]: no figure: \\x1b[2J")
+    assert lines[2].startswith("  n[5-6]: no result: \\x1b[2J")
     assert lines[3:] == [
         "  n5 is lost: gone",
         "round 2, rails: 0 of 1 pass:",
@@ -56,9 +56,9 @@ def test_the_end_names_what_is_slow_who_is_good_and_who_was_left_out() -> None:
     good = replace(RECORD, findings=(Found(hosts=("n1", "n2"), finding=node), Found(hosts=("n3",), finding=left)))
     text = " ".join(localise_table.render(good, 100).split())
     assert "n3: left out: busy: a job good: n[1-2]" in text
-    assert "nobody is slow" in text
+    assert "no node is slow" in text
     assert "NOT COMPLETE: nothing was measured" in localise_table.render(replace(good, tests=(), complete=False), 100)
-    assert "nobody is slow so far" in localise_table.render(replace(good, complete=False), 100)
+    assert "no node is slow so far" in localise_table.render(replace(good, complete=False), 100)
     bar = localise_judge.BAR.judge("bar", "unknown", "x", "no pair was measured", "tests")
     unknown = replace(RECORD, findings=(Found(hosts=("n1",), finding=bar),))
     assert "not everything was proven" in localise_table.render(unknown, 100)

@@ -63,7 +63,7 @@ def test_who_is_not_idle_was_measured_tonight_or_costs_too_much_is_left_with_the
     assert [unit.hosts for unit in found.units] == [("a",), ("b",)]
     assert {one.host: one.why for one in found.left} == {
         "c": "allocated in Slurm",
-        "d": "measured this night",
+        "d": "measured in this budget period",
         "e": "costs 20 node-minutes, 6 are left",
         "f": "costs 5 node-minutes, 1 are left",
     }
@@ -73,7 +73,7 @@ def test_who_is_not_idle_was_measured_tonight_or_costs_too_much_is_left_with_the
 
 def test_what_was_tried_tonight_and_gave_nothing_is_not_tried_again_and_later_comes_behind_the_others() -> None:
     failed = old("a", None, tried=NOW - 60)
-    assert left(failed) == {"a": "tried this night"}
+    assert left(failed) == {"a": "tried in this budget period"}
     assert chosen(replace(failed, tried=NOW - DAY), old("b", 2)) == [("b",), ("a",)]
 
 
@@ -102,17 +102,14 @@ def test_what_nobody_has_timed_is_estimated_and_said_to_be() -> None:
     found = measure.plan([old("a", None, minutes=None)], 100, BEGUN)
     assert (found.units[0].minutes, found.units[0].estimated) == (measure.ESTIMATE["node"], True)
     text = "\n".join(measure.said(found, NOW, 30, check_mode=True))
-    assert (
-        text
-        == "would be measured: a, each by itself; never measured; 10 node-minutes, estimated, nobody has timed them"
-    )
+    assert text == "would be measured: a, each alone; never measured; 10 node-minutes, estimated, not timed yet"
     again = "\n".join(measure.said(measure.plan([old("a", 31)], 100, BEGUN), NOW, 30, check_mode=False))
-    assert again.startswith("to be measured: a, each by itself; last measured 2026-")
+    assert again.startswith("to be measured: a, each alone; last measured 2026-")
     assert "more than 30 days ago; 5 node-minutes, by what the last took" in again
     left_alone = measure.said(
         measure.plan([old("a", 31, why="down"), old("b", None, why="down")], 9, BEGUN), NOW, 30, True
     )
-    assert left_alone == ["left for another night: a,b: down; 1 of 2 never measured"]
+    assert left_alone == ["left for another run: a,b: down; 1 of 2 never measured"]
 
 
 def test_a_batch_is_of_one_partition_and_of_no_more_nodes_than_are_taken_at_a_time() -> None:
@@ -243,8 +240,8 @@ def test_a_ledger_that_is_none_is_an_error_and_no_empty_one(tmp_path: Path, text
     ("answers", "says"),
     [
         ({"node01": {"msg": "node01: busbar_mtuu is not a variable of this suite"}}, "node01: busbar_mtuu is not"),
-        ({"node01": {"values": {}}}, "nothing is known of node02: "),
-        ({}, "nothing is known of node01, node02: "),
+        ({"node01": {"values": {}}}, "no result of node02: "),
+        ({}, "no result of node01, node02: "),
     ],
 )
 def test_a_wrong_inventory_is_told_in_its_own_words(
@@ -278,11 +275,11 @@ INTENT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("of_node02", "code", "lines"),
     [
-        ({}, 0, ["would be measured: node[01-02], each by itself"]),
+        ({}, 0, ["would be measured: node[01-02], each alone"]),
         (
             {"busbar_drain": "slurm"},
             0,
-            ["would be measured: node01,", "left for another night: node02: Slurm gives it"],
+            ["would be measured: node01,", "left for another run: node02: Slurm gives it"],
         ),
         (None, 1, []),
     ],

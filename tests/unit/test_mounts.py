@@ -24,7 +24,7 @@ def test_any_text_is_mounts_or_refused(text: str) -> None:
     try:
         found = mounts.parse(text)
     except ParseError as error:
-        assert str(error).endswith("is no line of /proc/mounts")
+        assert str(error).endswith("is not a line of /proc/mounts")
     else:
         assert len(found) == len(text.splitlines())
 

@@ -66,7 +66,7 @@ def test_nothing_is_asked_for_by_an_empty_list() -> None:
 
 def test_a_measurement_without_a_build_is_a_mistake_in_the_inventory() -> None:
     with pytest.raises(
-        ParseError, match=r"nothing to measure with: set the commit, or nccl_benchmark_collectives: \[\]"
+        ParseError, match=r"no program to measure with: set the commit, or nccl_benchmark_collectives: \[\]"
     ):
         wanted(nccl_tests_commit="")
 

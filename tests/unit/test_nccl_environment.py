@@ -231,7 +231,7 @@ def test_what_costs_little_and_what_is_accepted_are_notes(node: Node) -> None:
 
 def test_a_users_file_is_judged_by_nccls_own_grammar(node: Node) -> None:
     (finding,) = bad(read(node({"/root/.nccl.conf": "export NCCL_IB_TC=104\n"})))
-    assert "NCCL is no shell" in finding.why
+    assert "NCCL is not a shell" in finding.why
     assert finding.subject == "/root/.nccl.conf NCCL_IB_TC"
 
 

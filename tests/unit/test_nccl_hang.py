@@ -1,4 +1,4 @@
-"""RAS of jobs: who is missing, who is behind and who only waits; what is no valid answer; whom nobody may speak to."""
+"""RAS of jobs: who is missing, who is behind, who only waits; invalid responses; and which port is not contacted."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_its_own_node_says_of_a_silent_process_is_part_of_the_finding() -> 
     found = judged(job, known=known)
     assert "node02 process 2002 GPU 1" in str(found["missing host node02"].have)
     assert "it is stopped (a signal)" in str(found["missing host node02"].have)
-    assert "kill -CONT 2002 lets it go on" in found["missing host node02"].fix
+    assert "kill -CONT 2002 lets it continue" in found["missing host node02"].fix
     assert "it is not there any more" in str(found["missing host node03"].have)
 
 
@@ -164,7 +164,7 @@ def test_a_rank_that_is_missing_here_and_answers_there_is_cut_off() -> None:
         still(communicator("0xa", [rank(0, 5)], gone(1, host=2))),
         still(communicator("0xa", [rank(1, 5, host=2)], gone(0))),
     )
-    assert "it answers elsewhere: the network between is cut" in str(judged(*views)["missing host node02"].have)
+    assert "it responds to others: the network between is cut" in str(judged(*views)["missing host node02"].have)
 
 
 def test_views_of_one_job_are_one_job() -> None:
@@ -250,8 +250,8 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> str:
         ("", "breaks off or is none"),
         (changed(lambda _: None)[:-40], "breaks off or is none"),
         ("[" * 100000, "breaks off or is none"),
-        ('{"nccl_version": NaN}', "NaN is no number"),
-        ("[]", "the answer is list"),
+        ('{"nccl_version": NaN}', "NaN is not a number"),
+        ("[]", "the response is list"),
         (changed(lambda d: d.update(communicators_count=2)), "communicators_count is 2, and there are 1"),
         (changed(lambda d: d["communicators"][0].update(ranks={})), "ranks is dict"),
         (changed(lambda d: d["communicators"][0].update(ranks_count=3)), "ranks_count is 3, and there are 2"),
@@ -360,7 +360,7 @@ OTHERS = Listener("127.0.0.1", 28028, 1001, 77)
     [
         ([process(5)], (2, 21, 5), (), "NCCL 2.21.5 has no RAS (process 5)", "start the job with NCCL 2.24 or later"),
         ([process(5, told={"NCCL_RAS_ENABLE": "0"})], (2, 27, 7), (), "NCCL_RAS_ENABLE=0", "without NCCL_RAS_ENABLE=0"),
-        ([process(5, apart=True)], (2, 27, 7), (), "network of its own", "nsenter --target 5 --net bash -c"),
+        ([process(5, apart=True)], (2, 27, 7), (), "separate network", "nsenter --target 5 --net bash -c"),
         ([process(5)], (2, 27, 7), (OTHERS,), "held by bob", "NCCL_RAS_ADDR=localhost:28029"),
         ([process(5), process(6, user="bob", ras=(OTHERS,))], (2, 27, 7), (), "held by bob", "NCCL_RAS_ADDR="),
         ([process(5), process(6)], None, (), "nothing of it listens at port 28028 (process 5, 6)", "NCCL_DEBUG=INFO"),

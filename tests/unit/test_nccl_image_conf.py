@@ -36,7 +36,7 @@ def test_what_nobody_declares_stays_run_after_run(infiniband: Topology, hgx_h100
     image = read(AZURE)
     assert (image.kept, image.dropped) == (KEPT, {})
     text = rendered(infiniband, hgx_h100, Want(image=image))
-    assert "Kept from the nccl.conf of the image (Azure)." in text
+    assert "Retained from the nccl.conf of the image (Azure)." in text
     assert {f"{name}={value}" for name, value in KEPT.items()} <= {*text.splitlines()}
     again = read(text)
     assert again.kept == KEPT
@@ -87,7 +87,9 @@ def test_what_the_linter_speaks_against_is_named_and_goes(line: str, name: str) 
     assert image.kept == KEPT
     assert list(image.dropped) == [name]
     (said, gone) = image_conf.notes(image, {}, KEPT)
-    assert "keeps of the image's own (Azure): NCCL_IB_PCI_RELAXED_ORDERING=1, NCCL_IGNORE_CPU_AFFINITY=1;" in said
+    assert (
+        "retains these lines of the image (Azure): NCCL_IB_PCI_RELAXED_ORDERING=1, NCCL_IGNORE_CPU_AFFINITY=1;" in said
+    )
     assert gone.startswith(f"nccl.conf does not keep {name}, which the image (Azure) sets: ")
     assert image_conf.notes(replace(image, dropped={}), KEPT, KEPT) == []
 

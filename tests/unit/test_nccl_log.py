@@ -476,7 +476,7 @@ def test_hostile_logs_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     log = job.read([many.encode()])
     assert (len(log.processes), log.beyond) == (100, {"lines of further processes": 200})
-    assert found(many)["nccl_log.readable"].have == "not kept: 200 lines of further processes"
+    assert found(many)["nccl_log.readable"].have == "not stored: 200 lines of further processes"
     names = "".join(f"n:1:1 [0] NCCL INFO NCCL_X{i} set by environment to 1.\n" for i in range(600))
     names += "".join(f"n:1:1 [0] NCCL INFO Using network net{i}\n" for i in range(600))
     [process] = job.read([names.encode()]).processes.values()

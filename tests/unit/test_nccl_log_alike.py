@@ -59,7 +59,7 @@ def test_reports_of_several_ranks_are_no_part_of_each_other() -> None:
     line = "10:00:0{0}\tn1:{0}\ttrain\tERROR\tGave up due to:\n[x.cc:5] connection closed by [10.0.0.9]:400{0}\n"
     text = "".join(line.format(number) for number in (1, 2, 3))
     said = printed(text)
-    assert "Gave up due to: [x.cc:5] connection closed by [10.0.0.9]:4001 (as a program says)" in verdict(text)
+    assert "Gave up due to: [x.cc:5] connection closed by [10.0.0.9]:4001 (as a program reports)" in verdict(text)
     assert "2 more alike, up to line 5: n1:2, n1:3" in said
     assert "[10.0.0.9]:4002 (and [10.0.0.9]:4003)" in said
     assert "\\t" not in said
@@ -71,7 +71,7 @@ def test_a_verdict_names_the_cause_that_lines_prove() -> None:
     text += "n1:7:8 [0] NCCL INFO Channel 00/0 : 3[0] -> 0[0] [receive] via NET/Socket/0\n"
     said = verdict(text)
     assert "(cause: NCCL_IB_DISABLE=1)" in said
-    assert "is not told by these lines" not in said
+    assert "these lines do not show the cause" not in said
 
 
 def test_a_wait_is_told_with_what_a_program_reported_before() -> None:

@@ -137,7 +137,7 @@ def test_ranks_that_any_line_names_as_its_own_are_in_the_log() -> None:
     finding = of_ranks(TWO + WATCHDOG.format(1, 1))
     assert (finding.have or "").startswith("rank 3 of 4 did not begin here")
     assert "rank 1 has other lines here" in (finding.have or "")
-    # The launcher's prefix of a process that says nothing of its rank.
+    # The launcher's prefix of a process that has nothing about its rank.
     labelled = "".join(f"[rank{n}]:{line(10 + n, 'Using network IB')}" for n in range(4))
     assert "4 of 4 ranks in this log" in printed(labelled + "[rank0]:" + begun(10, 0))
     # Labels that number nodes are no ranks.
@@ -185,7 +185,7 @@ def test_odd_forms_of_communicators_are_read(text: str, said: object) -> None:
 
 
 def test_the_nodes_of_an_odd_form_are_those_of_the_communicator() -> None:
-    assert "of 4 ranks: begun by 0,2, Init COMPLETE of none, over 2 nodes" in printed(
+    assert "of 4 ranks: started by 0,2, Init COMPLETE of none, over 2 nodes" in printed(
         TWO + line(10, "nRanks 4 nNodes 2 localRanks 2")
     )
     # A bus id that is left out makes no two ranks share a GPU.
@@ -232,18 +232,16 @@ def test_processes_that_do_not_say_their_rank_are_of_the_ranks() -> None:
     # As many processes as ranks: all are here.
     said = printed(done(10, 0, 4) + quiet(range(11, 14), 10))
     assert "4 of 4 ranks in this log" in said
-    assert "ranks that say so: 0; ranks 1-3 have other lines here [" in said
+    assert "ranks that report it: 0; ranks 1-3 have other lines here [" in said
     assert "not in this log" not in said
     # Half of the ranks, each with a GPU of its own.
     said = printed(done(10, 0, 8) + quiet(range(11, 14), 10))
     assert "4 of 8 ranks in this log" in said
-    assert (
-        "3 more processes have lines here that do not say their rank; the lines of the others are not in this" in said
-    )
-    assert "4 of 8 ranks are not in this log; which ones is not told: 3 processes here do not say theirs" in said
+    assert "3 more processes have lines here without their rank; the lines of the others are not in this" in said
+    assert "4 of 8 ranks are not in this log; which ones is unknown: 3 processes here do not report theirs" in said
     said = of_ranks(begun(10, 0, ranks=8) + quiet(range(11, 14), 10)).have or ""
     assert said.startswith(
-        "4 of 8 ranks are not in this log, and no rank completed in it; which ones is not told: 3 more"
+        "4 of 8 ranks are not in this log, and no rank completed in it; which ones is unknown: 3 more"
     )
     # Processes on one GPU may be of several starts, and more processes than ranks are.
     assert "1 of 8 ranks in this log" in printed(done(10, 0, 8) + quiet(range(11, 12), 11))

@@ -31,7 +31,7 @@ def test_a_wait_that_ran_out_is_a_finding_ahead_of_cudas_error() -> None:
     assert "verdict: a wait for a peer ran out before CUDA failed, line 2: Warning: NCCL EP timeout" in said
     assert "set-up had come as far as rings that are connected, on n1:5" in said
     cuda = said.partition("critical: torch.AcceleratorError")[2]
-    assert "[nccl_log.cuda] (likely follows from the first)" in cuda
+    assert "[nccl_log.cuda] (likely caused by the first)" in cuda
     # Behind the error it is no cause.
     assert "verdict: a wait for a peer" not in printed(RAISED + WARNED.format(8, 1) + WAIT.format(4, 7))
 
@@ -55,8 +55,8 @@ def test_gloos_lost_peers_behind_a_wait_that_was_given_up_follow_from_it() -> No
 
 def test_a_rank_that_completed_all_that_it_called_was_not_kept_by_the_network() -> None:
     text = GAVE_UP.format(1) + GAVE_UP.format(2) + STATUS.format(1, 10, 8)
-    assert "no network kept them" in printed(text + STATUS.format(0, 8, 8))
-    assert "no network kept them" not in printed(
+    assert "no network stopped them" in printed(text + STATUS.format(0, 8, 8))
+    assert "no network stopped them" not in printed(
         text + STATUS.format(0, 9, 8).replace("{1}", "9") + STATUS.format(2, 9, 7)
     )
 
@@ -82,6 +82,6 @@ def test_a_connection_that_was_not_made_is_the_one_that_the_process_announced() 
     failed = head.format(8, "transport/net.cc:5 -> 3") + head.format(7, "transport.cc:6 -> 3")
     said = printed(text + failed)
     assert "the one connection over the network that this process announces is 0->1, so it is likely that one" in said
-    assert "asked for after its Init COMPLETE" in said
+    assert "requested after its Init COMPLETE" in said
     other = head.format(7, "Channel 00/1 : 1[0] -> 0[0] [receive] via NET/Socket/0/Shared")
     assert "so it is likely that one" not in printed(text.replace("n1:7:8", other + "n1:7:8") + failed)

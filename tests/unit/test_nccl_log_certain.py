@@ -82,7 +82,7 @@ def test_out_of_memory_where_shared_memory_is_made_is_of_the_host_as_a_rule() ->
     [
         ("Could not find a path for pattern 4, falling back to simple order", "falling back"),
         ("Cannot initialize CollNet, using point-to-point network instead", "point to point"),
-        ("Frobnication is off, ignoring it", "goes on in another one"),
+        ("Frobnication is off, ignoring it", "uses another one"),
     ],
 )
 def test_a_fallback_is_no_failure(said: str, kind: str) -> None:
@@ -114,8 +114,8 @@ def test_a_variable_is_the_cause_where_nothing_else_can_be() -> None:
 
 def test_the_release_of_one_host_is_not_given_to_another() -> None:
     text = "n1:7:7 [0] NCCL INFO NCCL version 2.22.3+cuda12.4\nn2:8:8 [0] NCCL INFO cudaDriverVersion 12020\n"
-    assert "NCCL 2.22.3 (said by n1)" in shown(text)
-    assert "ok: 2.22.3, as n1 says; n2: no release" in shown(text)
+    assert "NCCL 2.22.3 (reported by n1)" in shown(text)
+    assert "ok: 2.22.3, according to n1; n2: no release" in shown(text)
     assert "said by" not in shown(text + text.replace("n1:7:7", "n2:8:8"))
 
 
@@ -160,7 +160,7 @@ def test_what_aborts_outranks_what_is_retried() -> None:
     ended = found(tried + gone)
     assert list(ended) == ["nccl_log.exit", "nccl_log.readable"]
     assert "rank=[1] was aborted. Please check its log." in (ended["nccl_log.exit"].have or "")
-    assert "(tried again, so no failure by itself" in (ended["nccl_log.exit"].have or "")
+    assert "(tried again, so not a failure" in (ended["nccl_log.exit"].have or "")
     assert list(found(tried)) == ["nccl_log.program", "nccl_log.readable"]
 
 
@@ -203,8 +203,8 @@ def test_what_a_plugin_has_selected_stands_beside_what_no_rank_says() -> None:
     said = shown(
         LISTED % (0, 7, 0) + LISTED % (1, 8, 1) + f"{head}NET/OFI Selected Provider is efa\n{head}Launch mode x\n"
     )
-    assert "(Using network), but NCCL's plugin for libfabric (NET/OFI) says that it has selected efa" in said
-    assert "no rank says which network it uses; NCCL's plugin for libfabric" in said
+    assert "(Using network), but NCCL's plugin for libfabric (NET/OFI) reports that it has selected efa" in said
+    assert "no rank reports which network it uses; NCCL's plugin for libfabric" in said
 
 
 def test_who_nccl_tests_list_names_signs_its_lines() -> None:
@@ -230,7 +230,7 @@ def test_a_communicator_made_behind_a_watchdogs_word_excuses_nothing() -> None:
     done = "h:1:1 [1] NCCL INFO comm 0x1 rank 1 nranks 2 cudaDev 1 busId 1b000 commId 0x5 - Init COMPLETE\n"
     one = found(f"{dog} work sequence id: 7 PG status: last enqueued work: 9, last completed work: 6\n{done}")
     assert one["nccl_log.program"].severity == "critical"
-    assert "goes on behind it" not in (one["nccl_log.program"].have or "")
+    assert "continues behind it" not in (one["nccl_log.program"].have or "")
 
 
 def test_advice_fits_what_the_words_of_a_failure_prove() -> None:

@@ -65,7 +65,7 @@ def test_of_a_connection_without_its_ranks_or_its_process_the_network_is_told(li
 
 
 def test_a_network_that_no_process_signed_is_told_where_none_says_another() -> None:
-    assert "network: Socket, by lines whose begin is not there" in printed(f"{HCA}Using network Socket\n")
+    assert "network: Socket, by lines whose beginning is not there" in printed(f"{HCA}Using network Socket\n")
     assert "network IB verdict" in printed(f"{HCA}{HEAD}Using network IB\nUsing network Socket\n")
 
 

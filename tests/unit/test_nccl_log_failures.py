@@ -27,11 +27,11 @@ def watchdog(rank: int, number: int) -> str:
 
 
 def test_ranks_that_wait_for_different_collectives_are_not_said_to_wait_for_one() -> None:
-    # What a rank has enqueued behind the collective that it waits for says nothing of who is behind.
+    # What a rank has enqueued behind the collective that it waits for has nothing about who is behind.
     have = found(watchdog(0, 912) + watchdog(1, 910) + watchdog(0, 910) + watchdog(5, 640))["nccl_log.watchdog"].have
     assert (have or "").startswith(
         "PyTorch's watchdog gave up after 600 s on different collectives: ALLGATHER number 640 (rank 5); ALLGATHER"
-        " number 910 (rank 0-1); in one process group the lowest number is who is behind"
+        " number 910 (rank 0-1); in one process group the lowest number is the rank that is behind"
     )
     alike = found(watchdog(0, 912) + watchdog(1, 910) + watchdog(0, 910))["nccl_log.watchdog"].have or ""
     assert alike.startswith("PyTorch's watchdog gave up after 600 s on ALLGATHER number 910; waiting: ranks 0-1")
@@ -126,8 +126,8 @@ def test_calls_on_sockets_that_an_abort_ends_are_no_cause() -> None:
 def test_a_time_limit_behind_a_word_of_the_end_may_be_of_a_job_that_was_done() -> None:
     limit = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-01-01T10:00:00 DUE TO TIME LIMIT ***\n"
     done = "[after training is done] datetime: 2025-01-01 09:50:00\n"
-    assert "it may have been done, and not have come to its end" in (found(done + limit)["nccl_log.exit"].have or "")
-    assert "it may have been done" not in (found(limit + done)["nccl_log.exit"].have or "")
+    assert "it may have finished without exiting" in (found(done + limit)["nccl_log.exit"].have or "")
+    assert "it may have finished" not in (found(limit + done)["nccl_log.exit"].have or "")
 
 
 def test_a_flush_is_of_the_nodes_own_gpu_and_hca() -> None:
@@ -153,7 +153,10 @@ def test_what_multicast_refuses_is_a_possible_cause_whatever_the_error() -> None
     for error in ("1 'invalid argument'", "401 'the operation cannot be performed in the present state'"):
         warn = f"node1:7:8 [0] transport/nvls.cc:254 NCCL WARN Cuda failure {error}\n"
         finding = found(warn)["nccl_log.fabric_manager"]
-        assert ("possible causes: Fabric Manager" in (finding.have or ""), "as a rule" in finding.why) == (True, True)
+        assert ("possible causes: Fabric Manager" in (finding.have or ""), "usually" in finding.why.lower()) == (
+            True,
+            True,
+        )
 
 
 def test_a_queue_pair_that_is_refused_has_other_causes_than_one_that_nobody_answers() -> None:

@@ -67,7 +67,7 @@ KINDS = [
     (
         "n1:7:8 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_open_device failed\n"
         "n1:7:8 [0] NCCL INFO NET/IB : Using [0]mlx5_4:1/RoCE [RO]; OOB eth4:10.0.0.1<0>\n",
-        "minor: Call to ibv_open_device|goes on with the HCAs that it can open (mlx5_4)",
+        "minor: Call to ibv_open_device|continues with the HCAs that it can open (mlx5_4)",
     ),
     ("x.cc:1 NCCL WARN NET/FasTrak ...: INVALID_ARGUMENT: no valid fd set\n", "rxdm"),
     (
@@ -131,4 +131,4 @@ def test_a_warning_of_pytorchs_is_quoted_and_no_failure() -> None:
         "[W101 10:00:00.1 socket.cpp:9] [c10d] The hostname of the client socket cannot be retrieved. err=-2\n"
     )
     assert "no failure is in these lines" in answer
-    assert "harmless by itself" in answer
+    assert "harmless" in answer

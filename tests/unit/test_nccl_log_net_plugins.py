@@ -67,7 +67,7 @@ def test_a_queue_that_was_flushed_on_another_host_before_follows_from_nothing() 
 
     apart = of(completion("n1", 5) + completion("n2", 12))
     assert apart["job completion 5"].because is None
-    assert "which came first is not told" in (apart["job completion 12"].have or "")
+    assert "which came first is unknown" in (apart["job completion 12"].have or "")
     for text in (completion("n2", 5) + completion("n2", 12), completion("n2", 12) + completion("n1", 5)):
         same = of(text)
         assert same["job completion 5"].because == same["job completion 12"].id
@@ -106,7 +106,7 @@ def test_a_network_plugin_that_did_not_start_is_told_and_is_no_loaded_one() -> N
     said = shown(loaded + end)
     assert "nothing in this log is wrong" not in said
     assert (
-        "the network plugin SPCX did not start (Failed to initialize NET plugin); on n1; NCCL goes on with IB" in said
+        "the network plugin SPCX did not start (Failed to initialize NET plugin); on n1; NCCL continues with IB" in said
     )
     assert "plugins loaded" not in said
     assert "loaded, and not started: SPCX (v10)" in said

@@ -43,8 +43,8 @@ def info(*texts: str, who: str = "n1:7:8 [0]") -> str:
 )
 def test_variables_that_a_plugin_sets_are_told_apart(line: str) -> None:
     said = printed(info(line, "NCCL_PROTO set by environment to simple", "NCCL_ALGO set by environment to ring"))
-    assert "set by the network plugin OFI, as it says, and not by the job: NCCL_PROTO=simple set (by" in said
-    assert "the log does not tell which): NCCL_ALGO=ring" in said
+    assert "set by the network plugin OFI, as it reports, and not by the job: NCCL_PROTO=simple set (by" in said
+    assert "the log does not show which): NCCL_ALGO=ring" in said
 
 
 def test_the_rings_word_on_gpudirect_is_of_all_ranks() -> None:
@@ -159,7 +159,7 @@ def test_a_plugin_that_nccl_gives_up_is_told_with_its_last_words() -> None:
     said = printed(info(*WORDS, "Using network IB"))
     assert (
         'the network plugin OFI was given up on n1: its last words are "Invalid kind of bus returned 7"'
-        " (plugin/net.cc:118 -> 2); IB is used in its place, which is no failure"
+        " (plugin/net.cc:118 -> 2); IB is used in its place, which is not a failure"
     ) in said
     assert "what came in its place is not in these lines" in printed(info(*WORDS))
     assert "given up" not in printed(info(WORDS[0], "Using network AWS Libfabric"))
@@ -175,7 +175,7 @@ def test_googles_plugin_is_named() -> None:
 
 def test_an_abort_without_a_failure_is_the_programs_own_end() -> None:
     text = begun(0) + info("comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1000 - Abort COMPLETE")
-    own = "as a rule the program itself ended it so"
+    own = "usually the program itself ended it so"
     assert own in printed(text)
     assert own not in printed("n1:7:8 [0] init.cc:1 NCCL WARN Cuda failure 'out of memory'\n" + text)
     assert own not in printed("RuntimeError: it broke\n" + text)
@@ -195,7 +195,9 @@ def test_workers_of_ray_have_addresses() -> None:
 
 def test_a_list_of_nccl_tests_that_somebody_has_shortened() -> None:
     text = "#  Rank  0 .. Rank  3 on n1  NVIDIA X1\n#  Rank  4 .. Rank  7 on n2\n"
-    assert "shortened names ranks 0-3 on n1 (NVIDIA X1); ranks 4-7 on n2" in printed(text + info("Using network IB"))
+    assert "shortened list of nccl-tests names ranks 0-3 on n1 (NVIDIA X1); ranks 4-7 on n2" in printed(
+        text + info("Using network IB")
+    )
 
 
 def test_host_memory_in_two_ways_is_told() -> None:
@@ -245,9 +247,7 @@ SHORT = (
 def test_tables_of_three_columns_have_their_own_best_and_average() -> None:
     text = SHORT % "75.5" + "\nAvg bus bandwidth: 37.75\n" + SHORT % "7.5" + "\nAvg bus bandwidth: 3.75\n"
     said = printed(text + info("Using network IB"))
-    first = (
-        "test 1 of 2, a table of busbw, whoever printed it: 2 sizes up to 64 MiB; at 64 MiB busbw 75.5 GB/s, 900.5 us"
-    )
+    first = "test 1 of 2, a table of busbw of unknown origin: 2 sizes up to 64 MiB; at 64 MiB busbw 75.5 GB/s, 900.5 us"
     assert first in said
     assert "average over all sizes 37.75 GB/s" in said.partition("test 2 of 2, a table")[0]
     assert "average over all sizes 3.75 GB/s" in said.partition("test 2 of 2, a table")[2]

@@ -69,7 +69,7 @@ def test_an_order_to_end_is_no_failure() -> None:
     text += " SIGTERM\nW1 api.py:8] Closing process 4 via signal SIGTERM\n"
     [told] = [one for one in findings(text) if one.severity == "critical"]
     assert told.state == "unknown"
-    assert "the job was told to end" in (told.have or "")
+    assert "the job was ended on request" in (told.have or "")
     assert "no failure stands before it" in (told.have or "")
     # A failure that is in the log is the cause, wherever the order stands.
     first = findings(text + "[rank3]: RuntimeError: CUDA error: out of memory\n")[0]
@@ -178,7 +178,7 @@ def test_an_exception_of_the_rank_that_others_lost_is_told_first_and_its_order_l
     )
     text += " from [0], but store->get('0') got error: Failed to recv, got 0 bytes.\n[rank0]: ValueError: odd sizes\n"
     assert "ValueError: odd sizes" in verdict(text)
-    assert "which came first is not told" in verdict(text)
+    assert "which came first is unknown" in verdict(text)
 
 
 def test_a_name_that_does_not_resolve_is_told_as_that() -> None:
@@ -275,7 +275,7 @@ GOES_ON = (
 def test_an_exception_after_which_the_program_goes_on_is_no_failure() -> None:
     [told] = [one for one in findings(RAISED + GOES_ON) if one.check == "nccl_log.program"]
     assert told.severity == "minor"
-    assert "the program goes on behind it (line %d)" % (RAISED.count("\n") + 1) in (told.have or "")
+    assert "the program continues behind it (line %d)" % (RAISED.count("\n") + 1) in (told.have or "")
     assert findings(GOES_ON + RAISED)[0].severity == "critical"
     assert findings(RAISED + GOES_ON + WORKER)[0].check == "nccl_log.program"
 
@@ -295,7 +295,7 @@ def test_who_did_not_find_the_store_ends_by_that() -> None:
 
 def test_whom_memory_ended_is_named() -> None:
     text = "srun: error: gpu07: task 56: Out Of Memory\nslurmstepd: error: Detected 1 oom_kill event in StepId=881.0.\n"
-    assert "ended by it, as a launcher says: gpu07: task 56" in (findings(text)[0].have or "")
+    assert "ended by it, as a launcher reports: gpu07: task 56" in (findings(text)[0].have or "")
 
 
 def test_cudas_errors_after_a_failed_gpu_or_nvswitch_are_told_with_it() -> None:
@@ -327,7 +327,7 @@ def test_who_was_interrupted_has_not_failed() -> None:
     text = (
         '^CTraceback (most recent call last):\n  File "/x/train.py", line 12, in main\n    run()\nKeyboardInterrupt\n'
     )
-    assert verdict(text).startswith("the job was told to end: KeyboardInterrupt")
+    assert verdict(text).startswith("the job was ended on request: KeyboardInterrupt")
 
 
 def test_a_gpu_that_the_driver_lost_is_told_in_one_sentence() -> None:
@@ -347,7 +347,7 @@ WATCHDOG = (
 
 def test_a_wait_that_was_given_up_after_a_failure_may_have_begun_before_it() -> None:
     first, *rest = findings(RAISED + WATCHDOG)
-    assert "which came first is not told" in (first.have or "")
+    assert "which came first is unknown" in (first.have or "")
     assert "before anything else failed" not in first.why
     assert {one.because for one in rest if one.check == "nccl_log.watchdog"} == {None}
 
@@ -392,7 +392,7 @@ def test_ranks_that_an_error_speaks_of_are_not_who_raised_it(line: str, ranks: s
 def test_a_flight_recorder_that_is_off_wrote_nothing() -> None:
     said = signals.classify("Stack trace not found, potentially because FlightRecorder is disabled. Set the variable")
     assert said is not None
-    assert "kept no record" in said.about
+    assert "has no record" in said.about
 
 
 UCX = "beta:9:9 [0] ucx_plugin.c:498 NCCL WARN Failed: UCX error '-5' Invalid parameter\n"
@@ -468,7 +468,7 @@ def test_ranks_that_began_and_a_job_that_failed() -> None:
     start = "beta:9:9 [0] NCCL INFO comm 0x{0} rank {0} nranks 2 cudaDev {0} busId {0} commId 0x7 - Init START\n"
     text = start.format(0) + start.format(1) + CLOSED
     ranks = {one.check: one for one in findings(text + "beta: Test NCCL failure common.cu:1 'internal error'\n")}
-    assert ranks["nccl_log.ranks"].fix == "mend the failures of this log first"
+    assert ranks["nccl_log.ranks"].fix == "repair the failures of this log first"
     assert "if it hangs" in {one.check: one for one in findings(text)}["nccl_log.ranks"].fix
 
 

@@ -59,7 +59,7 @@ def test_the_last_error_is_the_cause_where_a_program_was_handed_it() -> None:
     text = "ncclSystemError: System call failed or device error.\nLast error:\nnvmlInit_v2() failed: Unknown Error\n"
     first = judge.judge(job.read([(text + RAISED).encode()]))[0]
     assert (first.check, first.state, first.severity) == ("nccl_log.warning", "drift", "critical")
-    assert "the cause is not told" not in printed(text + RAISED)
+    assert "these lines do not show the cause" not in printed(text + RAISED)
     connect = "n1:7:8 [0] misc/socket.cc:5 NCCL WARN Connect to 10.0.0.9<500> returned 113(No route to host)\n"
     last = "Last error:\n[Proxy Service 2] Failed to execute operation Connect from rank 2, retcode 3\n"
     assert "NCCL's last error: [Proxy Service 2] Failed to execute operation Connect" in printed(connect + last)
@@ -112,7 +112,7 @@ def test_gpus_whose_call_fails_alike_without_a_warning_are_named() -> None:
     have = (
         found(warning + back % (8, 0, 8, 0) + back % (9, 3, 9, 3) + back % (4, 1, 4, 1))["nccl_log.warning"].have or ""
     )
-    assert "the same call fails on n1:7, GPUs 1,3, without a warning of its own (misc/nvmlwrap.cc:20 -> 2)" in have
+    assert "the same call fails on n1:7, GPUs 1,3, without its own warning (misc/nvmlwrap.cc:20 -> 2)" in have
     assert "the same call" not in (found(warning + back % (8, 0, 8, 0))["nccl_log.warning"].have or "")
 
 

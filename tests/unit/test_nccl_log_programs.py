@@ -205,13 +205,13 @@ def test_what_is_shown_of_a_healthy_log_and_what_is_not() -> None:
     said = printed(text)
     for fact in (
         "NCCL 2.21.5",
-        "a world of 2 ranks; ranks that say so: 1; processes meet at tcp://alpha:2000; backend nccl",
+        "a world of 2 ranks; ranks that report it: 1; processes meet at tcp://alpha:2000; backend nccl",
         "eth3, IPv6 2001:db8::7",
         "0 for NVLS (NVLink SHARP): it is not in use",
-        "of 2 ranks: begun by 0, Init COMPLETE of 0",
-        "a program says: All of it is successful!",
+        "of 2 ranks: started by 0, Init COMPLETE of 0",
+        "a program reports: All of it is successful!",
         "2 of 2 ranks in this log",
-        "the begin (Init START) of rank 1, of which other lines are here",
+        "the beginning (Init START) of rank 1, of which other lines are here",
     ):
         assert fact in said, fact
     assert "what came after the initialisation" not in said
@@ -349,7 +349,7 @@ def test_a_death_is_quoted_however_much_else_failed() -> None:
 
 def test_what_says_nothing_once_may_say_something_of_another_rank() -> None:
     text = "".join(f"[rank{rank}] world_size=8 rank={rank}\n" for rank in (3, 5))
-    assert "ranks that say so: 3,5" in printed(text + HEAD + "x\n")
+    assert "ranks that report it: 3,5" in printed(text + HEAD + "x\n")
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_shapes_that_differ_between_ranks() -> None:
 def test_a_connection_that_a_proxy_did_not_set_up() -> None:
     text = "alpha:7:8 [1] proxy.cc:9 NCCL WARN Proxy Call to rank 7 failed (Connect)\n"
     text += "alpha:7:8 [1] NCCL INFO init.cc:1 -> 2\n"
-    assert "the proxy thread of rank 7 did not do what it was asked for (Connect)" in found(text)["nccl_log.warning"]
+    assert "the proxy thread of rank 7 did not do what was requested (Connect)" in found(text)["nccl_log.warning"]
 
 
 def test_ranks_of_one_host_that_reach_each_other_by_the_network_alone() -> None:

@@ -97,7 +97,7 @@ def test_what_a_test_was_asked_for_and_that_nothing_was_checked() -> None:
     begin = "# nThread 2 nGpus 4 minBytes 1048576 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 30"
     head = "# nccl-tests version 2.99.1 nccl-headers=22605 nccl-library=22605\n# Collective test starting: a_perf\n"
     said = shown(head + begin + " validation: 0 graph: 0\n" + row(1 << 20, 1.0, "N/A") + END)
-    assert "nccl-tests 2.99.1 (a_perf) was asked for: sizes from 1 MiB to 1 GiB, step 2(factor), 30 iterations" in said
+    assert "nccl-tests 2.99.1 (a_perf) was requested: sizes from 1 MiB to 1 GiB, step 2(factor), 30 iterations" in said
     assert "2 threads with 4 GPUs each, validation 0: values are not checked" in said
     assert "0 OK (which proves nothing: no value was checked)" in said
     assert "proves nothing" not in shown(row(1 << 20, 1.0) + END)
@@ -150,7 +150,7 @@ def test_ras_tells_who_is_behind_and_who_is_ahead() -> None:
     assert (finding.state, finding.check) == ("unknown", "nccl_log.watchdog")
     assert "behind are the 6 ranks at 70, which RAS does not name" in have
     assert (
-        "ahead, and by that not told to be at fault: rank 2 (process 42 on 10.0.0.1), rank 5 (process 45 on 10.0.0.2)"
+        "ahead, and so not shown to be at fault: rank 2 (process 42 on 10.0.0.1), rank 5 (process 45 on 10.0.0.2)"
         in have
     )
     behind = "  7 ranks have launched up to operation 71\n"
@@ -165,7 +165,7 @@ def test_ras_tells_who_did_not_answer_and_not_that_it_is_dead() -> None:
     first, second = found(text)
     assert (
         first.state,
-        "rank 1 (process 47 on 10.0.0.9); RAS does not say that they are dead" in (first.have or ""),
+        "rank 1 (process 47 on 10.0.0.9); RAS does not report that they are dead" in (first.have or ""),
     ) == (
         "unknown",
         True,
@@ -206,7 +206,7 @@ def test_what_a_node_sends_of_a_log_has_the_reports_and_broken_warnings(tmp_path
 
 def test_warnings_that_follow_from_another_failure_are_told_as_such() -> None:
     text = "n1:7:8 [0] proxy.cc:15 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1\n"
-    said = "= it follows from a failure before it, or goes with the end: no cause of its own"
+    said = "= caused by a failure before it, or part of the end: not a cause"
     cause = "n1:7:8 [0] x.cc:15 NCCL WARN Cuda failure 'invalid argument'\n"
     assert said in shown(cause + text)
     assert said not in shown(cause + text.replace("[Proxy Service 1] Failed to execute operation", "odd"))

@@ -101,9 +101,9 @@ def test_the_first_error_is_missed_only_where_nothing_may_be_it() -> None:
         "[rank1]:[E1 00:00:00 x.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9,"
         " OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60001 milliseconds before timing out.\n"
     )
-    assert "which rank or transfer did not come, and what kept it" in printed(wait)
+    assert "which rank or transfer did not come, and what stopped it" in printed(wait)
     full = printed("writer: [Errno 28] No space left on device\n" + wait)
-    assert "what kept it" not in full
+    assert "what stopped it" not in full
     assert "the first error itself" not in full
 
 
@@ -115,7 +115,7 @@ def test_the_torn_end_of_an_initialisation_is_of_another_communicator_and_no_res
     head = "n1:7:8 [0] NCCL INFO "
     begun = head + "ncclCommInitRank comm 0xa1 rank 0 nranks 2 cudaDev 0 busId 1000 commId 0xb2 - Init START\n"
     said = printed("(worker) dev 3 busId 9000 commId 0xc3 - Init COMPLETE\n" + begun)
-    assert "whose begin is here was completed: lines whose begin is cut say it of others, c3 (line 1)" in said
+    assert "whose beginning is here was completed: lines with a cut beginning report it of others, c3 (line 1)" in said
     assert "the program reports" not in said
     assert "that a communicator was completed (Init COMPLETE)" in printed(begun)
 
@@ -151,7 +151,7 @@ def test_a_warning_that_no_rule_knows_is_minor_where_the_job_went_on(behind: str
     for text, severity in ((WARN + behind, "minor"), (behind + WARN, "major"), (WARN + behind + WARN, "major")):
         found = {one.check: one for one in judge.judge(job.read([text.encode()]))}
         assert found["nccl_log.warning"].severity == severity
-        if "nccl_log.level" in found and "warnings alone" in (found["nccl_log.level"].have or ""):
+        if "nccl_log.level" in found and "warnings only" in (found["nccl_log.level"].have or ""):
             assert found["nccl_log.level"].severity == severity
     # A process that was killed later proves the other.
     killed = {one.check: one for one in judge.judge(job.read([f"{WARN}{behind}Segmentation fault\n".encode()]))}

@@ -269,7 +269,5 @@ def test_the_first_failure_stands_first_of_those_as_severe() -> None:
 
 def test_two_jobs_of_one_host_each() -> None:
     text = "NCCL version 2.27.5+cuda12.9\n"
-    assert "stands here 2 times" in shown(
-        text + info("Using network IB") + text + info("Using network IB", "n2:9:9 [0]")
-    )
-    assert "stands here" not in shown(text + info("Using network IB"))
+    assert "is here 2 times" in shown(text + info("Using network IB") + text + info("Using network IB", "n2:9:9 [0]"))
+    assert "on a separate line" not in shown(text + info("Using network IB"))

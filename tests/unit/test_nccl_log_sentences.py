@@ -70,7 +70,7 @@ def test_nor_of_what_is_told_of_networks_and_plugins() -> None:
         assert [one for one in sentences(cut(MORE)) if EMPTY.search(one)] == []
     two = "".join(f"{one} [0] NCCL INFO Bootstrap: Using eth0:10.0.0.2<0>\n" for one in ("n1:7:8", "n2:9:9"))
     releases = two + "[0] NCCL INFO NCCL version 2.28.3+cuda13.0\n"
-    assert "2.28.3, as a host that is not named says; n1, n2: no release" in sentences(releases)
+    assert "2.28.3, according to a host that is not named; n1, n2: no release" in sentences(releases)
 
 
 @pytest.mark.parametrize("cut", CUTS)

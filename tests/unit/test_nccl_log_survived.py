@@ -54,8 +54,8 @@ def test_an_error_after_which_all_ranks_got_ready_belongs_to_the_line_before_it(
     text = VERSION + old(0, "n1", *ERROR) + old(1, "n2", *ERROR)
     assert "nccl_log.warning" not in found(text)
     said = printed(text)
-    assert "NCCL went on (Init COMPLETE comes after it): no failure: include/net.h:31 -> 2, 2 times" in said
-    assert 'it belongs to the line before it, "NET/OFI No NIC info for dev 3"; after it the same thread says' in said
+    assert "NCCL continued (Init COMPLETE comes after it): no failure: include/net.h:31 -> 2, 2 times" in said
+    assert 'it belongs to the line before it, "NET/OFI No NIC info for dev 3"; after it the same thread prints' in said
 
 
 def test_an_error_is_a_failure_where_a_rank_did_not_get_ready_or_the_program_got_it() -> None:
@@ -95,7 +95,7 @@ def test_that_both_ways_within_a_host_are_off_is_not_called_without_effect_of_un
     off = "INFO NCCL_P2P_DISABLE set by environment to 1", "INFO NCCL_SHM_DISABLE set by environment to 1"
     said = printed(late(0, *off))
     assert "without effect here" not in said
-    assert "NCCL then counts ranks of one host as nodes of their own, which go over the network" in said
+    assert "NCCL then counts ranks of one host as separate nodes, which use the network" in said
     assert "without effect here: NCCL_P2P_DISABLE, NCCL_SHM_DISABLE" in printed(late(0, *off) + late(1, *off))
 
 
@@ -129,7 +129,7 @@ def test_a_segment_without_a_name_is_no_end_of_its_maker() -> None:
     text = "n1:7:8 [0] misc/shmutils.cc:130 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl- "
     have = found(f"{text}(size 0), error: No such file or directory (2)\n")["nccl_log.shared_memory"]
     assert "names no segment there" in have.why
-    assert "as a rule that process has ended" not in have.why
+    assert "usually that process has ended" not in have.why
 
 
 def test_a_speed_of_pcie_that_nccl_does_not_know_makes_it_old() -> None:

@@ -103,7 +103,7 @@ def test_that_nccl_warns_of_nothing_or_of_nothing_that_matters_is_told() -> None
     healthy = info("Using network Socket")
     harmless = warn("Failed to open libibverbs.so[.1]", "misc/ibvwrap.cc:63")
     assert "no warning of NCCL's (WARN) is in these lines" in printed(healthy)
-    assert "NCCL's 2 warnings (WARN) tell of what it does without" in printed(healthy + harmless * 2)
+    assert "NCCL's 2 warnings (WARN) are about what it does without" in printed(healthy + harmless * 2)
     failed = printed(healthy + harmless + warn("Call to recv from a<1> failed : Broken pipe", "misc/socket.cc:1"))
     assert "what it does without" not in failed
     one = healthy + info("comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 - Init COMPLETE") + harmless
@@ -146,7 +146,7 @@ def test_the_interface_that_a_command_asks_for_is_named_where_none_is_found() ->
     text = "$ NCCL_SOCKET_IFNAME=eno7 NCCL_DEBUG=INFO python train.py\n"
     text += warn("Bootstrap : no socket interface found", "bootstrap.cc:3")
     have = next(one.have for one in findings(text) if not one.ok) or ""
-    assert "NCCL_SOCKET_IFNAME=eno7, as a command or program says: as a rule this host has no such" in have
+    assert "NCCL_SOCKET_IFNAME=eno7, as a command or program reports: usually this host has no such" in have
 
 
 def test_gpus_without_p2p_are_told_by_pair() -> None:
@@ -158,7 +158,7 @@ def test_gpus_without_p2p_are_told_by_pair() -> None:
 
 
 def test_a_whole_line_is_not_said_to_be_cut() -> None:
-    assert "the begin of the line is not there" not in printed(info("Channel 00/0 : 0[1] -> 1[2] via P2P/IPC"))
+    assert "the beginning of the line is not there" not in printed(info("Channel 00/0 : 0[1] -> 1[2] via P2P/IPC"))
 
 
 def test_that_tcp_instead_of_rdma_is_no_failure_is_told() -> None:
@@ -166,8 +166,8 @@ def test_that_tcp_instead_of_rdma_is_no_failure_is_told() -> None:
     text += info("Channel 00/0 : 0[1] -> 1[2] [receive] via NET/Socket/0", who="n2:7:9 [0]")
     text += warn("Failed to open libibverbs.so[.1]", "misc/ibvwrap.cc:63")
     said = printed(text)
-    assert "no RDMA by NCCL itself (no failure by itself: NCCL goes on over TCP, which is slower)" in said
-    assert "connections: 2 by NET/Socket (lines of them: over the network each end has one of its own)" in said
+    assert "no RDMA by NCCL itself (not a failure: NCCL continues over TCP, which is slower)" in said
+    assert "connections: 2 by NET/Socket (lines of them: over the network each end has its own line)" in said
 
 
 def test_a_release_whose_cuda_was_not_filled_in_is_told() -> None:

@@ -140,7 +140,7 @@ def test_an_interface_that_does_not_leave_the_node_is_no_failure_where_nodes_are
 
 def test_what_is_no_text_has_no_failure() -> None:
     hole = "\0\0\n"
-    assert of("RuntimeError: x\n" + 2 * hole)[0] == "this is no text: 2 of 3 lines hold zero bytes"
+    assert of("RuntimeError: x\n" + 2 * hole)[0] == "this is not a text: 2 of 3 lines hold zero bytes"
     # A hole in a log is none.
     assert "RuntimeError: x" in of("RuntimeError: x\n" + hole)[0]
     assert "no text" not in of(DUPLICATE + 3 * hole)[0]
@@ -163,8 +163,8 @@ DUPLICATE = "n1:71:81 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 b
 @pytest.mark.parametrize(
     ("text", "sure"),
     [
-        (DUPLICATE, "a line says by itself what is wrong"),
-        (DUPLICATE + CLOSED.format(40, 2), "a line says by itself what is wrong"),
+        (DUPLICATE, "a line shows what is wrong"),
+        (DUPLICATE + CLOSED.format(40, 2), "a line shows what is wrong"),
         (CLOSED.format(40, 2), "it was reported; what led to it no line proves"),
         (
             TIMEOUT.format(0, 43, 0) + CLOSED.format(40, 2),
@@ -359,11 +359,11 @@ def test_a_failure_of_the_network_plugin_is_before_what_makes_a_job_slow() -> No
         return " ".join(render(log, split(log), judge.judge(log)).split())
 
     assert "verdict: NET/OFI Couldn't open AV" in said(ring + failed)
-    assert "begun to be connected (whether all of these were made is not told" in said(ring + failed)
+    assert "started to connect (whether all of these were made is unknown" in said(ring + failed)
     assert "verdict: no failure is in these lines; worth a look: GPUDirect RDMA is off" in said(ring)
     assert "GPUDirect RDMA is off on NET/AWS Libfabric/0" in said(ring + failed)
     joined = "n1:7:8 [0] NCCL INFO Connected all rings\n"
-    assert "begun to be connected" not in said(ring + joined + failed)
+    assert "started to connect" not in said(ring + joined + failed)
 
 
 def test_what_came_to_its_end_is_said_to_have_before_what_makes_it_slow() -> None:

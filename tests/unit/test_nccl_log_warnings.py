@@ -136,7 +136,7 @@ def test_calls_that_returned_an_error_without_a_warning(line: str) -> None:
     finding = found(f"{line}\nn1:7:8 [0] NCCL INFO init.cc:900 -> 6\n")["nccl_log.warning"]
     assert (finding.state, finding.severity) == ("unknown", "critical")
     assert (
-        "first transport/net.cc:345 -> 6 on n1:7, GPU 0; over the network transport; that is, as a rule: another rank"
+        "first transport/net.cc:345 -> 6 on n1:7, GPU 0; over the network transport; that is, usually: another rank"
         in (finding.have or "")
     )
     assert "nccl_log.warning" not in found(line.replace("-> 6", "-> 7"))  # in progress
@@ -325,7 +325,7 @@ def test_events_that_are_no_failure_and_ras_are_minor() -> None:
     [
         ("Call to posix_fallocate failed : No space left on device", "cause: /dev/shm is full"),
         ("Error while attaching to shared memory segment /dev/shm/x (size 8), error: No such file or directory (2)",
-            "it is no lack of room"),
+            "it is not a lack of room"),
         ("Cuda failure 'operation not supported'", "virtual machine"),
         ("NET/IB : mlx5_0:1 Got async event : local access violation work queue error", "no cable"),
         ("Duplicate GPU detected : rank 4 and rank 0 both on CUDA device 1000", "ranks 0,4"),
@@ -391,7 +391,7 @@ def test_gpudirect_that_a_plugin_or_a_module_takes_away_is_said_without_a_networ
     module = "n1:7:8 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0' (no module)\n"
     assert "cause: no module for it (nvidia_peermem" in (found(module)["nccl_log.gdr"].have or "")
     plugin = "n1:7:8 [0] NCCL INFO NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR\n"
-    assert "cause: the plugin says: Could not" in (found(plugin)["nccl_log.gdr"].have or "")
+    assert "cause: the plugin reports: Could not" in (found(plugin)["nccl_log.gdr"].have or "")
 
 
 def test_processes_whose_host_is_not_named_are_not_said_to_be_on_one_node() -> None:
@@ -406,7 +406,7 @@ def test_what_was_lost_before_the_first_failure_is_not_said_to_follow_from_it() 
     lost = "n1:7:8 [0] misc/socket.cc:1 NCCL WARN socketProgress: Connection closed by remote peer n2<5>\n"
     died = "n2:9:9 [1] enqueue.cc:1 NCCL WARN Cuda failure 'an illegal memory access was encountered'\n"
     log = found(lost + died)
-    assert "a connection was lost before it in the log: which came first is not told" in (
+    assert "a connection was lost before it in the log: which came first is unknown" in (
         log["nccl_log.cuda"].have or ""
     )
     assert log["nccl_log.connection"].because is None
@@ -443,10 +443,10 @@ def test_watchdogs_of_two_process_groups_are_not_compared() -> None:
     )
     have = found(text)["nccl_log.watchdog"].have or ""
     assert "these are of several process groups" in have
-    assert "the lowest number is who is behind" not in have
+    assert "the lowest number is the rank that is behind" not in have
     same = found(text.replace("GUID 119", "GUID 112"))["nccl_log.watchdog"].have or ""
-    assert "in one process group the lowest number is who is behind" in same
-    assert "the log does not tell the groups" not in same
+    assert "in one process group the lowest number is the rank that is behind" in same
+    assert "the log does not show the groups" not in same
 
 
 def test_ranks_with_one_gpu_are_told_without_a_warning() -> None:

@@ -73,9 +73,9 @@ def test_connections_are_told_by_rank_pair() -> None:
         + info("Channel 07/0 : 2[0] -> 3[1] via P2P/CUMEM/read", "Channel 08/0 : 2[0] -> 3[1] via P2P/CUMEM/read")
         + info("Channel 00/1 : 4[0] -> 2[2] [receive] via NET/AWS Libfabric/7/GDRDMA/Shared", who="n2:1:2 [2]")
     )
-    assert "5->2, 2->5 by NET/Socket/0 (eth3), 2 channels each (says n1)" in said
-    assert "2->3 by P2P/CUMEM/read, channels 7-8 (says n1)" in said
-    assert "4->2 by NET/AWS Libfabric/7/GDRDMA/Shared, 1 channel (says n2)" in said
+    assert "5->2, 2->5 by NET/Socket/0 (eth3), 2 channels each (according to n1)" in said
+    assert "2->3 by P2P/CUMEM/read, channels 7-8 (according to n1)" in said
+    assert "4->2 by NET/AWS Libfabric/7/GDRDMA/Shared, 1 channel (according to n2)" in said
 
 
 def test_hosts_that_have_other_numbers_of_channels_are_named() -> None:
@@ -94,13 +94,13 @@ def test_devices_are_of_the_hosts_that_list_them() -> None:
         info("NET/IB : Using [0]hca5:1/IB/SHARP [RO]; OOB eth4:10.9.8.7<0>", "NET/Socket : Using [0]eth4:10.9.8.7<0>")
         + info("NET/Socket : Using [0]eth4:10.9.8.6<0>", "Bootstrap: Using eth4:10.9.8.6<0>", who="n2:1:2 [0]")
     )
-    assert "HCAs (said by n1): hca5 (InfiniBand, with SHARP), port 1" in said
+    assert "HCAs (reported by n1): hca5 (InfiniBand, with SHARP), port 1" in said
     assert "NET/Socket lists [0] eth4 10.9.8.6 of n2, 10.9.8.7 of n1" in said
 
 
 def test_every_reason_against_gpudirect_is_told() -> None:
     said = printed(info("NET/OFI Could not turn HMEM off, disabling GDR", "NET/OFI Simple alone: GDR not supported"))
-    assert "the plugin says: Could not turn HMEM off, disabling GDR; Simple alone: GDR not supported (what" in said
+    assert "the plugin reports: Could not turn HMEM off, disabling GDR; Simple alone: GDR not supported (the" in said
 
 
 def test_a_rank_that_prints_its_host() -> None:
@@ -149,8 +149,8 @@ def test_the_ends_of_communicators_are_told_by_rank() -> None:
     said = printed(text)
     assert "2 of 8 ranks in this log" in said
     assert (
-        "of 8 ranks, whose begin (Init START) is not in the log: lines name rank 2,5, ended in order (Destroy COMPLETE)"
-        in said
+        "of 8 ranks, whose beginning (Init START) is not in the log: lines name rank 2,5, ended in order"
+        " (Destroy COMPLETE)" in said
     )
     assert "by rank 2, aborted (Abort COMPLETE) by rank 5" in said
     # Its own device, and not that of the thread.
@@ -180,9 +180,9 @@ def test_ranks_of_torn_lines_take_part() -> None:
         ("NCCL version 2.24.3+cu", "NCCL 2.24.3"),
         ("NCCL version 2.24.3", "NCCL 2.24.3"),
         ("n1:7:8 [0] NCCL INFO NCCL version 2.24.3+cuda12.", "NCCL 2.24.3"),
-        ("$ python run.py --world-size 6 --rank 4", "programs say: a world of 6 ranks; ranks that say so: 4"),
-        ("./pairs --nranks 6", "programs say: a world of 6 ranks"),
-        ("Local rank size: 4", "programs say: 4 ranks on a node"),
+        ("$ python run.py --world-size 6 --rank 4", "programs report: a world of 6 ranks; ranks that report it: 4"),
+        ("./pairs --nranks 6", "programs report: a world of 6 ranks"),
+        ("Local rank size: 4", "programs report: 4 ranks on a node"),
     ],
 )
 def test_releases_that_are_cut_and_numbers_of_ranks(line: str, wanted: str) -> None:
@@ -202,7 +202,7 @@ def test_releases_that_are_cut_and_numbers_of_ranks(line: str, wanted: str) -> N
         ("NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth4'", "NET/Socket has no GPUDirect RDMA on eth4, as is"),
         (
             "NET/OFI Could not turn HMEM off, disabling GDR",
-            "as NCCL says; the plugin says: Could not turn HMEM off, disabling GDR",
+            "as NCCL reports; the plugin reports: Could not turn HMEM off, disabling GDR",
         ),
         ("Connected all rings, use ring PXN 0 GDR 0", "GDR 0: not all rings have GPUDirect RDMA, PXN 0"),
         ("NET/Plugin: Loaded net plugin Fast (v9)", "plugins loaded: NET Fast (v9)"),
@@ -238,7 +238,7 @@ def test_why_a_plugin_has_gpudirect_off_is_the_cause() -> None:
     text = info("Using network AWS Libfabric", "NET/OFI Could not turn HMEM off, disabling GDR", "Connected all trees")
     text += info("NET/OFI Need to force simple protocol: GDR not supported", who="n2:1:2 [0]")
     text += info("Channel 00/0 : 0[0] -> 1[0] [receive] via NET/AWS Libfabric/0", who="n2:1:2 [0]")
-    assert "cause: the plugin says: Could not turn HMEM off, disabling GDR" in printed(text)
+    assert "cause: the plugin reports: Could not turn HMEM off, disabling GDR" in printed(text)
 
 
 def test_a_list_of_ranks_without_addresses_of_gpus() -> None:
@@ -254,7 +254,7 @@ def test_a_line_break_that_a_warning_quotes() -> None:
 
 def test_whose_a_note_is_is_told_where_not_all_say_it() -> None:
     note, other = info("NET/OFI Using Libfabric version 9.1"), info("Connected all rings", who="n2:1:2 [0]")
-    assert "libfabric 9.1 (says n1)" in printed(note + other)
+    assert "libfabric 9.1 (according to n1)" in printed(note + other)
     assert "(says" not in printed(note + note.replace("n1:7", "n2:1"))
 
 

@@ -97,7 +97,7 @@ def test_processes_whose_pids_are_cut_off_are_not_counted() -> None:
     text = "".join(
         begun(10 + rank, rank, rank).replace(f"n1:{10 + rank}:{10 + rank}", "n1:<pid>:<tid>") for rank in range(4)
     )
-    assert "job: processes that are not told apart (no pid), on n1, 4 of 4 ranks" in printed(text)
+    assert "job: processes that cannot be distinguished (no pid), on n1, 4 of 4 ranks" in printed(text)
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ GONE = {"network": "gone", "others": "gone"}
         (lambda: {"finished": time.time() + 3 * 86400}, "a result of 3.0 days in the future"),
         (
             lambda: {"format": 1, **GONE, "depends": "gone", "salt": "gone"},
-            "recorded before releases kept what a result",
+            "recorded by a release that did not store what a result",
         ),
         (lambda: {"command": ["other"]}, "a result of another command: other"),
     ],

@@ -470,7 +470,7 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
     ("changes", "words"),
     [
         ({"binary": "all_reduce_perf"}, "not an absolute path"),
-        ({"binary": "/opt/bench"}, "does not tell the collective"),
+        ({"binary": "/opt/bench"}, "does not show the collective"),
         ({"ranks": 8}, "without a launcher there is one process"),
         ({"min_bytes": "8GB"}, "expected bytes"),
         ({"min_bytes": "8M"}, "is larger than the largest"),
@@ -481,7 +481,7 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
         ({"bar_busbw": -1}, "bar_busbw"),
         ({"hosts": ["10.0.0.1"]}, "prints names, not addresses"),
         ({"repeats": 0}, "repeats is 0, expected 1 to 100"),
-        ({"algorithm": "Ring Tree"}, "is no NCCL_ALGO"),
+        ({"algorithm": "Ring Tree"}, "is not an NCCL_ALGO"),
         ({"algorithm": "Ring", "environment": {"NCCL_ALGO": "Tree"}}, "NCCL_ALGO is what algorithm sets"),
         ({"rails": 0}, "rails is 0"),
         ({"launch": {"kind": "mpiexec"}}, "launch.kind"),
@@ -491,7 +491,7 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
         ({"launch": LAUNCH, "gpus": 1, "ranks": 16, "launcher": ["mpirun"]}, "leave one of them out"),
         ({"launch": LAUNCH, "gpus": 1, "ranks": 16, "hosts": ["node01", "node03"]}, "hosts are not those of launch"),
         ({"launch": {**LAUNCH, "hosts": ["a.x", "a.y"]}, "gpus": 1, "ranks": 16}, "the same short name"),
-        ({"environment": {"A=B": "x"}}, "no name of a variable"),
+        ({"environment": {"A=B": "x"}}, "not a name of a variable"),
         ({"environment": {"TOKEN": [SECRET]}}, "TOKEN is neither text nor a number"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_line_that_a_launcher_has_torn_is_no_host_that_took_part(tmp_path: Pat
     assert states(read(tmp_path, text.replace(line, line.replace("node02:4002", torn)))) == {}
     # One that has a rank there took part.
     strange = text.replace("node02:4002:5002", "node09:4002:5002")
-    assert "node09 took part, and was not asked to" in str(judged(read(tmp_path, strange))["transport"].have)
+    assert "node09 took part without being requested" in str(judged(read(tmp_path, strange))["transport"].have)
 
 
 def test_a_good_run_proves_its_transport(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
     bad = {finding.check: finding for finding in plan.findings if not finding.ok}
     assert sorted(bad) == ["nccl_perf.busbw", "nccl_perf.transport"]
     assert {finding.state for finding in bad.values()} == {"unknown"}
-    assert "recorded before releases kept NCCL's log" in (bad["nccl_perf.transport"].have or "")
+    assert "recorded by a release that did not store NCCL's log" in (bad["nccl_perf.transport"].have or "")
     assert "transport" not in found
 
 
@@ -212,7 +212,7 @@ def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
         # Both ranks of a node over one HCA.
         (log(used=(0, 0)), MOVED, WANTED, {"hcas": "drift"}),
         (log(), MOVED, replace(WANTED, rails=8), {"hcas": "drift", "rails": "drift"}),
-        # A cable is out: NCCL says the rail is used, and its counters stand still.
+        # A cable is out: NCCL reports the rail is used, and its counters stand still.
         (log(), {**MOVED, "node02": {**MOVED["node02"], "mlx5_1": Moved(4096, 0)}}, WANTED, {"rails": "drift"}),
         (log(), {"node01": MOVED["node01"]}, WANTED, {"rails": "unknown"}),
         (log(), {node: {name: Moved(9, 9) for name in of} for node, of in MOVED.items()}, WANTED, {"rails": "drift"}),

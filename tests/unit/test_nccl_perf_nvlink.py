@@ -105,7 +105,7 @@ def test_switches_that_reduce_for_all_trays_are_a_connection_between_them(tmp_pa
         ({"fabrics": (fabric(), fabric(clique="0x1"))}, "clique 0x1 of node02, not the clique 0x7ffe of domain 1f2e"),
         ({"extra": ("NCCL_CUMEM_ENABLE set by environment to 0.",)}, "NCCL_CUMEM_ENABLE=0"),
         ({"extra": ("NCCL_P2P_LEVEL set by environment to LOC",)}, "NCCL_P2P_LEVEL=LOC"),
-        ({}, "NCCL's log does not say why"),
+        ({}, "NCCL's log gives no reason"),
     ],
 )  # fmt: skip
 def test_the_network_in_its_place_is_drift_with_its_cause_and_no_verdict_on_the_figure(
@@ -135,7 +135,7 @@ def test_cliques_that_each_have_nvlink_are_still_joined_by_the_network(tmp_path:
 def test_what_the_log_does_not_tell_is_no_proof(tmp_path: Path) -> None:
     silent = {rank: [line.partition(" MNNVL 1")[0] for line in lines] for rank, lines in log(OLD).items()}
     found = judged(run(tmp_path, silent), WANTED)
-    assert "not every rank says whether it uses NVLink between hosts" in (found["transport"].have or "")
+    assert "not every rank reports whether it uses NVLink between hosts" in (found["transport"].have or "")
     assert {name: found[name].state for name in ("transport", "nvlink", "busbw")} == dict.fromkeys(
         ("transport", "nvlink", "busbw"), "unknown"
     )

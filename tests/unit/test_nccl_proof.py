@@ -121,7 +121,7 @@ def test_a_library_that_hangs_is_killed_in_time(build: Callable[[str], str]) -> 
     start = time.monotonic()
     proof = prove(library, "", {}, timeout=0.3)
     assert time.monotonic() - start < 30  # not for ever
-    assert proof == Proof("not_provable", message=f"{library}: the library gave no answer within 0.3 s")
+    assert proof == Proof("not_provable", message=f"{library}: the library did not respond within 0.3 s")
 
 
 def test_a_library_that_never_stops_talking_is_killed_in_time(build: Callable[[str], str]) -> None:
@@ -129,7 +129,7 @@ def test_a_library_that_never_stops_talking_is_killed_in_time(build: Callable[[s
         '#include <stdio.h>\n__attribute__((constructor)) static void talk(void) { for (;;) puts("more"); }'
     )
     proof = prove(library, "", {}, timeout=0.3)
-    assert proof.message.startswith(f"{library}: the library gave no answer within 0.3 s (it printed: more")
+    assert proof.message.startswith(f"{library}: the library did not respond within 0.3 s (it printed: more")
 
 
 def test_a_library_that_crashes_is_not_provable(build: Callable[[str], str]) -> None:
@@ -145,7 +145,7 @@ def test_a_library_that_exits_is_not_provable_and_its_last_words_are_kept(build:
     )
     proof = prove(library, "", {})
     assert proof.outcome == "not_provable"
-    assert proof.message.startswith(f"{library}: the library ended the process without an answer")
+    assert proof.message.startswith(f"{library}: the library ended the process without a result")
     assert proof.message.endswith("noise | gone?[2J)")
 
 
@@ -271,15 +271,15 @@ def test_a_library_of_somebody_else_runs_as_nobody_and_can_do_nothing(
 @pytest.mark.parametrize(
     ("end", "message"),
     [
-        ("for (;;) pause();", "the library gave no answer within 1 s"),
-        ("for (;;) fork();", "the library gave no answer within 1 s"),
+        ("for (;;) pause();", "the library did not respond within 1 s"),
+        ("for (;;) fork();", "the library did not respond within 1 s"),
         ("*(volatile int *)0 = 1;", "the library ended the process with signal 11"),
-        ("_exit(0);", "the library ended the process without an answer"),
-        ('while (write(RESULT, "[[[[[[[[", 8) > 0);', "the library gave no answer within 1 s"),
-        ('for (int i = 0; i < 9000; i++) write(RESULT, "[[[[[[[[", 8); _exit(0);', "without an answer"),
-        ('dprintf(RESULT, "{\\"values\\": {\\"A\\": 1}, \\"rc\\": 0}"); _exit(0);', "answer is none"),
-        ('dprintf(RESULT, "{\\"values\\": {}, \\"rc\\": true}"); _exit(0);', "answer is none"),
-        ('dprintf(RESULT, "[1]"); _exit(0);', "answer is none"),
+        ("_exit(0);", "the library ended the process without a result"),
+        ('while (write(RESULT, "[[[[[[[[", 8) > 0);', "the library did not respond within 1 s"),
+        ('for (int i = 0; i < 9000; i++) write(RESULT, "[[[[[[[[", 8); _exit(0);', "without a result"),
+        ('dprintf(RESULT, "{\\"values\\": {\\"A\\": 1}, \\"rc\\": 0}"); _exit(0);', "result is invalid"),
+        ('dprintf(RESULT, "{\\"values\\": {}, \\"rc\\": true}"); _exit(0);', "result is invalid"),
+        ('dprintf(RESULT, "[1]"); _exit(0);', "result is invalid"),
     ],
 )
 def test_what_it_answers_is_bounded_typed_and_ends_in_time(

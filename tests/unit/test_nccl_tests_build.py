@@ -44,7 +44,7 @@ WANT = Want("/opt/nccl-tests", COMMIT, repository="https://git.example.org/nccl-
 TARBALL = replace(WANT, tarball="/srv/nccl-tests.tgz", sha256="1" * 64)
 BUILT = Have(marker=MARKER, cuda=CUDA, nccl=NCCL, mpi=MPI, arch=("9.0",), runtime=RUNTIME)
 BARE = replace(BUILT, marker=None)
-GONE = Problem("nvidia-smi", "gave no answer within 20 s and was abandoned")
+GONE = Problem("nvidia-smi", "did not respond within 20 s and was abandoned")
 
 
 def judged(have: Have, want: Want = WANT) -> dict[str, tuple[str, str | None]]:

@@ -80,7 +80,7 @@ NAMED = Want(extra={"NCCL_TOPO_FILE": FILE})
         (NAMED, "no rail", "drift", "it has no rail"),
         (NAMED, "another machine's", "drift", "it has no GPU"),
         (NAMED, "garbage", "unknown", FILE),
-        (Want(extra={"NCCL_TOPO_FILE": "topo.xml"}), None, "unknown", "is no absolute path"),
+        (Want(extra={"NCCL_TOPO_FILE": "topo.xml"}), None, "unknown", "is not an absolute path"),
         (Want(extra={"NCCL_NET_GDR_LEVEL": "SYS"}), None, None, ""),
         (Want(gpudirect="off"), None, None, ""),
     ],

@@ -165,7 +165,7 @@ def test_a_picture_that_agrees_says_nothing_and_node_is_phb_to_nccl() -> None:
 
 def test_a_path_that_differs_names_the_pair_and_both_opinions() -> None:
     moved = replace(TOPOLOGY, paths={**TOPOLOGY.paths, (C, NICS["mlx5_1"]): "PIX"})
-    assert said(DUMP, moved) == ["GPU2 0000:9b:00.0 - mlx5_1: NCCL says PHB, sysfs says PIX"]
+    assert said(DUMP, moved) == ["GPU2 0000:9b:00.0 - mlx5_1: NCCL reports PHB, sysfs reports PIX"]
 
 
 def test_gpus_are_counted_and_those_that_sysfs_has_not_are_named() -> None:
@@ -177,7 +177,7 @@ def test_gpus_are_counted_and_those_that_sysfs_has_not_are_named() -> None:
 
 def test_nvlinks_are_held_against_those_that_are_up() -> None:
     fewer = replace(TOPOLOGY, gpus=(gpu(0, A, 17), *TOPOLOGY.gpus[1:]))
-    assert said(DUMP, fewer) == ["GPU0 0000:1b:00.0: NCCL says 18 NVLinks, nvidia-smi nvlink -s says 17"]
+    assert said(DUMP, fewer) == ["GPU0 0000:1b:00.0: NCCL reports 18 NVLinks, nvidia-smi nvlink -s reports 17"]
 
 
 def test_a_compute_nic_that_nccl_does_not_list_is_said() -> None:
@@ -210,4 +210,4 @@ def test_cloud_files_are_matched_by_address_whatever_the_function() -> None:
         paths={("0001:00:00.0", pci): "SYS"},
     )
     # What the hypervisor hides is what such a file is for: the difference is real, and it is said.
-    assert said(CLOUD, topology) == ["GPU0 0001:00:00.0 - 0101:00:00.0: NCCL says PIX, sysfs says SYS"]
+    assert said(CLOUD, topology) == ["GPU0 0001:00:00.0 - 0101:00:00.0: NCCL reports PIX, sysfs reports SYS"]

@@ -53,7 +53,7 @@ def test_any_json_is_read_or_refused(data: Any) -> None:
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("echo 'Object \"address\" is unknown' >&2; exit 255", 'ended with 255 and said: Object "address" is unknown'),
+        ("echo 'Object \"address\" is unknown' >&2; exit 255", 'exited with 255: Object "address" is unknown'),
         ("echo 1: lo", "is not what ip -j address show prints"),
     ],
 )

@@ -590,7 +590,7 @@ def test_without_ip_a_name_that_does_not_match_may_be_another_name_of_it(roots: 
     put(system, "/etc/systemd/network/10.network", "[Match]\nName=ens1\n")
     plan = netdev_mtu.plan(look(), WANT)
     assert found(plan, "owner")[0] == "ok"
-    assert "ip -j link show does not tell its other names" in str(found(plan, "owner", "ens2")[1])
+    assert "ip -j link show does not list its other names" in str(found(plan, "owner", "ens2")[1])
 
 
 def test_a_rail_without_an_interface_is_unknown_and_one_of_infiniband_is_not_asked(

@@ -159,7 +159,7 @@ def test_a_counter_that_went_back_says_nothing() -> None:
 def test_what_moved_is_told_in_words() -> None:
     lines = nic_counters.meaning(Counters({"rx_prio3_pause": 12, "np_cnp_sent": 4, "rp_cnp_handled": 0, "x": 3}))
     assert lines == [
-        "np_cnp_sent +4: this host told senders to slow down",
+        "np_cnp_sent +4: this host signalled senders to slow down",
         "rx_prio3_pause +12: the network stopped this host in priority 3",
     ]
 

@@ -459,7 +459,7 @@ def test_a_finding_names_its_source_alike_every_night(role: Role) -> None:
 
 
 def dual(infiniband: Topology, **more: Any) -> tuple[Topology, Nic]:
-    """The card of rail 0 has a second port, which is no rail."""
+    """The card of rail 0 has a second port, which is not a rail."""
     nic = infiniband.nics[0]
     other = "0000:11:00.1"
     second = replace(nic, pci=other, role="storage", device=replace(nic.device, address=other, **more))

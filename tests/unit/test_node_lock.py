@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_understood_is_somebodys_until_it_is_old(host: Hos
 
 def test_what_cannot_be_written_is_an_error_with_the_file_in_it(host: Host) -> None:
     (Path(host.system_root) / "run").write_text("")
-    with pytest.raises(ReadError, match=r"/run/busbar/lock\.json\S*: (cannot be written|is no place)|/run/busbar: "):
+    with pytest.raises(ReadError, match=r"/run/busbar/lock\.json\S*: (cannot be written|is not a place)|/run/busbar: "):
         take(host, ANN)
 
 

@@ -148,7 +148,7 @@ def test_a_matrix_that_agrees_says_nothing() -> None:
 def test_a_path_that_differs_names_the_pair_and_both_opinions() -> None:
     text = TABS.replace("NV18\t X \tSYS\tPIX", "NV18\t X \tSYS\tNODE")
     assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY) == [
-        "GPU1 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m says NODE, sysfs says PIX"
+        "GPU1 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m reports NODE, sysfs reports PIX"
     ]
 
 
@@ -164,7 +164,7 @@ def test_gpus_that_the_driver_lacks_are_not_numbered() -> None:
     text = "\tGPU0\tmlx5_0\nGPU0\t X \tSYS\nmlx5_0\tSYS\t X \n"
     assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), lost_first) == [
         "nvidia-smi topo -m lists 1 GPUs, sysfs has 2",
-        "GPU0 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m says SYS, sysfs says PIX",
+        "GPU0 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m reports SYS, sysfs reports PIX",
     ]
 
 
@@ -173,9 +173,9 @@ def test_gpus_that_the_driver_lacks_are_not_numbered() -> None:
     [
         ("NV18", 18, []),
         ("NV18", None, []),
-        ("NV18", 17, ["GPU0 0000:1b:00.0: nvidia-smi topo -m says 18 NVLinks, nvidia-smi nvlink -s says 17"]),
+        ("NV18", 17, ["GPU0 0000:1b:00.0: nvidia-smi topo -m reports 18 NVLinks, nvidia-smi nvlink -s reports 17"]),
         # Links are up and no peer is reached: the fabric manager does not run.
-        ("SYS", 18, ["GPU0 0000:1b:00.0: nvidia-smi topo -m says 0 NVLinks, nvidia-smi nvlink -s says 18"]),
+        ("SYS", 18, ["GPU0 0000:1b:00.0: nvidia-smi topo -m reports 0 NVLinks, nvidia-smi nvlink -s reports 18"]),
         ("SYS", 0, []),
     ],
 )
@@ -213,7 +213,7 @@ def test_nics_that_sysfs_has_not_and_nics_without_a_name_are_said() -> None:
     text = TABS.replace("NIC0: mlx5_3", "NIC0: mlx5_9").replace("  NIC1: mlx5_0\n", "")
     assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY) == [
         "mlx5_9: nvidia-smi topo -m lists it, sysfs has no such RDMA device",
-        "NIC1: nvidia-smi topo -m does not say which RDMA device that is",
+        "NIC1: nvidia-smi topo -m does not name its RDMA device",
     ]
 
 
@@ -229,5 +229,5 @@ def test_read_asks_for_the_matrix(tmp_path: Path) -> None:
 
 
 def test_read_quotes_a_tool_that_fails(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="nvidia-smi topo -m: ended with 9 and said: it has failed"):
+    with pytest.raises(ReadError, match="nvidia-smi topo -m: exited with 9: it has failed"):
         nvidia_smi_topo.read(host(tmp_path, "echo it has failed; exit 9"))

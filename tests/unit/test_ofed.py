@@ -259,7 +259,7 @@ def test_a_build_that_failed_is_told_with_its_words_and_not_tried_again() -> Non
     )
     have = healthy(builds=builds)
     (command,) = ofed.plan(have, WANT).commands
-    plan = ofed.plan(have, WANT, {command.argv: "ended with 10 and said: Bad return status"})
+    plan = ofed.plan(have, WANT, {command.argv: "exited with 10: Bad return status"})
     assert plan.commands == ()
     assert "Bad return status" in (one(plan, "ofed.dkms").have or "")
     assert "make.log" in one(plan, "ofed.dkms").fix
@@ -267,7 +267,7 @@ def test_a_build_that_failed_is_told_with_its_words_and_not_tried_again() -> Non
 
 def test_an_installation_that_failed_is_told_with_its_words_and_not_tried_again() -> None:
     install = next(c for c in ofed.plan(fresh(), WANT).commands if c.argv[-1] == "doca-ofed" and "install" in c.argv)
-    plan = ofed.plan(fresh(), WANT, {install.argv: "ended with 100 and said: E: Unable to locate package doca-ofed"})
+    plan = ofed.plan(fresh(), WANT, {install.argv: "exited with 100: E: Unable to locate package doca-ofed"})
     assert "Unable to locate" in (one(plan, "ofed.packages").have or "")
     assert not any("install doca-ofed" in line for line in words(plan))
 
@@ -431,7 +431,7 @@ def test_the_lock_of_another_release_is_taken_away_before_this_one_is_installed(
 def test_a_repository_of_dnf_that_does_not_answer_is_asked_once() -> None:
     have = on_el(packages=Packages({}, ()))
     refresh = next(command for command in ofed.plan(have, WANT).commands if "makecache" in command.argv)
-    plan = ofed.plan(have, WANT, {refresh.argv: "ended with 1 and said: Error: Failed to download metadata"})
+    plan = ofed.plan(have, WANT, {refresh.argv: "exited with 1: Error: Failed to download metadata"})
     assert "Failed to download metadata" in (one(plan, "ofed.packages").have or "")
     assert "'doca-ofed-3.2.1*'" in one(plan, "ofed.packages").fix
     assert words(plan) == []
@@ -440,7 +440,7 @@ def test_a_repository_of_dnf_that_does_not_answer_is_asked_once() -> None:
 def test_a_lock_that_cannot_be_made_is_told_with_its_words_and_not_tried_again() -> None:
     have = on_el(packages=Packages({"doca-ofed": "3.2.1-1"}, ()))
     first = next(command for command in ofed.plan(have, WANT).commands if packages.VERSIONLOCK_PLUGIN in command.argv)
-    plan = ofed.plan(have, WANT, {first.argv: "ended with 1 and said: Error: Unable to find a match"})
+    plan = ofed.plan(have, WANT, {first.argv: "exited with 1: Error: Unable to find a match"})
     assert "Unable to find a match" in (one(plan, "ofed.hold").have or "")
     assert words(plan) == []
 
@@ -481,7 +481,7 @@ def test_the_fabric_manager_of_nvlink_5_gets_ib_umad() -> None:
 
 
 def test_what_could_not_be_read_is_unknown_and_nothing_is_done() -> None:
-    have = fresh(packages=None, problems=(Problem("dpkg-query", "gave no answer"),))
+    have = fresh(packages=None, problems=(Problem("dpkg-query", "did not respond"),))
     plan = ofed.plan(have, WANT)
     assert (roots(plan), plan.changed) == ([("ofed.readable", "dpkg-query", "unknown")], False)
 

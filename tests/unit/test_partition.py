@@ -43,10 +43,10 @@ def judged(machine: Topology, profile: Profile, keys: partition.Tables | None, *
         (("0x7fff",), ("0xffff",), "drift", "lacks 0xffff (a limited member only): 0x7fff at index 0"),
         (("0xffff", "0x0000", "0x0001"), ("0x8001",), "drift", "lacks 0x8001 (a limited member only): 0xffff at index"),
         (("0xffff",), ("0x8001", "0x8002"), "drift", "lacks 0x8001, 0x8002: 0xffff at index 0"),
-        (("0x0000",), ("0xffff",), "drift", "lacks 0xffff: no key at all"),
+        (("0x0000",), ("0xffff",), "drift", "lacks 0xffff: no key"),
         (tuple(f"0x80{n:02x}" for n in range(1, 12)), ("0x8001",), "ok", "and 3 more"),
         ((), ("0xffff",), "unknown", "pkeys: lists no key"),
-        (("full",), ("0xffff",), "unknown", "pkeys/0: 'full' is no partition key"),
+        (("full",), ("0xffff",), "unknown", "pkeys/0: 'full' is not a partition key"),
         (("",), ("0xffff",), "unknown", "pkeys/0: is empty"),
     ],
 )  # fmt: skip
@@ -79,5 +79,5 @@ def test_a_port_that_is_down_has_no_keys_because_of_that(
 
 def test_a_key_of_no_sense_is_refused() -> None:
     assert partition.wanted({"busbar_fabric_partitions": ["0x8001", "0x7FFF"]}) == (0x8001, 0x7FFF)
-    with pytest.raises(ParseError, match="'8001' is no partition key"):
+    with pytest.raises(ParseError, match="'8001' is not a partition key"):
         partition.wanted({"busbar_fabric_partitions": ["8001"]})

@@ -89,7 +89,7 @@ def test_device_control_needs_the_first_256_bytes() -> None:
         (0x100, b"\x01\x00\x01\x10", "leads to 0x100"),  # to itself
         (0x100, b"\x01\x00\x01\x04", "leads to 0x040"),
         (0x100, b"\xff\xff\xff\xff", "0x100 reads as all ones"),
-        (0x000, b"\xff\xff\xff\xff", "the device does not answer"),
+        (0x000, b"\xff\xff\xff\xff", "the device does not respond"),
     ],
 )
 def test_a_list_that_leads_nowhere_is_an_error(offset: int, new: bytes, says: str) -> None:
@@ -194,7 +194,7 @@ def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
 def test_a_device_that_does_not_answer_is_not_written(tmp_path: Path) -> None:
     put(tmp_path, "0000:17:00.0", b"\xff" * 4096)
     change = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0)
-    with pytest.raises(ReadError, match="does not answer"):
+    with pytest.raises(ReadError, match="does not respond"):
         pcie_path.write(Host(str(tmp_path)), change)
     with pytest.raises(ReadError, match=r"0000:18:00.0/config: cannot be written: No such file"):
         pcie_path.write(Host(str(tmp_path)), replace(change, address="0000:18:00.0"))
@@ -437,7 +437,7 @@ def test_a_virtual_machine_is_asked_for_nothing(node: Node) -> None:
     put(root_of(node), port(0, 0), config(acs=REDIRECTING))
     guest = have((host, replace(machine, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))))
     assert pcie_path.plan(guest, WANT) == Plan()
-    assert pcie_path.notes(guest, WANT) == ["ACS and read requests are the hypervisor's (kvm): nothing was asked for"]
+    assert pcie_path.notes(guest, WANT) == ["ACS and read requests are the hypervisor's (kvm): nothing was required"]
 
 
 def test_where_nothing_tells_a_guest_from_a_machine_nothing_is_planned(node: Node) -> None:
@@ -445,9 +445,9 @@ def test_where_nothing_tells_a_guest_from_a_machine_nothing_is_planned(node: Nod
     unsure = replace(
         machine,
         virtualization=Virtualization(False, "none", VENDOR),
-        problems=(Problem(VENDOR, "nothing says whether this is a guest"),),
+        problems=(Problem(VENDOR, "nothing shows whether this is a guest"),),
     )
-    with pytest.raises(ReadError, match="nothing says"):
+    with pytest.raises(ReadError, match="nothing shows"):
         have((host, unsure))
 
 
@@ -488,7 +488,7 @@ def test_a_machine_without_a_shared_switch_is_told_so(tmp_path: Path, infiniband
     found = pcie_path.read(Host(str(tmp_path), str(tmp_path)), infiniband, [])
     plan, writes = planned(found, WANT)
     assert (plan, writes) == (Plan(), [])
-    assert "ACS has no say here" in pcie_path.notes(found, WANT)[0]
+    assert "ACS does not matter here" in pcie_path.notes(found, WANT)[0]
 
 
 # -- at boot ---------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_figure_of_a_program_that_failed_is_none() -> None:
 
 def test_a_server_that_nobody_came_to_says_so() -> None:
     text = "* Waiting for client to connect... *\n"
-    assert perftest.result("bw", "ib_write_bw", None, "timeout", text).reason == "nobody connected in time"
+    assert perftest.result("bw", "ib_write_bw", None, "timeout", text).reason == "no client connected in time"
 
 
 def judged(figure: float, share: float = 0.9) -> str:

@@ -170,7 +170,7 @@ def test_a_counter_that_moves_meanwhile_is_the_cause_of_a_slow_rail(node: Path, 
     assert (loss["check"], loss["have"]) == ("counters.loss", "packet_seq_err +92")
     assert (slow["check"], slow["because"]) == ("perftest.bandwidth", loss["id"])
     [session] = result["sessions"]
-    assert session["meaning"] == ["packet_seq_err +92: the other end missed packets and said so"]
+    assert session["meaning"] == ["packet_seq_err +92: the other end reported missing packets"]
 
 
 def test_a_server_that_is_not_up_yet_is_knocked_at_again(node: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,7 @@ def test_a_silent_nvidia_smi_is_one_cause(infiniband: Topology, hgx_h100: Profil
         replace(g, nvlinks_active=None, nvlinks_total=None, fabric_state=None, fabric_status=None)
         for g in infiniband.gpus
     )
-    hung = Problem("nvidia-smi --query-gpu", "gave no answer within 20 s and was abandoned")
+    hung = Problem("nvidia-smi --query-gpu", "did not respond within 20 s and was abandoned")
     findings = bad(
         replace(infiniband, gpus=gpus, problems=(hung,)), hgx_h100, CrossCheck("nvidia-smi topo -m", problem=hung)
     )

@@ -80,7 +80,7 @@ def test_every_shipped_profile_is_valid(name: str) -> None:
         ("rails.0", {}, r"rails\[0\] lacks paths"),
         ("rails.0.paths", {0: "NEAR"}, "expected one of X, PIX"),
         ("rails.0.paths", {"x": "PIX"}, "expected a whole number"),
-        ("rails.0.paths", {}, "nothing tells which NIC it is"),
+        ("rails.0.paths", {}, "so its NIC is undefined"),
         ("rails.0.link_layers", ["Infiniband"], "expected some of InfiniBand, Ethernet"),
         ("rails.0.rate_gbps", -1, "positive number"),
         ("rails.0.numa", "near", "expected same or any"),

@@ -241,7 +241,7 @@ def test_who_interrupts_hears_what_was_done_and_how_to_have_it_judged(clock: Clo
     run.started("n2")
     assert texts(run.ended_early("INTERRUPTED") + run.question("ansible-playbook x")) == [
         "INTERRUPTED in mofed : Install (1 of 3 hosts had done it)",
-        "not heard from: n2",
+        "no response yet from: n2",
         "mofed 1 host 0:00 1 changed",
         "3 hosts until 0:00: 1 changed",
         "The run has not come to its end. What is there now is judged, and nothing written, by:",
@@ -512,12 +512,12 @@ def test_the_verdict_is_no_hosts_failure(watch: Callable[[], Any], capsys: pytes
     verdict = task("Print", action="busbar.fabric.verdict")
     watched.v2_playbook_on_play_start(play("Verdict", ["n1", "n2"]))
     watched.v2_playbook_on_task_start(verdict, False)
-    sys.stdout.write("2 of 2 hosts have answered\n")
+    sys.stdout.write("2 of 2 hosts have responded\n")
     assert "2 of 2 hosts" in watched._bar(None, 80)
     watched.v2_runner_on_failed(result("n1", verdict, msg="not ok on n2"))
     watched.v2_playbook_on_stats(SimpleNamespace(processed={"n1": 1}, custom={}))
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
-        "2 of 2 hosts have answered",
+        "2 of 2 hosts have responded",
         "not ok on n2",
         "Verdict 2 hosts 0:00",
         "2 hosts in 0:00: nothing changed; the verdict is not ok",

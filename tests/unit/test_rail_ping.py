@@ -39,7 +39,7 @@ def test_a_ping_fills_the_mtu_and_forbids_fragments() -> None:
     ("ping", "mtu", "says"),
     [
         (replace(PING, target=replace(THERE, address="fd00::2")), 9000, "cannot talk"),
-        (replace(PING, target=replace(THERE, address="node02; rm")), 9000, "is no address"),
+        (replace(PING, target=replace(THERE, address="node02; rm")), 9000, "is not an address"),
         (PING, 20, "too small"),
     ],
 )
@@ -155,9 +155,9 @@ def test_the_smaller_end_is_named_whichever_asked() -> None:
 
 def test_between_two_right_ends_whoever_speaks_is_named_and_else_the_switch() -> None:
     router = rail_ping.finding(PING, Answer(3, 0, 1500, "10.0.3.254"), 9000)
-    assert router.have == "10.0.3.254 says that the next hop takes 1500"
+    assert router.have == "10.0.3.254 reports that the next hop takes 1500"
     silent = rail_ping.finding(PING, Answer(3, 0), 9000)
-    assert silent.have == "0 of 3 came back, and nobody said why; both ends have MTU 9000 or more"
+    assert silent.have == "0 of 3 came back, without an ICMP report; both ends have MTU 9000 or more"
     assert "switch ports between node01 and node02" in silent.fix
     route = rail_ping.finding(PING, Answer(3, 0, 1500), 9000)
     assert route.have == "node01 sends at most 1500 towards 10.0.3.2, though ens4 has MTU 9000"
@@ -165,7 +165,7 @@ def test_between_two_right_ends_whoever_speaks_is_named_and_else_the_switch() ->
     assert gone.have == "0 of 3 came back; Destination Host Unreachable"
     assert {one.state for one in (router, silent, route, gone)} == {"drift"}
     unknown = rail_ping.finding(replace(PING, target=replace(THERE, mtu=None)), Answer(3, 1), 9000)
-    assert unknown.have == "1 of 3 came back, and nobody said why; the MTU of one end is not known"
+    assert unknown.have == "1 of 3 came back, without an ICMP report; the MTU of one end is not known"
 
 
 def test_no_answer_is_unknown() -> None:
@@ -242,7 +242,7 @@ CAME = "echo '3 packets transmitted, 3 received, 0% packet loss, time 2003ms'"
     [
         (CAME, "ok", "3 of 3 came back"),
         (f'case "$*" in *8972*) {LOST};; *) {CAME};; esac', "drift", "a switch between the two takes less than 9000"),
-        (LOST, "unknown", "does not answer at all"),
+        (LOST, "unknown", "does not respond"),
         ("echo 'ping: connect: Network is unreachable' >&2; exit 2", "unknown", "connect: Network is unreachable"),
         ("kill -9 $$", "unknown", "is not what ping prints"),
     ],

@@ -110,7 +110,7 @@ def test_a_node_that_has_to_be_drained_is_rebooted_only_when_it_is() -> None:
 
 
 def test_a_node_that_could_not_be_drained_does_not_stop_the_others() -> None:
-    assert decide(earlier={"node01": decide(drain={"msg": "no answer"}).to_dict()}).reboot
+    assert decide(earlier={"node01": decide(drain={"msg": "no response"}).to_dict()}).reboot
 
 
 GOOD: list[dict[str, Any]] = [{"findings": []}, {"findings": [{"check": "a.b", "severity": "minor", "have": "x"}]}]
@@ -124,7 +124,7 @@ BAD = [*GOOD, {"findings": [{"check": "platform.gpu_count", "severity": "critica
         (reboot.judge(decide().to_dict(), BACK, ()), GOOD, "resumed", ""),
         (reboot.judge(decide().to_dict(), BACK, ()), BAD, "resumed", "platform.gpu_count: 7"),
         (reboot.judge(decide().to_dict(), BACK, ()), [*GOOD, {}], "resumed", "not verified: a role gave no result"),
-        (reboot.judge(decide().to_dict(), {}, ()), GOOD, "resumed", "reboot.returned: no answer"),
+        (reboot.judge(decide().to_dict(), {}, ()), GOOD, "resumed", "reboot.returned: no response"),
         # It was not, and waits as before.
         (decide(busy=["a process"]), BAD, "undone", ""),
         (decide(max_disruption="none"), GOOD, "undone", ""),

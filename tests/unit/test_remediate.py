@@ -67,7 +67,7 @@ def planned(
 def test_what_is_ok_now_is_dropped_and_nothing_is_done() -> None:
     for now, why in (
         (fresh(passed=[MTU.id]), "ok now"),
-        (fresh(), "nobody asks"),
+        (fresh(), "no longer checked"),
     ):
         found = planned(accused(MTU), now)
         assert (found.act, found.items[0].verdict) == (False, remediate.STALE)
@@ -196,7 +196,7 @@ def test_attempts_count_by_run_in_the_window_and_then_a_person_has_to_look() -> 
 
 def test_what_was_mended_and_is_back_goes_to_a_person() -> None:
     found = planned(accused(MTU), fresh(MTU), log=[entry("verified", days=3)])
-    assert (found.act, "mended 3 days ago and is back" in found.items[0].why) == (False, True)
+    assert (found.act, "repaired 3 days ago and is back" in found.items[0].why) == (False, True)
     assert planned(accused(MTU), fresh(MTU), log=[entry("verified", days=20)]).act
 
 
@@ -277,10 +277,10 @@ def test_a_node_goes_back_only_when_the_very_check_that_failed_is_ok() -> None:
         (remediate_judge.Proof(MTU.id, "ok", "ok"),), (), "resumed", ""
     )
     for now, said in (
-        (fresh(MTU), "netdev_mtu.live not mended: 1500"),
-        (fresh(replace(MTU, state="unknown")), "not mended"),
-        (fresh(), "nobody asks netdev_mtu.live"),
-        (Fresh(silent="unreachable"), "gave no answer any more: unreachable"),
+        (fresh(MTU), "netdev_mtu.live not repaired: 1500"),
+        (fresh(replace(MTU, state="unknown")), "not repaired"),
+        (fresh(), "no longer checked for netdev_mtu.live"),
+        (Fresh(silent="unreachable"), "did not respond any more: unreachable"),
     ):
         found = outcome(plan, now)
         assert (found.ok, found.state, said in found.reason) == (False, "resumed", True), found
@@ -297,7 +297,7 @@ def test_what_was_not_there_before_makes_it_worse_and_stops_all_others() -> None
     assert outcome(plan, fresh(SLOW, passed=[MTU.id])).worse == ()
     state = {"worse": list(found.worse), "begun": True, "closed": True}
     assert "node01 got worse: gpudirect.loaded" in remediate_judge.stop({"node01": state})
-    assert "not known" in remediate_judge.stop({"node01": {"begun": True}})
+    assert "unknown" in remediate_judge.stop({"node01": {"begun": True}})
     assert remediate_judge.stop({"node01": {"worse": [], "begun": True, "closed": True}}) == ""
     assert remediate_judge.stop({"node01": {"begun": True, "pending": True}}) == ""
 
@@ -312,7 +312,7 @@ def test_a_critical_finding_that_nobody_names_keeps_out_only_what_was_kept_out_b
 
 def test_what_was_not_mended_on_one_node_is_not_tried_on_the_next() -> None:
     state = {"missed": ["netdev_mtu.live"]}
-    assert "netdev_mtu.live was not mended on a" in remediate_judge.in_vain({"a": state}, ["netdev_mtu.live"])
+    assert "netdev_mtu.live was not repaired on a" in remediate_judge.in_vain({"a": state}, ["netdev_mtu.live"])
     assert remediate_judge.in_vain({"a": state}, ["nccl_conf.file"]) == ""
 
 
@@ -380,7 +380,7 @@ def test_no_name_of_a_host_leads_out_of_the_folder(tmp_path: Path, name: str) ->
 def test_the_record_has_what_was_tried_on_this_node_for_this_finding() -> None:
     plan = planned(accused(MTU, evidence=("pair: 10 GB/s of 45",), partners=("node02",)), fresh(MTU)).to_dict()
     log = [entry("role", "begun"), entry("role", "begun", host="node02"), entry("role", finding="other")]
-    made = rma_record.record("node01", NOW, "r1", "not mended", plan, {"boot_id": "b1", "nics": []}, log)
+    made = rma_record.record("node01", NOW, "r1", "not repaired", plan, {"boot_id": "b1", "nics": []}, log)
     assert [one["action"] for one in made["attempts"]] == ["role"]
     assert made["faults"][0]["partners"] == ["node02"]
     assert (made["boot_id"], made["hardware"]["nics"], made["faults"][0]["finding"]["id"]) == ("b1", [], MTU.id)

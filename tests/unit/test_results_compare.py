@@ -339,7 +339,7 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     write(tmp_path / "no.json", {"runs": "\x1b[2J"})
     for name, said in (
         ("empty", "holds no results: name a file"),
-        ("pipe", "no regular file"),
+        ("pipe", "not a regular file"),
         ("large.json", "larger than 64 MiB"),
         ("no.json", "is missing"),
         ("nothing", "No such file"),

@@ -320,7 +320,7 @@ def test_a_link_that_somebody_uses_is_not_bounced_and_the_result_says_who(node: 
 
 def test_a_function_of_no_rail_is_left_alone(node: Node) -> None:
     done = node.run(STRANGER)
-    assert (done.returncode, done.stdout) == (0, f"{STRANGER}: of no rail, nothing is asked for\n")
+    assert (done.returncode, done.stdout) == (0, f"{STRANGER}: not a rail, nothing to set\n")
     assert node.writes() == []
 
 

@@ -116,7 +116,7 @@ def test_an_algorithm_list_that_leaves_collnet(value: str, left: bool) -> None:
 
 def test_the_manager_is_unknown_until_somebody_says_where_it_is(root: Path) -> None:
     assert found(root, replace(WANT, manager="")) == [("sharp.manager", "sharp_am", "unknown")]
-    assert found(root, said="no answer within 3 s") == [("sharp.manager", "am01", "drift")]
+    assert found(root, said="no response within 3 s") == [("sharp.manager", "am01", "drift")]
 
 
 def test_a_port_is_asked_by_one_connection() -> None:
@@ -228,11 +228,11 @@ def test_a_rank_of_a_small_communicator_does_not_stand_for_the_world_s() -> None
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["SHARP rank 0/2 initialized on mlx5_0:1"], "the plugin's own line of 2 ranks is no proof"),
+        (["SHARP rank 0/2 initialized on mlx5_0:1"], "the plugin's own line of 2 ranks is not a proof"),
         (["64 coll channels, 64 collnet channels, 16 nvls channels, 64 p2p channels, 8 p2p channels per peer"],
          "NVLS is there, which reduces in the node's NVSwitch and not in the fabric"),
         (["SHARP rank 0/2 initialized on mlx5_0:1", "Cannot initialize CollNet, using point-to-point network instead"],
-         "NCCL says: Cannot initialize CollNet"),
+         "NCCL reports: Cannot initialize CollNet"),
         (["Communicator has 2 nodes which is less than CollNet node threshold 4, disabling CollNet"],
          "less than CollNet node threshold 4"),
         ([], "2 of 2 ranks did not connect to SHARP"),

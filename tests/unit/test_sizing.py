@@ -186,7 +186,7 @@ def test_a_profile_that_tells_no_bandwidth_cannot_say(tmp_path: Path, capsys: py
     asked = [*SEVEN[:3], "--profile", str(file), "--nodes", "16", "--tokens", "4M", "--mfu", "40"]
     assert main(asked) == 3
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "CANNOT SAY whether that is enough: the profile gives rail 0 no path PIX or PXB" in said
+    assert "UNKNOWN whether that is enough: the profile gives rail 0 no path PIX or PXB" in said
     assert "(needed: " in said
     assert main([*asked, "--busbw", "40"]) == 0
     file.write_text(file.read_text().replace("NVIDIA H200", "Some GPU"))

@@ -97,10 +97,10 @@ def test_what_stays_drained_says_why_in_words_that_slurm_takes() -> None:
 
 
 def test_the_same_outage_on_many_nodes_reads_the_same() -> None:
-    problem = Problem("scontrol -o show node node01", "ended with 1 and said: no controller for node01")
+    problem = Problem("scontrol -o show node node01", "exited with 1: no controller for node01")
     [finding] = slurm.plan(Have(None, problem=problem), "node01", "drained").findings
     assert (finding.check, finding.state) == ("drain.state", "unknown")
-    assert finding.have == "ended with 1 and said: no controller for it"
+    assert finding.have == "exited with 1: no controller for it"
 
 
 def test_jobs_that_this_user_is_not_shown_still_count() -> None:

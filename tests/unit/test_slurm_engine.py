@@ -60,7 +60,7 @@ def heard(answers: Answers, pieces: Iterable[bytes]) -> dict[str, bytes]:
         ("n5", "unreachable", "idle* in Slurm"),
         ("n6", "unreachable", "idle~ in Slurm"),
         ("n7", "not_run", "not asked: idle@ in Slurm (ASAP): it is about to be rebooted"),
-        ("n8", "not_run", "not asked: reserved in Slurm: it is kept for a reservation"),
+        ("n8", "not_run", "not asked: reserved in Slurm: it is held for a reservation"),
         ("n11", "unreachable", "inval in Slurm (gres/gpu count too low)"),
         ("n12", "not_run", "not asked: Slurm has no node of its name"),
     ],
@@ -83,7 +83,7 @@ def test_beside_jobs_only_where_that_is_wanted() -> None:
 
 
 def test_what_is_no_line_of_sinfo_asks_nobody() -> None:
-    with pytest.raises(SlurmError, match="which is no node"):
+    with pytest.raises(SlurmError, match="which is not a node"):
         slurm_engine.nodes_of("slurm_load_partitions: Unable to contact slurm controller")
 
 
@@ -126,10 +126,13 @@ def test_answers_come_together_from_pieces_of_any_size_and_in_any_order() -> Non
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (frame("b", b"[]", 1) + frame("b", b"[]", 2), "two tasks of the step answer by its name"),
+        (frame("b", b"[]", 1) + frame("b", b"[]", 2), "two tasks of the step respond by its name"),
         (frame("b", b"[]", 1) + b"1: more\n", "something follows its end"),
-        (frame("b", b"[]", 1).replace(b"busbar-answer 16 ", b"busbar-answer 12 "), "it is not as long as it says"),
-        (frame("b", b"[]", 1).replace(b": eJ", b": eK"), "or changed on its way"),
+        (
+            frame("b", b"[]", 1).replace(b"busbar-answer 16 ", b"busbar-answer 12 "),
+            "it does not have the announced length",
+        ),
+        (frame("b", b"[]", 1).replace(b": eJ", b": eK"), "or was changed on its way"),
         (frame("b", b"", 1, b"A" * 8), "it cannot be unpacked"),
         (frame("b", b"", 1, base64.b64encode(zlib.compress(b"x" * 99)[:-4])), "once unpacked, or cut off"),
         (frame("b", b"x" * 5000, 1), "more than 4000 bytes once unpacked"),
@@ -155,7 +158,7 @@ def test_what_all_have_sent_and_not_ended_is_bounded() -> None:
     answers = Answers("ab", whole=3000)
     begun = b"".join(line for line in frame("b", b"", 1, b"A" * 9000).splitlines(True)[:-1])
     assert heard(answers, [begun, frame("a", b"[1]", 0)]) == {"a": b"[1]"}
-    assert "all that came is more than 3000 bytes" in answers.wrong["b"]
+    assert "all results are more than 3000 bytes" in answers.wrong["b"]
     # A line without an end is not kept either.
     heard(answers, [b"x" * 100000] * 3)
     assert len(answers._rest) <= slurm_engine.LINE
@@ -196,7 +199,7 @@ def test_a_node_without_an_answer_ends_in_its_class() -> None:
     assert ended("", "srun: error: Node failure on n[1-2]")["unreachable"]
     assert ended("0: busbar-node n1\n", late=True)["timedout"]
     killed = ended("0: busbar-node n1\n0: no python\n", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 127")
-    said = "ended without an answer: Slurm says: Exited with exit code 127, and said: no python"
+    said = "ended without a result: Slurm reports: Exited with exit code 127: no python"
     assert killed == {"failed": True, "msg": said}
     half = frame("n1", os.urandom(4000), 0)[:2000].decode()
     assert "it is cut off, " in ended(half[: half.rindex("\n") + 1], "srun: error: n1: task 0: Killed")["msg"]
@@ -243,7 +246,7 @@ def test_a_controller_that_hangs_or_refuses_is_one_sentence(tmp_path: Path, monk
     with pytest.raises(SlurmError, match="is slurmctld up"):
         slurm_step.told(program(tmp_path, "hangs", "exec sleep 600"), slurm_engine.SINFO)
     monkeypatch.setattr(slurm_step, "PATIENCE", 60)
-    with pytest.raises(SlurmError, match=r"sinfo --all ended with 1: Unable to contact \\x1b"):
+    with pytest.raises(SlurmError, match=r"sinfo --all exited with 1: Unable to contact \\x1b"):
         slurm_step.told(
             program(tmp_path, "fails", "printf 'Unable to\ncontact \033[1m' >&2; exit 1"), slurm_engine.SINFO
         )

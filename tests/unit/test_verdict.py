@@ -59,9 +59,9 @@ def test_all_good_is_ok() -> None:
         ({"unreachable": True, "msg": "Failed to connect to the host via ssh:"}, "unreachable: Failed to connect"),
         ({"unreachable": True, "msg": "ssh: timed out"}, "unreachable: ssh: timed out"),
         ({"failed": True, "msg": "boom\nat line 3"}, "failed: boom at line 3"),
-        ({"rc": 0}, "its answer is not valid: findings: is missing"),
-        ({"findings": [{"check": "x"}], "passed": []}, "its answer is not valid: findings[0].aspect: is missing"),
-        ({"findings": ["x"], "passed": []}, "its answer is not valid: findings[0]: is 'x', expected a dictionary"),
+        ({"rc": 0}, "its result is not valid: findings: is missing"),
+        ({"findings": [{"check": "x"}], "passed": []}, "its result is not valid: findings[0].aspect: is missing"),
+        ({"findings": ["x"], "passed": []}, "its result is not valid: findings[0]: is 'x', expected a dictionary"),
     ],
 )
 def test_what_did_not_answer_counts_as_unknown(result: dict[str, Any] | None, says: str) -> None:
@@ -123,7 +123,7 @@ def test_a_role_that_ran_nowhere_is_a_finding_unless_tags_left_it_out() -> None:
         ("mtu", {}, {"mtu": "busbar_mtu"}, None),
         ("mtu", None, {"mtu": "busbar_mtu"}, None),
         ("lldp", {}, {}, "its result holds no check"),
-        ("lldp", {"notes": ["no rail hears a neighbour"]}, {}, None),
+        ("lldp", {"notes": ["no rail has an LLDP neighbour"]}, {}, None),
     ],
 )
 def test_what_a_full_answer_holds_and_one_lacks_is_unknown(

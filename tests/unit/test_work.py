@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_engine,
 OK: dict[str, Any] = {"findings": [], "passed": ["a.b[live]@c"], "changed": False}
 ROLES = [role.name for role in suite.SUITE if role.audited]
 LOST = {"unreachable": True, "msg": "no route to host"}
-LATE = {"failed": True, "timedout": True, "msg": "gave no answer within 300 s"}
+LATE = {"failed": True, "timedout": True, "msg": "did not respond within 300 s"}
 
 
 def heard(*due: str, **more: Any) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Machine:
             [*command, "--", shlex.join(argv)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         if check and done.returncode != 0:
-            raise VmError(f"{shlex.join(argv)} ended with {done.returncode}: {done.stderr.strip()}\n{self.console()}")
+            raise VmError(f"{shlex.join(argv)} exited with {done.returncode}: {done.stderr.strip()}\n{self.console()}")
         return done
 
     def read(self, path: str) -> str:

@@ -172,4 +172,4 @@ def test_a_power_cut_at_any_time_leaves_a_node_that_boots(new_vm: NewVm, tmp_pat
 def test_of_a_virtual_machine_nothing_is_asked(vm: Machine, tmp_path: Path) -> None:
     step = play(vm, tmp_path)
     assert (step.result["changed"], step.found, step.dropin) == (False, [], "")
-    assert step.result["notes"] == ["the IOMMU is the hypervisor's (kvm): nothing was asked for"]
+    assert step.result["notes"] == ["the IOMMU is the hypervisor's (kvm): nothing was required"]

@@ -236,7 +236,7 @@ def test_a_bar_that_emulated_cpus_cannot_reach_is_missed_on_every_rail(steps: di
         missed = {one["subject"]: one for one in findings if one["check"] == "perftest.bandwidth"}
         other = pair.NAMES[name == "node01"]
         assert sorted(missed) == [f"rail {rail} to {other}" for rail in (0, 1)]
-        # Both ends of a pair take the smaller MTU of the two, and perftest says nothing of it.
+        # Both ends of a pair take the smaller MTU of the two, and perftest has nothing about it.
         for rail, size in enumerate((4096, 1024)):
             finding = missed[f"rail {rail} to {other}"]
             assert finding["state"] == "unknown" or finding["have"].endswith(f"in packets of {size} bytes")
