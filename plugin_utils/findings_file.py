@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 # A file of another format is refused by whoever reads it.
 FORMAT = 1
 # Of the suite; a collection has no other place from which its plugins could read it.
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 GROUP = "gpu_nodes"
 
 

@@ -19,7 +19,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.plan import FileChange
 
-RELEASE = "0.1.0"
+RELEASE = "0.2.0"
 # Of these an intact text of another release counts as long as it was made of the same intent.
 PROGRAMS = re.compile(r"/usr/local/.*|.*\.(service|timer|rules)|.*/(multi-user\.target|openibd\.service)\.d/.*")
 # What the head of every text begins with, before and after it is sealed.

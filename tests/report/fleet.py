@@ -113,7 +113,7 @@ def write(path: Path, hosts: int) -> dict[str, Any]:
                 state="running",
                 inventory="/srv/site/inventory",
                 limit=None,
-                version="0.1.0",
+                version="0.2.0",
                 user="busbar",
                 commit="0123456789ab",
                 simulated=True,

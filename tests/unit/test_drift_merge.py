@@ -210,7 +210,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, HostResult], str]] = [
     ({}, answers(NAMES[2:8]), "hosts in more than one part: n[03-04] in {A}, {B};"),
     ({}, without("n06"), "hosts in none of the parts: n06; ask them, too"),
     ({}, {**without(""), **answers(("x9",))}, "hosts that the inventory does not expect: x9 in {B}"),
-    ({"version": "0.2.0"}, without(""), "{A} and {B} are of different versions of Busbar: version 0.1.0 and 0.2.0"),
+    ({"version": "0.1.0"}, without(""), f"are of different versions of Busbar: version {__version__} and 0.1.0"),
     ({"commit": "c2"}, without(""), "{A} and {B} are of different commits of the inventory: commit c1 and c2"),
     ({"commit": None}, without(""), "commit c1 and unknown"),
     ({"digest": "d2"}, without(""), "{A} and {B} are of different states of the inventory"),
