@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
+from busbar import cli
 from busbar.lab.faults import FAULTS
 from tests import documents
 
@@ -148,3 +151,68 @@ def test_the_id_of_a_check_is_written_out_in_its_declaration_and_nowhere_else() 
 def test_every_fault_of_the_lab_names_checks_that_are_declared() -> None:
     spoken = {check for fault in FAULTS.values() for check in (fault.check, *fault.consequences)}
     assert spoken <= set(CHECKS)
+
+
+PAGES = [
+    documents.ROOT / "README.md",
+    *(documents.ROOT / "docs").rglob("*.md"),
+    *documents.ROOT.glob("roles/*/README.md"),
+]
+TEXTS = [
+    documents.ROOT / "CONTRIBUTING.md",
+    *documents.ROOT.glob("inventories/**/*.yml"),
+    *documents.ROOT.glob("profiles/*"),
+]
+
+
+def _anchors(page: Path) -> set[str]:
+    heads = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def _missing(page: Path, anchor: str) -> bool:
+    return not page.exists() or (bool(anchor) and anchor not in _anchors(page))
+
+
+def test_every_link_and_every_page_that_a_text_names_is_there() -> None:
+    links = [
+        (page, *link.partition("#")) for page in PAGES for link in re.findall(r"\]\(([^)\s:]+)\)", page.read_text())
+    ]
+    wrong = [
+        f"{page}: {name}#{at}" for page, name, _, at in links if _missing(page.parent / name if name else page, at)
+    ]
+    for path in [*PAGES, *TEXTS, *CODE, *(documents.ROOT / "busbar").rglob("*.py")]:
+        for name, at in re.findall(r"docs/([a-z0-9-]+\.md)(?:#([a-z0-9-]+))?", path.read_text()):
+            wrong += [f"{path}: {name}#{at}"] if _missing(documents.ROOT / "docs" / name, at) else []
+    assert wrong == []
+
+
+def test_the_index_has_every_page_and_the_readme_is_one_page() -> None:
+    index = (documents.ROOT / "docs" / "README.md").read_text()
+    pages = {path.name for path in (documents.ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"^\| \[.*?\]\(([a-z-]+\.md)\)", index, re.MULTILINE))
+    assert len((documents.ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_inventory_of_the_readme_is_valid() -> None:
+    [text] = re.findall(r"```yaml\n(.*?gpu_nodes.*?)```", (documents.ROOT / "README.md").read_text(), re.DOTALL)
+    given = yaml.safe_load(text)["gpu_nodes"]["vars"]
+    wrong = [
+        error for name, value in given.items() if name in VALUES for error in intent._errors(name, value, VALUES[name])
+    ]
+    assert (set(given) - set(VALUES), wrong) == ({"ansible_become"}, [])
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{path.name}" for path in (documents.ROOT / "docs").glob("*.md"))]
+)
+def test_the_commands_of_a_page_parse(page: str) -> None:
+    text = re.sub(r"\\\n\s*", "", (documents.ROOT / page).read_text())
+    blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```|^((?:    .*\n)+)", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for part in block for line in part.splitlines()]
+    commands = [found[1] for line in lines if (found := re.match(r"\s*(?:\$ |sudo )?busbar ([a-z].*)", line))]
+    for command in commands:
+        words = shlex.split(re.split(r"\s{3,}|\s# | -- | \|\| ", command)[0].replace("[", "").replace("]", ""))
+        cli._parser().parse_args(words)

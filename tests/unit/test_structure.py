@@ -195,11 +195,6 @@ def test_no_playbook_hands_another_a_variable_that_passes_for_the_site_s() -> No
                     assert name in site_values.VALUES or not intent.mine(name), f"{path.name}: {name}"
 
 
-def test_the_readme_lists_the_roles_of_the_table_in_its_order() -> None:
-    listed = re.findall(r"^\| `(\w+)` \|.*\| `\1` \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert listed == [role.name for role in suite.SUITE if role.name != suite.VERIFY and not role.home]
-
-
 def test_every_play_targets_the_gpu_nodes() -> None:
     for path in [ROOT / "site.yml", *(ROOT / "playbooks").glob("*.yml")]:
         for play in yaml.safe_load(path.read_text()):
