@@ -353,6 +353,6 @@ def _said(data: object) -> str:
 def _way_out(status: int) -> str:
     return {
         401: "; the token is not taken: does the pod have a service account (automountServiceAccountToken)",
-        403: "; the service account lacks the ClusterRole of docs/kubernetes.md",
+        403: "; the service account lacks the ClusterRole of docs/containers.md#kubernetes-node-condition",
         404: "; there is no such Node: --node is its name in kubectl get nodes",
     }.get(status, "")

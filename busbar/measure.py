@@ -98,7 +98,7 @@ class _Night:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are stored there; set it")
         self._results = Path(path).absolute()
         if all(one.slurm for one in self._want.values()):
-            raise MeasureError(f"nothing can be measured: {SLURM} (docs/measure.md)")
+            raise MeasureError(f"nothing can be measured: {SLURM} (docs/benchmark.md#idle-nodes)")
 
     def run(self) -> int:
         if self._budget <= 0:

@@ -20,7 +20,7 @@ from .nccl.ras_answer import FINALIZE, INIT, NOCOMM, Communicator, Missing, Plac
 from .nccl.ras_join import Joined, jobs, join, names
 from .nccl.ras_views import Silence, View, ranges
 
-COLLECT = "before anything is killed, keep what is gone then: docs/hang.md"
+COLLECT = "before anything is killed, keep what is gone then: docs/diagnose.md#a-job-hangs"
 ANSWERED = Check(
     "nccl_hang.answer",
     why="RAS runs in the job's own processes: where it is silent on all of them, they are stopped or dead",

@@ -266,7 +266,7 @@ def _repository(case: _Case) -> Plan:
         if not want.key or not want.version:
             missing = "mofed_repository_key" if not want.key else "mofed_version"
             said = "%s is not set" % missing
-            fix = "set %s in the inventory (docs/mofed.md), or mofed_manage: false where OFED is managed otherwise"
+            fix = "set %s in the inventory (docs/drivers.md), or mofed_manage: false where OFED is managed otherwise"
             return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "the vendor's", said, fix=fix % missing),))
         pins = {want.package: "%s*" % want.version}
         texts = packages.render(case.system, packages.Repository(REPOSITORY, want.repository, want.key, pins))

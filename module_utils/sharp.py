@@ -5,7 +5,7 @@
 Files are read and never loaded, no tool of SHARP is run (sharp_coll_test loads the link). That SHARP was used only
 NCCL's own log proves (nccl_log/collnet.py); nothing here does.
 Sources: fabric.md 4; nccl-rdma-sharp-plugins 2f5ac02 (src/sharp_plugin.c), NCCL 2.30.7 (src/init.cc). No fabric with
-SHARP was at hand: docs/sharp.md says what of this was never seen.
+SHARP was at hand: docs/fabric.md#sharp says what of this was never seen.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DPKG = "/var/lib/dpkg/info"
 _EVERYBODY = ("jobs of all users", "logins of all users")
 _ALGORITHMS = {"collnetdirect", "collnetchain", "collnet"}
 
-_DOCS = "docs/sharp.md"
+_DOCS = "docs/fabric.md#sharp"
 UNPROVEN = (
     "SHARP: what a node needs was looked at; that jobs use it only NCCL's log proves, Connected CollNet on every rank"
     " (%s)" % _DOCS

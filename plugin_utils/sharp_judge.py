@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Whether SHARP was used, and whether it helped: two records of a benchmark between nodes, with it and without. Pure.
 
-Judged by algbw: where switches reduce, busbw exceeds the wire and is no bandwidth. docs/sharp.md.
+Judged by algbw: where switches reduce, busbw exceeds the wire and is no bandwidth. docs/fabric.md#sharp.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROOF = Check(
 GAIN = Check(
     "sharp.gain",
     why="SHARP that is connected and brings nothing costs jobs its faults all the same",
-    fix="leave NCCL_COLLNET_ENABLE out of nccl_conf_extra, or look for the cause in the fabric (docs/sharp.md)",
+    fix="leave NCCL_COLLNET_ENABLE out of nccl_conf_extra, or look for the cause in the fabric (docs/fabric.md#sharp)",
 )
 "Is algbw of 1 GB and more higher than without SHARP, by no more than it can be"
 
@@ -106,7 +106,7 @@ def _gain(job: Job, others: Sequence[Job], proof: Finding, record: Record, witho
     ]
     if not pairs:
         text = "no all_reduce of 1 GB and more over the same hosts without SHARP"
-        return unknown(text, "measure once without NCCL_COLLNET_ENABLE, and compare (docs/sharp.md)")
+        return unknown(text, "measure once without NCCL_COLLNET_ENABLE, and compare (docs/fabric.md#sharp)")
     mine, theirs = max(pairs, key=lambda pair: pair[0].size)
     by, rings = algbw(mine, job.ranks) or 0.0, algbw(theirs, job.ranks) or 1.0
     noise, _measured = results_compare.noise_of(_point(theirs), _point(mine))

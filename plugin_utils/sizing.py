@@ -3,7 +3,7 @@
 """Whether a network carries what a training step sends, what it would need, and which step it allows. Pure.
 
 Bandwidths are GB/s (1e9 bytes), rates of NICs Gbit/s, times seconds. A node's rate is the busbw of a collective over
-all GPUs of many nodes, as nccl-tests prints it. docs/size.md has the formulas.
+all GPUs of many nodes, as nccl-tests prints it. docs/bars.md#sizing has the formulas.
 """
 
 from __future__ import annotations

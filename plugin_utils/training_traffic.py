@@ -3,7 +3,7 @@
 """What a training step of a dense model sends between nodes, by kind of parallelism. Pure.
 
 Bytes are of one step. Ranks are placed as Megatron does it: tensor, then data, then pipeline, from the innermost on.
-docs/size.md has the formulas.
+docs/bars.md#sizing has the formulas.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 """Whether the switch port at the other end of each RoCE rail is the one that the rail needs: it is heard by LLDP.
 
 Which leaf it is on is compared over all hosts, on the control node; here is what one host can tell alone. What a
-switch does not say is no fault of it: `docs/lldp.md`.
+switch does not say is no fault of it: `docs/cabling.md#lldp`.
 """
 
 from __future__ import annotations

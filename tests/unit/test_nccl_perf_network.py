@@ -189,7 +189,7 @@ def test_a_launcher_that_starts_nothing_has_said_the_way_out(tmp_path: Path) -> 
     ending = "not started: mpirun started nothing: Host key verification failed.; put the host's key into known_hosts"
     found = judged(replace(read(tmp_path, text_of(log())), rc=None, ending=ending))
     assert "known_hosts" in (found["ran"].have or "")
-    assert "docs/launchers.md" in found["ran"].fix
+    assert "docs/benchmark.md#launchers" in found["ran"].fix
     assert "build nccl-tests" not in found["ran"].fix
 
 
