@@ -29,7 +29,7 @@ options:
   engine:
     description: How hosts are queried. C(ssh) uses a connection for each host. C(slurm) queries all of them by one step
       of Slurm's, as root, on nodes on which no job runs; the connection and C(become) of a host do not count then, and
-      O(host_timeout) counts for all of them at once. docs/slurm.md has what it needs.
+      O(host_timeout) counts for all of them at once. docs/scale.md#slurm has what it needs.
     type: str
     choices: [ssh, slurm]
     default: ssh

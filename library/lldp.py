@@ -13,7 +13,7 @@ description:
   - Queries lldpd, or systemd-networkd 256 and later if lldpd is missing, which neighbour each RoCE rail that is up has,
     for a bond that of each member.
   - Compares the largest frame that the switch port takes with the rail's MTU, and PFC, the DSCP map and ETS of the
-    switch, from its DCBX (IEEE 802.1Qaz), with O(roce). C(docs/lldp.md) describes what a site has to do for that.
+    switch, from its DCBX (IEEE 802.1Qaz), with O(roce). C(docs/cabling.md) describes what a site has to do for that.
   - Into which leaf a rail is plugged is compared over all hosts, on the control node.
   - Changes nothing. InfiniBand rails have no findings here.
 options:

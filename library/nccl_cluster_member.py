@@ -167,7 +167,7 @@ def users(host: Host, slurm_node: str) -> List[Dict[str, str]]:
         have = slurm.read(host, slurm_node)
         said += [_unfit("busy: %s" % job, IDLE) for job in have.jobs]
         if have.node is None:
-            said.append(_unfit("Slurm does not report it: %s" % have.problem, "mend Slurm, see docs/slurm.md"))
+            said.append(_unfit("Slurm does not report it: %s" % have.problem, "mend Slurm, see docs/scale.md#slurm"))
         elif have.node.drained:
             said.append(_unfit("drained: %s" % have.node, "scontrol update nodename=%s state=resume" % slurm_node))
     return said

@@ -55,6 +55,6 @@ def evidence(tested: Sequence[Tested], leaves: Mapping[tuple[str, int], frozense
     first = min(slow, key=lambda one: (one.host, one.rail))
     said = (
         "%d of %d rail tests between leaves are slow, and none of %d within a leaf: that points to hashing (ECMP) or"
-        " lost uplinks between leaves; a pair alone shows which: playbooks/verify.yml --limit %s,%s (docs/lldp.md)"
+        " lost uplinks between leaves; a pair alone shows which: playbooks/verify.yml --limit %s,%s (docs/cabling.md)"
     ) % (len(slow), len(between), len(within), first.host, first.peer)
     return {one.host: said for one in slow}

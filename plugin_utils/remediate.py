@@ -52,7 +52,7 @@ to do"""
 ATTEMPTS = Check(
     "remediate.attempts",
     why="what was tried in vain, or came back after it was repaired, has a cause that no repetition repairs",
-    fix="find the cause, repair it by hand, and look at what was tried in the action log (docs/remediate.md)",
+    fix="find the cause, repair it by hand, and look at what was tried in the action log (docs/repair.md#remediate)",
 )
 "Was it neither tried too often (`busbar_remediate_max_attempts`) nor repaired before and is back"
 ROLLOUT = Check(

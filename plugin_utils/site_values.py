@@ -116,7 +116,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "ssh",
             choices=("ssh", "slurm"),
-            says="How `busbar drift` queries the nodes: `ssh`, or Slurm by one step over all of them (`docs/slurm.md`);"
+            says="How `busbar drift` queries the nodes: `ssh`, or Slurm by one step over all of them (`docs/scale.md`);"
             " the same for all nodes.",
         ),
         "busbar_engine_overlap": Value(
@@ -229,7 +229,7 @@ PARTS: dict[str, dict[str, Value]] = {
             {},
             says="Settings that the rails' NICs keep in their flash, as `mstconfig` names them, to a number or one of"
             " its words, such as `{LINK_TYPE: ETH, ROCE_CC_PRIO_MASK: 255}`; without `_P1` for all declared ports"
-            " (`docs/nic-firmware.md`). They count for more than those that the profile names.",
+            " (`docs/drivers.md#nic-settings`). They count for more than those that the profile names.",
         ),
         "nic_firmware_recommended": Value(
             "bool",
@@ -286,7 +286,7 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=("auto", "none", "required"),
             says="RoCE fabrics only: `auto` judges the LLDP data that the rails receive, and prints a note if there"
             " is none; `required` requires an agent and a neighbour of every rail; `none` requires nothing"
-            " (`docs/lldp.md`).",
+            " (`docs/cabling.md#lldp`).",
         ),
         "busbar_lldp_dcbx": Value(
             "bool",
@@ -298,7 +298,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "",
             says="Table of the rails' switch ports, for hosts without LLDP: a CSV `host,port,chassis,port_id`"
-            " on the control node, from where the run was started, as switches' own tools export it (`docs/lldp.md`).",
+            " on the control node, relative to where the run starts, as switches export it (`docs/cabling.md`).",
         ),
     },
     "node_health": {
@@ -686,7 +686,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "bool",
             False,
             says="Whether jobs are to use SHARP, reduction in the InfiniBand switches: `site.yml` then looks what that"
-            " needs, and changes nothing (`docs/sharp.md`).",
+            " needs, and changes nothing (`docs/fabric.md#sharp`).",
         ),
         "sharp_directories": Value(
             "list",
@@ -734,7 +734,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_measure_budget": Value(
             "int",
             0,
-            says="Node-minutes that `busbar measure` may spend on idle nodes per night (`docs/measure.md`); 0: it"
+            says="Node-minutes that `busbar measure` may spend on idle nodes per night (`docs/benchmark.md`); 0: it"
             " measures nothing. The same for all nodes.",
         ),
         "nccl_benchmark_when": Value(
@@ -765,7 +765,7 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=SCOPES,
             says="What is measured besides the node itself: `pair` (disjoint pairs within a leaf), `rail` (each rail"
             " of such pairs alone), `leaf` (all nodes of a leaf), `nvlink_domain` (the trays of an NVLink"
-            " domain, over their NVLinks) or `cluster` (all nodes, and how it scales): `docs/cluster-benchmark.md`.",
+            " domain, over their NVLinks) or `cluster` (all nodes, and how it scales): `docs/benchmark.md`.",
         ),
         "nccl_benchmark_launcher": Value(
             "str",
@@ -787,7 +787,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "bool",
             True,
             says="Where a bar between nodes is missed, search at once for the node, rail, rank or leaf that is slow"
-            " (`docs/localise.md`); `false`: the finding shows how to.",
+            " (`docs/repair.md`); `false`: the finding shows how to.",
         ),
         "nccl_benchmark_address": Value(
             "str",
@@ -854,7 +854,7 @@ PARTS: dict[str, dict[str, Value]] = {
         ),
         "drift_timer_measure_schedule": Value(
             "str",
-            says="When `busbar measure` runs (`docs/measure.md`), such as `*-*-* 03..05:00`; empty removes its timer;"
+            says="When `busbar measure` runs (`docs/benchmark.md`), such as `*-*-* 03..05:00`; empty removes its timer;"
             " unset: one that is there stays.",
         ),
         "drift_timer_measure_options": Value("list", [], says="More options of `busbar measure`."),

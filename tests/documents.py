@@ -6,8 +6,8 @@ Site values (``plugin_utils/site_values.py``): each role's defaults, the options
 its README.md, and the tables of docs/variables.md. The first two paragraphs of a role's README.md: what argument specs
 and Galaxy say of it, and what its task is called in ``playbooks/tasks/roles.yml``, which has the roles of the suite's
 table in their order. Tasks of a role that is one module. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
-plugin_utils, and the text below it): the tables of docs/findings.md. Commands and exit codes: docs/commands.md. The
-nodes of the lab (``busbar/lab``): ``inventories/lab``. The rest of these files is written by hand, and stays.
+plugin_utils, and the text below it): the tables of docs/findings.md. Commands and exit codes: docs/commands.md. Roles:
+the table of README.md. The nodes of the lab (``busbar/lab``): ``inventories/lab``. The rest stays as it is.
 """
 
 from __future__ import annotations
@@ -98,16 +98,16 @@ HEADINGS = {
     "ib_fabric": "The InfiniBand fabric: `playbooks/fabric.yml`, and role `ib_fabric`",
     "drift_timer": "The control node: role `drift_timer`, which is not a part of a node's intent",
 }
-# What is asked of no node by a role: noun -> by whom.
+# Nouns that no role checks on a node -> what checks them.
 ELSEWHERE = {
     "lock": "every run, before it writes",
     "run": "every run",
-    "consistency": "every run over two or more hosts, between hosts (docs/drift.md)",
-    "nccl_hang": "`playbooks/hang.yml`, and so `busbar hang`",
+    "consistency": "every run over two or more hosts (`docs/verify.md#comparison`)",
+    "nccl_hang": "`playbooks/hang.yml`, also by `busbar hang` (`docs/diagnose.md#a-job-hangs`)",
     "drift_timer": "role `drift_timer`, on the control node",
-    "preflight": "`busbar preflight`, inside a job (docs/preflight.md)",
-    "remediate": "`playbooks/remediate.yml`, and so `busbar remediate` (docs/remediate.md)",
-    "nccl_log": "`busbar diagnose`, of the NCCL_DEBUG output of a job (docs/diagnose.md)",
+    "preflight": "`busbar preflight`, inside a job (`docs/gate.md#preflight`)",
+    "remediate": "`playbooks/remediate.yml`, also by `busbar remediate` (`docs/repair.md#remediate`)",
+    "nccl_log": "`busbar diagnose`, in the NCCL_DEBUG output of a job (`docs/diagnose.md`)",
 }
 TYPES = {
     "str": "text",
@@ -142,6 +142,8 @@ def documents() -> dict[Path, str]:
             readme = role / "README.md"
             found[readme] = _between(readme, "variables", table(of_readme, _to_role))
     found[ROOT / "playbooks" / "tasks" / "roles.yml"] = played()
+    page = ROOT / "README.md"
+    found[page] = _between(page, "roles", roles())
     page = ROOT / "docs" / "variables.md"
     found[page] = _between(page, "decisions", decisions(site_values.VALUES))
     found[page] = _between(page, "variables", parts(site_values.PARTS), found[page])
@@ -171,6 +173,13 @@ def played() -> str:
     return "".join(
         ["---\n# Written by make docs: the roles of plugin_utils/suite.py, in its order.\n", tasks[0], LOCK, *tasks[1:]]
     )
+
+
+def roles() -> list[str]:
+    """Return the rows of README.md: the roles of the suite in its order, then the role of the control node."""
+    names = [role.name for role in suite.SUITE if (ROOT / "roles" / role.name).is_dir()] + ["drift_timer"]
+    purposes = {name: said(ROOT / "roles" / name / "README.md")[0] for name in names}
+    return _table(("role", "purpose"), [(f"[`{name}`](roles/{name})", text) for name, text in purposes.items()])
 
 
 def _task(short: str) -> str:
@@ -396,15 +405,16 @@ def nouns(checks: Sequence[Declared]) -> list[str]:
     lines: list[str] = []
     for noun, who in askers.items():
         heads = ("check", "severity", "repaired by", "checks")
-        lines += ["", f"### {noun}", "", f"Checked by {who}.", "", *_table(heads, rows[noun])]
+        lines += ["", f"### {noun}", "", f"Checked by {_to_page(who)}.", "", *_table(heads, rows[noun])]
     return lines[1:]
 
 
 def _asker(role: suite.Role) -> str:
     if role.joined:
-        return f"`playbooks/{role.play}.yml`, and so by `site.yml` and `busbar drift` where the inventory asks for that"
+        return f"`playbooks/{role.play}.yml`, also by `site.yml` and `busbar drift` if the inventory requests it"
     if role.on_demand:
-        return f"`playbooks/{role.name}.yml`, and by `playbooks/{role.play}.yml` if the inventory requires it"
+        play = "site.yml" if role.play == role.name else f"playbooks/{role.play}.yml"
+        return f"`playbooks/{role.name}.yml`, also by `{play}` if the inventory requests it"
     return f"role `{role.name}`" if (ROOT / "roles" / role.name).is_dir() else f"`playbooks/{role.play}.yml`"
 
 

@@ -255,7 +255,7 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
         state, text, said = "unknown", run.ending, []
         fix = "build nccl-tests (role nccl_tests) and check the path and the launcher; " + AGAIN
         if wanted.several:
-            said_there = "follow that on the first node; docs/launchers.md lists what launchers need"
+            said_there = "follow that on the first node; docs/benchmark.md#launchers lists what launchers need"
             fix = "%s; %s" % (said_there, AGAIN)
     elif have.usage:
         text = "it printed its usage (exit code %s): this release does not know one of the options" % run.rc

@@ -126,7 +126,7 @@ def _effects(job: Job) -> List[Finding]:
         )
     sharp = collnet.proof(job)
     if job.number("NCCL_COLLNET_ENABLE") and not sharp.proven and any(process.rings for process in job.processes):
-        fix = "let playbooks/sharp.yml list what the hosts lack (docs/sharp.md), or take the variable out"
+        fix = "let playbooks/sharp.yml list what the hosts lack (docs/fabric.md#sharp), or take the variable out"
         say("NCCL_COLLNET_ENABLE", sharp.missing, fix, "major")
     networks = job.networks
     if networks and "Socket" not in networks:

@@ -48,8 +48,8 @@ def test_each_run_is_told_by_itself_and_how_it_ended() -> None:
     ) in said
     assert (
         "test 3 of 3, nccl-tests: neither a row nor an end of it is here: its row of 8 KiB was started; its ranks"
-        " called 2 AllReduce (NCCL's trace, 2 of 2 ranks), and no line shows whether these ended; it was ended on request"
-        " (line 25); whether it hung before that is unknown"
+        " called 2 AllReduce (NCCL's trace, 2 of 2 ranks), and no line shows whether these ended; it was ended on"
+        " request (line 25); whether it hung before that is unknown"
     ) in said
     assert "verdict: the job was ended on request: [mpiexec@odd-0] Sending Ctrl-C to processes as requested" in said
     assert "of 3 tests it stopped number 2 (4 KiB) (line 15) and 3 (8 KiB) (line 25)" in said
