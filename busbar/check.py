@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils import audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import infer, judge, render
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check.question import Values
 
@@ -34,7 +34,7 @@ def add(command: argparse.ArgumentParser) -> None:
     option("--platform", metavar="NAME", help="shipped profile to hold the machine to, instead of the recognised one")
     text = "directory of a captured or simulated machine: hw/ and sys/ below it, or /sys, /proc and /etc"
     option("--root", type=Path, metavar="DIR", help=text)
-    text = "new directory for a draft of an inventory, to be reviewed; nothing is overwritten"
+    text = "new directory for a draft of an inventory; with --platform custom, of a profile of the machine's own, too"
     option("--write", type=Path, metavar="DIR", help=text)
     option("--json", type=Path, metavar="FILE", help="also write the verdict as JSON")
     option("-v", "--verbose", action="store_true", help="print every finding and every open decision")
@@ -56,12 +56,20 @@ def run(arguments: argparse.Namespace) -> int:
             data = render.report([_local(arguments)], time.monotonic() - started, arguments.verbose, terminal.WIDTH)
         print(data.pop("text"))
         if arguments.write:
-            print(draft.write(arguments.write, data["hosts"], arguments.inventory))
+            text, doubts = draft.write(arguments.write, data["hosts"], arguments.inventory, arguments.platform)
+            print(text)
+            data["code"] = exit_code.worst([data["code"], exit_code.FINDINGS]) if doubts else data["code"]
         if arguments.json:
             arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     except (ParseError, OSError) as error:
         return command_line.complain("check", error)
     return int(data["code"])
+
+
+def _platform(arguments: argparse.Namespace) -> Values:
+    """Return the variable of --platform; its value is empty where a profile of the machine's own is drafted."""
+    is_drafted = arguments.write and arguments.platform == draft.CUSTOM
+    return {"busbar_platform": "" if is_drafted else arguments.platform} if arguments.platform else {}
 
 
 def _over_ssh(arguments: argparse.Namespace) -> Values:
@@ -80,7 +88,7 @@ def _over_ssh(arguments: argparse.Namespace) -> Values:
             inventory=[word if "," in word else str(Path(word).resolve()) for word in arguments.inventory],
             playbook="busbar.fabric.check",
             limit=arguments.limit,
-            extravars=variables | ({"busbar_platform": arguments.platform} if arguments.platform else {}),
+            extravars=variables | _platform(arguments),
             envvars=_ANSIBLE | {"ANSIBLE_FORKS": os.environ.get("ANSIBLE_FORKS", "25"), "COLUMNS": f"{terminal.WIDTH}"},
         )
         if file.exists():
@@ -98,7 +106,7 @@ def _local(arguments: argparse.Namespace) -> judge.Verdict:
     parts = ("hw", "sys") if arguments.root and (top / "hw").is_dir() else ("", "")
     roots = {"hardware_root": str(top / parts[0]), "system_root": str(top / parts[1])}
     given: Values = {f"busbar_{key}": value for key, value in roots.items()}
-    given |= {"busbar_platform": arguments.platform} if arguments.platform else {}
+    given |= _platform(arguments)
 
     def call_modules(steps: list[Values]) -> list[Values]:
         return audit.run(steps, _TOTAL, _TOTAL, _TOOL)

@@ -16,7 +16,6 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -212,18 +211,6 @@ def _diagnose(command: _Parser) -> None:
     command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything))
 
 
-def _profile(command: _Parser) -> None:
-    from . import profile
-
-    text = "draft a site profile for review"
-    actions = command.add_subparsers(required=True, metavar="ACTION")
-    action = actions.add_parser("capture", help=text, description=f"{text.capitalize()}.")
-    action.add_argument("host", metavar="HOST", help="healthy host of the inventory")
-    action.add_argument("-i", "--inventory", required=True, type=Path, metavar="PATH", help="inventory")
-    action.add_argument("-o", "--output", type=Path, metavar="FILE", help="new file (default: standard output)")
-    action.set_defaults(run=lambda a: profile.capture(a.host, a.inventory, a.output))
-
-
 def _of(module: str, name: str = "add") -> Fill:
     """Return the function of a module that adds the arguments."""
     return lambda command: getattr(importlib.import_module(f".{module}", __package__), name)(command)
@@ -280,11 +267,6 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "Draft a cabling plan from a healthy InfiniBand sweep",
         "fabric plan busbar-results -o cabling.csv",
         _of("fabric"),
-    ),
-    "profile": (
-        "Draft a platform profile from a healthy host",
-        "profile capture node01 -i inventory -o profiles/mine.yml",
-        _profile,
     ),
     "lab": ("Create, break and repair simulated nodes", "lab create", _of("lab.command")),
 }

@@ -3,7 +3,8 @@
 """``busbar check --write DIR``: drafts an inventory from what was recognised, for a person to review and commit.
 
 A shipped profile is taken whole: a part that is missing stays missing. A profile of the machine's own is only drafted
-where nothing is wrong with the machine. What only the site knows is a line of a comment.
+where nothing is wrong with the machine; the platform custom asks for one, and doubts stand on top of it. What only the
+site knows is a line of a comment.
 """
 
 from __future__ import annotations
@@ -16,26 +17,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES
-
-from . import profile
 
 Data = Mapping[str, Any]
 HOSTS, VARIABLES = Path("hosts.yml"), Path("group_vars", "gpu_nodes.yml")
 _WHO = ("busbar_platform", "busbar_fabric", "busbar_hardware_root", "busbar_system_root")
 _LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
+# Platform whose profile is always the site's own.
+CUSTOM = "custom"
 _HARDWARE = ("platform.", "node_health.", "pcie_path.", "run.")
 
 
-def write(folder: Path, hosts: Mapping[str, Data], inventory: Sequence[str] | None) -> str:
-    """Return what to do with the files of the draft. hosts: of the verdict.   inventory: None for this machine.
+def write(
+    folder: Path, hosts: Mapping[str, Data], inventory: Sequence[str] | None, platform: str | None = None
+) -> tuple[str, bool]:
+    """Return what to do with the files of the draft, and whether there are doubts about them.
 
+    hosts: of the verdict.   inventory: None for this machine.   platform: CUSTOM for a profile of the machine's own.
     Raises ParseError where a draft would make a fault the intent, OSError where a file is there or cannot be written.
     """
     texts: dict[Path, str] = {}
-    names = {host: _platform(host, data, texts) for host, data in hosts.items()}
+    names = {host: _platform(host, data, texts, platform == CUSTOM) for host, data in hosts.items()}
     lines = ["---", "# Drafted by busbar check. Commit it once it is reviewed.", "gpu_nodes:", "  hosts:"]
     for host, data in hosts.items():
         known = data["recognised"]
@@ -57,29 +62,35 @@ def write(folder: Path, hosts: Mapping[str, Data], inventory: Sequence[str] | No
     # How to connect to a host stays in the inventory that it came from.
     sources = [str(folder), *(word for word in inventory or () if "," not in word)]
     command = shlex.join(["busbar", "check", *(word for source in sources for word in ("-i", source))])
-    return f"written to {folder}: {', '.join(map(str, texts))}\nnext: decide the lines of {VARIABLES}, then: {command}"
+    doubts = sum(text.count("\n# CHECK: ") for text in texts.values())
+    look = f"look at the {doubts} doubt{'s' * (doubts > 1)} on top of the profile, " if doubts else ""
+    files = ", ".join(map(str, texts))
+    return f"written to {folder}: {files}\nnext: {look}decide the lines of {VARIABLES}, then: {command}", bool(doubts)
 
 
-def _platform(host: str, data: Data, texts: dict[Path, str]) -> str:
+def _platform(host: str, data: Data, texts: dict[Path, str], custom: bool) -> str:
     """Return the platform's name; a profile of the machine's own is added to the texts. Raises ParseError."""
     if "recognised" not in data or not data["machine"]["gpus"]:
         raise ParseError(f"--write: {host}: {data['recognised']['reason'] if 'recognised' in data else 'no result'}")
-    if name := data["recognised"]["platform"]:
-        return str(name)
+    if data["recognised"]["platform"] and not custom:
+        return str(data["recognised"]["platform"])
     faults = [f"{one['check']} ({one['subject']})" for one in data["findings"] if one["check"].startswith(_HARDWARE)]
-    doubts = [*data["doubts"], *faults]
-    if doubts:
+    wrong = faults if custom else [*data["doubts"], *faults]
+    if wrong:
         raise ParseError(
-            f"--write: a draft would make what is wrong with {host} the intent: {'; '.join(doubts[:3])}"
-            f"{f' and {len(doubts) - 3} more' if len(doubts) > 3 else ''}; repair it, or name its --platform"
+            f"--write: a draft would make what is wrong with {host} the intent: {'; '.join(wrong[:3])}"
+            f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; repair it, or name its --platform"
         )
     draft = {**data["draft"], "rails": [{**rail} for rail in data["draft"]["rails"]]}
     for rail in draft["rails"]:
         # JSON has made text of the GPU numbers.
         rail["paths"] = {int(gpu): path for gpu, path in rail["paths"].items()}
     model = re.sub("[^a-z0-9]+", "-", " ".join(draft["gpus"]["models"]).lower()).strip("-")
-    name = f"{draft['gpus']['count']}x-{model}-{len(draft['rails'])}-rails"
-    path, text = Path("profiles", f"{name}.yml"), profile.render(draft, [], name)
+    name = CUSTOM if custom else f"{draft['gpus']['count']}x-{model}-{len(draft['rails'])}-rails"
+    lines = ["---", "# Drafted by busbar check. Review it: whatever is wrong with the host would become the intent."]
+    lines += [f"# CHECK: {printable(' '.join(doubt.split()))}" for doubt in data["doubts"]]
+    body = yaml.safe_dump(draft, sort_keys=False, default_flow_style=None, width=110)
+    path, text = Path("profiles", f"{name}.yml"), "\n".join([*lines, body])
     if texts.setdefault(path, text) != text:
         raise ParseError(f"--write: {host} has the parts of another host in other places: write a draft of each")
     return name

@@ -17,9 +17,9 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from .command_line import complain, number
-from .profile import shipped
 
 if TYPE_CHECKING:
     from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, training_traffic

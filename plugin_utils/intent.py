@@ -531,7 +531,8 @@ def unknown_platform(name: str, known: Sequence[str]) -> str:
     if name == "custom":
         return (
             "busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: "
-            "draft one with `busbar profile capture HOST`, review it and commit it there"
+            "draft one with `busbar check -i INVENTORY --limit HOST --platform custom --write DIR`, "
+            "review it and commit it there"
         )
     near = difflib.get_close_matches(name, known, 1)
     return "busbar_platform is {!r}, but there is no profile of that name{}; known: {}".format(

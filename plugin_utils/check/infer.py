@@ -81,8 +81,10 @@ class Assumed:
 def query(ask: Callable[[list[Values]], list[Values]], given: Data, folder: Path, draft: bool) -> Values:
     """Return what the judgement of a host needs, as plain data. Raises ParseError where it gives no result.
 
-    ask: makes calls of modules there.   given: what the inventory sets.   folder: of the site's profiles.
+    ask: makes calls of modules there.   given: what the inventory sets; an empty platform is not set.
+    folder: of the site's profiles.
     """
+    given = {name: value for name, value in given.items() if name != "busbar_platform" or value}
     roots = {key: given[name] for key in ("hardware_root", "system_root") if (name := f"busbar_{key}") in given}
     [facts] = ask([question.recognition(roots, draft)])
     if "recognition" not in facts:

@@ -261,7 +261,7 @@ def test_the_sites_profile_comes_before_the_suites(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("hgx-h10", "no profile of that name .did you mean hgx-h100[?].; known: azure-nd-h100-v5, "),
-        ("custom", "busbar profile capture HOST"),
+        ("custom", "busbar check .* --platform custom --write DIR"),
         ("../../etc/passwd", "no profile of that name"),
     ],
 )

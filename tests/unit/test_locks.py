@@ -121,7 +121,7 @@ def test_there_is_no_other_way_to_lock() -> None:
     """
     found = {
         str(path.relative_to(ROOT))
-        for folder in ("library", "module_utils", "action_plugins", "plugin_utils", "busbar/drift", "busbar/profile")
+        for folder in ("library", "module_utils", "action_plugins", "plugin_utils", "busbar/drift")
         for path in (ROOT / folder).glob("**/*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("flock", "lockf")

@@ -18,10 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import coll
 from ansible_collections.busbar.fabric.plugins.modules import sharp as module
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from busbar.cli import main
 from busbar.lab import sharp_files
-from busbar.profile import shipped
 from tests.unit.test_cluster_record import GIB, JOB, RECORD
 from tests.unit.test_nccl_log import HEALTHY, ranks
 

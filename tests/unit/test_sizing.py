@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 from ansible_collections.busbar.fabric.plugins.plugin_utils.sizing import LOSS, Cluster, Rate, Sized
 from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import Training, traffic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.cli import main
-from busbar.profile import shipped
 
 H100 = profiles.parse(shipped()["hgx-h100"], "hgx-h100")
 WHOLE = Cluster(profile=H100, rates={"": Rate(400.0)})
