@@ -9,7 +9,6 @@ directories is read once. What was begun is written down before it begins: a run
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -145,15 +144,7 @@ def load(results: Path) -> Ledger:
 
 
 def save(results: Path, ledger: Ledger) -> None:
-    """Whole, and on the disk. Raises OSError."""
+    """Write the ledger whole. Raises OSError."""
     results.mkdir(parents=True, exist_ok=True)
-    path = path_of(results)
-    new = path.with_name(f".{NAME}.new")
-    with open(
-        os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8"
-    ) as stream:
-        json.dump({"format": FORMAT, **asdict(ledger)}, stream, sort_keys=True, allow_nan=False)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(new, path)
+    text = json.dumps({"format": FORMAT, **asdict(ledger)}, sort_keys=True, allow_nan=False)
+    results_folder.replace_file(path_of(results), [text, "\n"])

@@ -75,8 +75,8 @@ def removed_unless_written(path: str | Path) -> Iterator[None]:
         raise
 
 
-def replace_file(path: str | Path, lines: Iterable[str]) -> None:
-    """Write a file for its owner only, whole or not at all: a failed write leaves what was there. Raises OSError."""
+def replace_file(path: str | Path, lines: Iterable[str], mode: int = 0o600) -> None:
+    """Write a file whole and to the disk, or not at all: a failed write leaves what was there. Raises OSError."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EEXIST, "it is not a regular file", str(path))
     folder = os.path.dirname(path) or "."
@@ -85,6 +85,9 @@ def replace_file(path: str | Path, lines: Iterable[str]) -> None:
     with removed_unless_written(new):
         with open(descriptor, "w", encoding="utf-8") as stream:
             stream.writelines(lines)
+            stream.flush()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
         os.replace(new, path)
 
 

@@ -603,7 +603,6 @@ def _write(
     failed = None
     for name, target in targets.items():
         try:
-            output.sweep(getattr(arguments, name))
             # node_exporter is another user, and what it reads names no value that a node has.
             output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
         except OSError as error:

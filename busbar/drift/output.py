@@ -9,10 +9,9 @@ import errno
 import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import leftovers
+from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 
 # In a file's name: the day (UTC) on which the run began.
 DATE = "{date}"
@@ -23,27 +22,16 @@ def dated(target: str, day: datetime.date) -> str:
     return target if target == "-" else str(path.with_name(path.name.replace(DATE, day.isoformat())))
 
 
-def _of_days(path: Path) -> str:
-    """Matches the names that ``path`` has had on other days; group 1, where there is one, is the day."""
-    return re.escape(path.name).replace(re.escape(DATE), "([0-9]{4}-[0-9]{2}-[0-9]{2})", 1)
-
-
 def prune(target: str, before: datetime.date) -> None:
     """Removes what ``target`` was on days before one. Only a name with a day in the place of DATE is its own."""
     path = Path(target)
     if DATE not in path.name:
         return
-    name = re.compile(_of_days(path))
+    name = re.compile(re.escape(path.name).replace(re.escape(DATE), "([0-9]{4}-[0-9]{2}-[0-9]{2})", 1))
     for other in path.parent.iterdir():
         match = name.fullmatch(other.name)
         if match and match.group(1) < before.isoformat():
             other.unlink()
-
-
-def sweep(target: str) -> None:
-    """Removes what runs that were killed have left of ``target``, on whatever day."""
-    path = Path(target)
-    leftovers.sweep(str(path.parent), re.compile(rf"\.{_of_days(path)}-{leftovers.RANDOM}"))
 
 
 def require_folder(target: str) -> None:
@@ -61,17 +49,7 @@ def write(target: str, text: str, mode: int = 0o600) -> None:
     if target == "-":
         sys.stdout.write(text)
         return
-    path = Path(target)
-    name = ""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-        ) as stream:
-            name = stream.name
-            stream.write(text)
-        os.chmod(name, mode)
-        os.replace(name, path)
+        results_folder.replace_file(target, [text], mode)
     except OSError as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise OSError(error.errno, f"cannot write it: {error.strerror}", str(path)) from error
+        raise OSError(error.errno, f"cannot write it: {error.strerror}", target) from error

@@ -8,16 +8,14 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, nodeset, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, nodeset, results_folder, screen
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
@@ -119,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> int:
             say(f"{len(lines) - _PROGRESS} more lines on the tests: --record DIR")
         told(outcome, job.nodes)
         if arguments.exclude_file is not None:
-            _write(arguments.exclude_file, "".join(f"{node}\n" for node in outcome.exclude))
+            results_folder.replace_file(arguments.exclude_file, (f"{node}\n" for node in outcome.exclude), 0o644)
         if arguments.record is not None:
             where = localise_record.write(arguments.record, preflight.record(ended is None))
             say(f"record: {where / localise_record.NAME}")
@@ -199,17 +197,3 @@ def _trusted(program: str) -> None:
     doubt = trusted.doubt(program, "/") if os.path.exists(program) else ""
     if doubt:
         raise ParseError(f"{program}: {doubt}, so root does not run it: run preflight as the job's user")
-
-
-def _write(path: Path, text: str) -> None:
-    """At once, so that nobody reads half of it. Raises OSError."""
-    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(new, 0o644)
-        os.replace(new, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(new)
-        raise

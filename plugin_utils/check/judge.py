@@ -86,19 +86,16 @@ def unreachable(host: str, message: object) -> Verdict:
 
 def judge(host: str, assumed: Data, roles: Sequence[str], results: Sequence[Data]) -> Verdict:
     """Return the verdict on one host. assumed, roles, results: of infer.query."""
-    found = Verdict(host, Assumed(**assumed), results=dict(zip(roles, results, strict=True)))
-    return _judged(found, Assumed(**assumed))
-
-
-def _judged(found: Verdict, assumed: Assumed) -> Verdict:
-    facts = assumed.facts
-    found.empty = not facts["gpus"] and not assumed.platform and not facts["nvswitches"]
+    known = Assumed(**assumed)
+    found = Verdict(host, known, results=dict(zip(roles, results, strict=True)))
+    facts = known.facts
+    found.empty = not facts["gpus"] and not known.platform and not facts["nvswitches"]
     if found.empty:
         found.undecided = [_NO_GPU if facts["bus"] else _NO_BUS]
         return found
     ethernet = [rail for rail in facts["rails"] if "mtu" in rail]
-    looked_at = len(ethernet) > 1 and not {"busbar_roce", "busbar_mtu"} <= {*assumed.given}
-    doubts = [assumed.undecided if assumed.platform else "", describe_rails(ethernet) if looked_at else ""]
+    looked_at = len(ethernet) > 1 and not {"busbar_roce", "busbar_mtu"} <= {*known.given}
+    doubts = [known.undecided if known.platform else "", describe_rails(ethernet) if looked_at else ""]
     found.undecided = [*filter(None, doubts)]
     [judged] = verdict.judge({found.host: found.results}, [*found.results], False).hosts
     names = [name.partition("@")[0] for name in judged.passed_ids]
@@ -110,7 +107,7 @@ def _judged(found: Verdict, assumed: Assumed) -> Verdict:
     for (check, aspect), group in groups.items():
         live = (_LIVE.get(check, check), "live")
         right_now = aspect == "persisted" and live not in groups and passed["{}[{}]".format(*live)] > 0
-        _sort(found, assumed, group, passed[f"{check}[{aspect}]"], right_now)
+        _sort(found, known, group, passed[f"{check}[{aspect}]"], right_now)
     return found
 
 

@@ -363,21 +363,16 @@ def test_what_killed_runs_left_is_swept_where_it_is_ours_and_old(
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "secret").write_text("x")
-    reports = [".drift-2026-11-02.html-abcd1234", ".drift-2026-11-02.html-abcd123", ".drift-x.html-abcd1234"]
-    for name in reports:
-        (tmp_path / name).write_text("x")
-    (tmp_path / ".drift-2026-11-03.html-abcd1234").symlink_to(tmp_path / "busbar-other" / "secret")
+    (tmp_path / "busbar-drift-abcd1234").symlink_to(tmp_path / "busbar-other" / "secret")
     with private.directory() as mine:
         # None is old.
-        assert {path.name for path in tmp_path.iterdir()} > {*names, *reports}
+        assert {path.name for path in tmp_path.iterdir()} > {*names}
         for path in tmp_path.iterdir():
             os.utime(path, (old, old), follow_symlinks=False)
         with private.directory():
             # Who is at work keeps what is its own, however long it takes.
             assert mine.exists()
-    output.sweep(str(tmp_path / "drift-{date}.html"))
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*names[2:], *reports[1:], ".drift-2026-11-03.html-abcd1234"}
+    assert {path.name for path in tmp_path.iterdir()} == {*names[2:], "busbar-drift-abcd1234"}
     assert (tmp_path / "busbar-other" / "secret").exists()
 
 
