@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
 from ansible import constants
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
@@ -18,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, bus
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
-from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, LOADER, load
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load, read_yaml
 
 BARS = Path("roles") / "nccl_benchmark" / "files" / "bars.yml"
 
@@ -51,7 +49,7 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise ParseError(f"busbar_findings_path: there is no folder {folder}; make it, or name another")
     name = values["busbar_platform"]
-    path, data = load(name, [site / "profiles", *BUILT_IN])
+    path, data = load(name, [site / "profiles", BUILT_IN])
     parsed = profile.parse(data, name)
     nic_settings.of_profile(parsed)
     if parsed.rails:
@@ -66,22 +64,9 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
 
 def bars_of(site: Path) -> list[tuple[busbw.Bar, ...]]:
     """Those of the site, then the suite's. site: directory of the inventory. Raises ParseError."""
-    suite = next((folder.parent for folder in BUILT_IN if (folder.parent / BARS).is_file()), BUILT_IN[0].parent)
-    return load_bars([site / "bars.yml", suite / BARS])
+    return load_bars([site / "bars.yml", BUILT_IN.parent / BARS])
 
 
 def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
     """The bars of each file that is there; the site's own comes first. Raises ParseError."""
-    found = []
-    for path in paths:
-        try:
-            data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            raise ParseError(f"{path} cannot be read: {' '.join(error_text(error).split())}") from error
-        found.append(busbw.parse_bars(data, str(path)))
-    return found
-
-
-__all__ = ["BUILT_IN", "ActionModule", "bars_of", "load", "load_bars", "of_host"]
+    return [busbw.parse_bars(read_yaml(path), str(path)) for path in paths if path.exists()]

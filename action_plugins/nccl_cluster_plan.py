@@ -198,9 +198,7 @@ def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, 
         lines.append(f"BETWEEN NODES: nothing {'would be' if check_mode else 'is'} measured, {why}")
     if plan.one_leaf:
         lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
-    alike: dict[str, list[str]] = {}
-    for host, (why, _fix) in plan.left_out.items():
-        alike.setdefault(why, []).append(host)
+    alike = nodeset.grouped((why, host) for host, (why, _fix) in plan.left_out.items())
     lines += [f"  left out: {nodeset.brief(hosts, ROOM)}: {why}" for why, hosts in alike.items()]
     return "\n".join(lines)
 

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES
 
 Data = Mapping[str, Any]
@@ -75,7 +76,8 @@ def _platform(host: str, data: Data, texts: dict[Path, str], custom: bool) -> st
     if data["recognised"]["platform"] and not custom:
         return str(data["recognised"]["platform"])
     faults = [f"{one['check']} ({one['subject']})" for one in data["findings"] if one["check"].startswith(_HARDWARE)]
-    wrong = faults if custom else [*data["doubts"], *faults]
+    # A person who asks for a profile decides what is only unlike another machine, or a number of parts.
+    wrong = [doubt for doubt in data["doubts"] if not custom or profile_doubts.OWN_PARTS in doubt] + faults
     if wrong:
         raise ParseError(
             f"--write: a draft would make what is wrong with {host} the intent: {'; '.join(wrong[:3])}"

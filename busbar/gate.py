@@ -111,9 +111,7 @@ def text(found: Mapping[str, object], width: int) -> str:
     """Return one screen: the verdict, the findings, and the hosts of each state. found: host -> its state."""
     states = {host: state for host, state in found.items() if isinstance(state, Mapping)}
     findings = {host: [from_dict(finding) for finding in state["findings"]] for host, state in states.items()}
-    alike: dict[str, list[str]] = {}
-    for host in sorted(found):
-        alike.setdefault(_kind(found[host]), []).append(host)
+    alike = nodeset.grouped((_kind(found[host]), host) for host in sorted(found))
     kinds = sorted(alike.items(), key=lambda item: (not isinstance(found[item[1][0]], Mapping), -len(item[1]), item[0]))
     rest = []
     for kind, hosts in kinds[:KINDS]:

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
-from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
+from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 
 from .command_line import complain, number
 
@@ -155,7 +154,7 @@ def _profile(name: str) -> profiles.Profile:
     if path.suffix not in (".yml", ".yaml"):
         path = Path("profiles") / f"{name}.yml"
         if "/" in name or not path.is_file():
-            known = shipped()
+            known = profile_files.shipped()
             if name not in known:
                 raise ParseError(
                     f"no profile {name[:60]!r}{did_you_mean(name, known, 'name a file (.yml), or one of ')}"
@@ -163,9 +162,8 @@ def _profile(name: str) -> profiles.Profile:
             return profiles.parse(known[name], name)
     if path.stat().st_size > _PROFILE:
         raise ParseError(f"{path} is larger than 1 MiB, which no profile is")
+    data = profile_files.read(path)
     try:
-        return profiles.parse(yaml.safe_load(path.read_text(encoding="utf-8")), path.stem)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ParseError(f"{path}: {' '.join(str(error).split())[:300]}") from None
+        return profiles.parse(data, path.stem)
     except ParseError as error:
         raise ParseError(f"{path}: {error}") from None

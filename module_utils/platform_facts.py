@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from . import container_limits, multirail
 from .core.finding import printable
 from .core.host import Host, attempt
-from .machine import netdev_address, partition, pci, profile, topology
+from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
@@ -89,14 +89,9 @@ def _draft(machine: Topology) -> Values:
     """Return a profile of the machine as it is, with what most of its rails have. It is never what it should have."""
     data = profile.draft(machine)[0]
     data["rails"] = [rail for rail in data["rails"] if "rate_gbps" in rail]
-    for key in ("rate_gbps", "link_layers", "pcie"):
-        values = {str(rail.get(key)): rail.get(key) for rail in data["rails"]}
-        usual = Counter(str(rail.get(key)) for rail in data["rails"]).most_common(1)
-        for rail in data["rails"]:
-            rail[key] = values[usual[0][0]]
-    models = Counter(gpu.model for gpu in machine.gpus if gpu.model).most_common(1)
-    data["gpus"].update(models=[model for model, _ in models] or ["unknown"], nvlinks=None)
-    return data
+    level = profile_doubts.levelled(machine, data)
+    level["gpus"] = {**data["gpus"], "models": level["gpus"]["models"] or ["unknown"], "nvlinks": None}
+    return level
 
 
 def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:

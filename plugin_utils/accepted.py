@@ -8,7 +8,6 @@ An accepted finding is shown and counted as that, and does not fail a run. After
 from __future__ import annotations
 
 import datetime
-import difflib
 import fnmatch
 import functools
 import re
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
 
 from . import suite
@@ -91,8 +91,8 @@ def _wrong(entry: Mapping[str, Any]) -> Iterable[str]:
     except ValueError:
         yield f"until is {texts['until']!r}, expected YYYY-MM-DD"
     if not fnmatch.filter(known_checks(), texts["check"]):
-        near = difflib.get_close_matches(texts["check"], known_checks(), 1)
-        yield f"there is no check {texts['check']!r}{f'; did you mean {near[0]}?' if near else ''} (docs/findings.md)"
+        hint = did_you_mean(texts["check"], known_checks(), "")
+        yield f"there is no check {texts['check']!r}{hint} (docs/findings.md)"
 
 
 @functools.cache

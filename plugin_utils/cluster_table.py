@@ -217,9 +217,7 @@ def _over_whom(record: Record) -> list[str]:
     asked = len(record.asked)
     over = nodeset.brief(measured, SENTENCE) if measured else "nobody"
     lines = ["measured over %d of %d requested hosts: %s" % (len(measured), asked, over)]
-    reasons: dict[str, list[str]] = {}
-    for item in record.left_out:
-        reasons.setdefault(item.reason, []).append(item.host)
+    reasons = nodeset.grouped((item.reason, item.host) for item in record.left_out)
     known = {*measured, *out}
     silent = [host for host in record.asked if host not in known]
     if silent:

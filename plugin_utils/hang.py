@@ -344,9 +344,7 @@ def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool =
     blocks = [_finding_lines(finding, width, most) for finding in bad]
     blocks[roots:roots] = map(_collect_lines, report["collect"])
     jobs = [_job(job) for job in report["jobs"]]
-    silent: dict[str, list[str]] = {}
-    for host, why in report["hosts"].items():
-        silent.setdefault(why, []).append(host)
+    silent = nodeset.grouped((why, host) for host, why in report["hosts"].items())
     rest = [f"no response from {nodeset.fold(hosts)}: {why}" for why, hosts in silent.items() if why]
     rest += [f"no process with libnccl on {nodeset.fold(report['idle'])}"] if report["idle"] else []
     if verbose:

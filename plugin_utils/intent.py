@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import nv_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
@@ -171,10 +172,7 @@ def read(variables: Mapping[str, Any]) -> dict[str, Any]:
     errors: list[str] = []
     for name in sorted(variables):
         if name not in VALUES:
-            near = difflib.get_close_matches(name, VALUES, 1)
-            errors.append(
-                "{} is not a variable of this suite{}".format(name, f"; did you mean {near[0]}?" if near else "")
-            )
+            errors.append(f"{name} is not a variable of this suite{did_you_mean(name, VALUES, '')}")
     result: dict[str, Any] = {}
     for name, value in VALUES.items():
         given = variables.get(name)
@@ -534,9 +532,4 @@ def unknown_platform(name: str, known: Sequence[str]) -> str:
             "draft one with `busbar check -i INVENTORY --limit HOST --platform custom --write DIR`, "
             "review it and commit it there"
         )
-    near = difflib.get_close_matches(name, known, 1)
-    return "busbar_platform is {!r}, but there is no profile of that name{}; known: {}".format(
-        name,
-        f" (did you mean {near[0]}?)" if near else "",
-        ", ".join(known),
-    )
+    return f"busbar_platform is {name!r}, but there is no profile of that name{did_you_mean(name, known)}"

@@ -147,9 +147,7 @@ def _verdicts(search: Localisation) -> Iterator[Verdict]:
         return
     yield _bar(search, everybody)
     shut = set(search.pairs.shut)
-    places: dict[str, list[str]] = {}
-    for host, node in search.screened.items():
-        places.setdefault(node.leaf, []).append(host)
+    places = nodeset.grouped((node.leaf, host) for host, node in search.screened.items())
     if search.pairs.stopped or search.no_bar:
         return
     for leaf, hosts in places.items():

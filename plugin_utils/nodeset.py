@@ -162,6 +162,14 @@ def _numbers(ranges: str) -> list[str]:
     return numbers
 
 
+def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return text -> names."""
+    found: dict[str, list[str]] = {}
+    for text, name in pairs:
+        found.setdefault(text, []).append(name)
+    return found
+
+
 def nameless(text: str | None, host: str) -> str | None:
     """What is said of a host without its name, for which ``it`` stands: of forty hosts alike it is the same text.
 

@@ -14,7 +14,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 
 # plugins/plugin_utils/ in the collection, plugin_utils/ in a checkout: the profiles lie beside either's parent.
-BUILT_IN = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
+_PLACES = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
+BUILT_IN = next(filter(Path.is_dir, _PLACES))
 # One file a host and a thousand hosts: the parser in C takes a tenth of the time.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -29,20 +30,28 @@ def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
         known |= names if site else names - {"custom"}
         if name in names and (site or name != "custom"):
             path = folder / f"{name}.yml"
-            try:
-                data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
-            # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
-            except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-                raise ParseError(f"profile {path} cannot be read: {' '.join(error_text(error).split())}") from error
-            if not isinstance(data, dict):
-                raise ParseError(f"profile {path} is not a mapping")
-            return path, data
+            return path, read(path)
     raise ParseError(intent.unknown_platform(name, sorted(known)))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the mapping that a file holds. Raises ParseError."""
+    data = read_yaml(path)
+    if not isinstance(data, dict):
+        raise ParseError(f"{path} is not a mapping")
+    return data
+
+
+def read_yaml(path: Path) -> object:
+    """Return what a file holds. Raises ParseError."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), LOADER)
+    # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ParseError(f"{path} cannot be read: {' '.join(error_text(error).split())}") from error
 
 
 @functools.cache
 def shipped() -> dict[str, dict[str, Any]]:
     """Return the shipped profiles by name."""
-    folder = next(folder for folder in BUILT_IN if folder.is_dir())
-    paths = [path for path in sorted(folder.glob("*.yml")) if path.stem != "custom"]
-    return {path.stem: yaml.load(path.read_text(encoding="utf-8"), LOADER) for path in paths}
+    return {path.stem: read(path) for path in sorted(BUILT_IN.glob("*.yml")) if path.stem != "custom"}

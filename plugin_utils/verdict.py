@@ -32,6 +32,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     screen,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import grouped
 
 # What has everything that a screen leaves out.
 ELSEWHERE = "-v, or -e busbar_findings_path=FILE"
@@ -297,20 +298,22 @@ def render(
 def _rest(verdict: Verdict, repaired: str, width: int, verbose: bool) -> list[str]:
     """Return the lines on everything but findings. repaired: how a repair is called."""
     hosts = verdict.hosts
-    repairs = _by((item, host.host) for host in hosts for item in dict.fromkeys(host.repaired))
-    accepted = _by(
+    repairs = grouped((item, host.host) for host in hosts for item in dict.fromkeys(host.repaired))
+    accepted = grouped(
         (f"{finding.check} {finding.subject}; {entry.reason} ({entry.owner}, until {entry.until})", host.host)
         for host in hosts
         for finding, entry in host.accepted
     )
-    lost = _by((role, host.host) for role in ("node_lock", *verdict.expected) for host in hosts if role in host.lost)
-    notes = _by((nodeset.nameless(note, host.host) or "", host.host) for host in hosts for note in {*host.notes})
+    lost = grouped(
+        (role, host.host) for role in ("node_lock", *verdict.expected) for host in hosts if role in host.lost
+    )
+    notes = grouped((nodeset.nameless(note, host.host) or "", host.host) for host in hosts for note in {*host.notes})
 
     def listed(head: str, items: Iterable[str]) -> list[str]:
         return screen.listed(head, [*items], width, verbose)
 
     if verbose:
-        together = _by((nodeset.fold(names), item) for item, names in sorted(repairs.items()))
+        together = grouped((nodeset.fold(names), item) for item, names in sorted(repairs.items()))
         lines = screen.each(
             [f"{repaired} on {on}: {', '.join(items)}" for on, items in together.items()], width, verbose
         )
@@ -319,19 +322,11 @@ def _rest(verdict: Verdict, repaired: str, width: int, verbose: bool) -> list[st
         lines = listed(f"{repaired} on {on}: ", dict.fromkeys(item.partition("[")[0] for item in sorted(repairs)))
     lines += screen.each([f"accepted on {nodeset.fold(on)}: {text}" for text, on in accepted.items()], width, verbose)
     lines += listed("checked: ", verdict.checked or ["nothing"])
-    off = _by((value, role) for role, value in verdict.off.items())
+    off = grouped((value, role) for role, value in verdict.off.items())
     lines += listed("off: ", (f"{', '.join(roles)} ({value})" for value, roles in off.items()))
-    together = _by((nodeset.fold(names), role) for role, names in lost.items())
+    together = grouped((nodeset.fold(names), role) for role, names in lost.items())
     lines += listed("could not run: ", (f"{', '.join(roles)} on {on}" for on, roles in together.items()))
     on_most = sorted((-len(names), text, nodeset.fold(names)) for text, names in notes.items())
     texts = [f"note ({'all hosts' if -count == len(hosts) > 1 else on}): {text}" for count, text, on in on_most]
     lines += screen.each(texts, width, verbose)
     return lines + listed("NOT checked, left out by tags: ", verdict.left_out)
-
-
-def _by(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return text -> names."""
-    found: dict[str, list[str]] = {}
-    for text, name in pairs:
-        found.setdefault(text, []).append(name)
-    return found

@@ -152,9 +152,7 @@ def told(outcome: Outcome, nodes: Sequence[str]) -> None:
 
 def _alike(found: Mapping[str, str]) -> list[tuple[str, str]]:
     """Why, and of whom that is reported."""
-    alike: dict[str, list[str]] = {}
-    for node, why in found.items():
-        alike.setdefault(why, []).append(node)
+    alike = nodeset.grouped((why, node) for node, why in found.items())
     return [(why, nodeset.brief(hosts, _ROOM)) for why, hosts in alike.items()]
 
 

@@ -243,9 +243,7 @@ class Preflight:
         if good:
             self._longest[kind] = max(good)
         self.simulated |= any(one.simulated for one in taken)
-        notes: dict[str, list[str]] = {}
-        for note in (note for one in taken for note in one.notes):
-            notes.setdefault(note.partition(":")[0], []).append(note)
+        notes = nodeset.grouped((note.partition(":")[0], note) for one in taken for note in one.notes)
         for first, *more in notes.values():
             self.say(f"  {first}" + (f" (and {len(more)} more of {len(taken)} steps)" if more else ""))
         return taken

@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import CLUSTER, LEAF, LEAVES, PAIR, Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import FIGURES, Relative
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
 
 from ..drift import inventory
 
@@ -130,7 +131,7 @@ def _site(
     # What is a template elsewhere, such as a path on the control node, is none of ours.
     values = intent.read({name: value for name, value in given.items() if "{{" not in repr(value)})
     name = values["busbar_platform"]
-    _path, data = files.load(name, [folder / "profiles", *files.BUILT_IN])
+    _path, data = load(name, [folder / "profiles", BUILT_IN])
     words = " ".join(filter(None, (name, values["busbar_fabric"])))
     settings, profile = cluster_wanted.settings({"values": values, "profile": data, "profile_name": name}, words)
     if not profile.gpus.count or not profile.rails:

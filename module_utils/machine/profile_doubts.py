@@ -9,35 +9,35 @@ that is nearest to it. Whatever it finds is a doubt. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ..core.finding import Finding
 from ..core.host import ParseError
 from . import platform, rail_address
 from .platform import CrossCheck
-from .profile import FABRICS, GpuProfile, PcieLink, Profile, draft, for_fabric, parse
+from .profile import FABRICS, Profile, draft, for_fabric, parse
 from .topology import Topology
 
 _T = TypeVar("_T")
+Data = Dict[str, Any]
+# Of a doubt about a part that is unlike its siblings.
+OWN_PARTS = "most of this host's own parts have"
 # Addresses are the site's to give, not a part of the platform.
 _NOT_HARDWARE = tuple(check.id for check in (rail_address.RAIL_GID, rail_address.RAIL_ADDRESS, platform.RAIL_MTU))
 
 
 def of_draft(
     topology: Topology, shipped: Mapping[str, object], cross_checks: Sequence[CrossCheck] = ()
-) -> Tuple[Dict[str, Any], List[str]]:
+) -> Tuple[Data, List[str]]:
     """The draft of a profile, and the doubts about the host that it is taken from, a sentence each.
 
     shipped: name -> profile of the suite, as parsed YAML. Raises ParseError where one of them is none.
     """
     data, doubts = draft(topology)
     doubts += _counts(topology)
-    own = (
-        parse(data, "draft") if data["gpus"]["models"] and all("rate_gbps" in rail for rail in data["rails"]) else None
-    )
-    found = [] if own is None else _bad(topology, _levelled(topology, own), cross_checks)
-    doubts += _told("most of this host's own parts have", found)
+    whole = data["gpus"]["models"] and all("rate_gbps" in rail for rail in data["rails"])
+    found = _bad(topology, parse(levelled(topology, data), "draft"), cross_checks) if whole else []
+    doubts += _told(OWN_PARTS, found)
     near = _nearest(topology, shipped)
     if near is not None:
         seen = {(finding.check, finding.identity) for finding in found}
@@ -64,33 +64,21 @@ def _counts(topology: Topology) -> List[str]:
     return found
 
 
-def _levelled(topology: Topology, own: Profile) -> Profile:
-    """The draft with what most of the GPUs and of the rails have for all of them."""
+def levelled(topology: Topology, data: Data) -> Data:
+    """Return the draft with what most of the GPUs and of the rails have for all of them."""
     gpus = topology.gpus
-    model = _most([gpu.model for gpu in gpus if gpu.model])
-    links = _most([_link(gpu.device.max_speed_gts, gpu.device.max_width) for gpu in gpus])
-    active = _most([gpu.nvlinks_total if gpu.nvlinks_total is not None else gpu.nvlinks_active for gpu in gpus])
-    level = GpuProfile(
-        count=own.gpus.count,
-        models=(model,) if model else own.gpus.models,
-        nvlinks=active,
-        nvlink_fabric=any(gpu.fabric_state not in (None, "N/A") for gpu in gpus),
-        pcie=links,
-        pci=own.gpus.pci,
-    )
-    rates, layers = [rail.rate_gbps for rail in own.rails], [rail.link_layers for rail in own.rails]
-    slots, nodes = [rail.pcie for rail in own.rails], [rail.numa for rail in own.rails]
-    rails = tuple(
-        replace(
-            rail,
-            rate_gbps=_most(rates) or rail.rate_gbps,
-            link_layers=_most(layers) or rail.link_layers,
-            pcie=_most(slots),
-            numa=_most(nodes) or rail.numa,
-        )
-        for rail in own.rails
-    )
-    return Profile("draft", own.description, level, rails)
+    model = _most([gpu.model for gpu in gpus])
+    links = [(gpu.device.max_speed_gts, gpu.device.max_width) for gpu in gpus]
+    slot = _most([link if all(link) else None for link in links])
+    level = {
+        "models": [model] if model else data["gpus"]["models"],
+        "nvlinks": _most([gpu.nvlinks_active if gpu.nvlinks_total is None else gpu.nvlinks_total for gpu in gpus]),
+        "nvlink_fabric": any(gpu.fabric_state not in (None, "N/A") for gpu in gpus),
+        "pcie": dict(zip(("speed_gts", "width"), slot)) if slot else None,
+    }
+    same = {key: _most([rail.get(key) for rail in data["rails"]]) for key in ("rate_gbps", "link_layers", "pcie")}
+    same["numa"] = _most([rail.get("numa", "same") for rail in data["rails"]])
+    return {**data, "gpus": {**data["gpus"], **level}, "rails": [{**rail, **same} for rail in data["rails"]]}
 
 
 def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Profile]:
@@ -134,11 +122,8 @@ def _told(who: str, findings: Sequence[Finding]) -> List[str]:
     ]
 
 
-def _link(speed: Optional[float], width: Optional[int]) -> Optional[PcieLink]:
-    return PcieLink(speed, width) if speed and width else None
-
-
 def _most(values: Sequence[Optional[_T]]) -> Optional[_T]:
-    """The most frequent of those that are there, of equally frequent ones the first."""
-    common = Counter(value for value in values if value is not None).most_common(1)
-    return common[0][0] if common else None
+    """Return the most frequent of those that are there, of equally frequent ones the first."""
+    there = {str(value): value for value in values if value is not None}
+    common = Counter(str(value) for value in values if value is not None).most_common(1)
+    return there[common[0][0]] if common else None

@@ -91,7 +91,7 @@ def query(ask: Callable[[list[Values]], list[Values]], given: Data, folder: Path
         raise ParseError(str(facts.get("msg", "no result")))
     platform = None
     if "busbar_platform" in given:
-        platform = profile_files.load(given["busbar_platform"], [folder, *profile_files.BUILT_IN])[1]
+        platform = profile_files.load(given["busbar_platform"], [folder, profile_files.BUILT_IN])[1]
     assumed = assume(facts, given, platform)
     steps = assumed.steps()
     results = [{key: one[key] for key in _USED if key in one} for one in ask(steps)]

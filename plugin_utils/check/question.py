@@ -13,9 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, LOADER, shipped
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, profile_files, suite
 from jinja2 import Environment, StrictUndefined
 
 from .classes import OTHER, TABLE
@@ -32,7 +30,7 @@ _MORE = {"node_health": {"record": False, "since_boot": True}}
 
 def recognition(roots: Mapping[str, str], draft: bool) -> Values:
     """Return the step that reads what tells the platform. roots: hardware_root, system_root.   draft: of a profile."""
-    more = {"draft": True, "known_profiles": shipped()} if draft else {}
+    more = {"draft": True, "known_profiles": profile_files.shipped()} if draft else {}
     return {"role": "platform", "module": "topology_info", "arguments": {"recognition": True, **roots, **more}}
 
 
@@ -56,8 +54,7 @@ def steps(values: Data, profile: Data, name: str) -> list[Values]:
 @functools.cache
 def _variables(role: str) -> Values:
     """Return the variables of a role's query; its arguments come last."""
-    path = next(folder for folder in BUILT_IN if folder.is_dir()).parent / "roles" / role / "vars" / "main.yml"
-    read = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+    read = profile_files.read(profile_files.BUILT_IN.parent / "roles" / role / "vars" / "main.yml")
     names = sorted((name for name in read if name.startswith(f"__{role}_")), key=lambda one: one.endswith("_arguments"))
     return {name: read[name] for name in names}
 

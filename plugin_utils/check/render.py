@@ -51,24 +51,18 @@ def _host(one: Verdict) -> Values:
 
 def _rest(verdicts: Sequence[Verdict]) -> Iterator[list[str]]:
     """Return the sections below the findings, each of one line on the screen."""
-    kinds: dict[str, list[str]] = {}
     several = len(verdicts) > 1
-    for one in verdicts:
-        for text in (_machine(one.assumed.facts), _assumed(one, one.assumed)) if one.assumed else ():
-            kinds.setdefault(text, []).append(one.host)
+    known = [(one, one.assumed) for one in verdicts if one.assumed]
+    kinds = nodeset.grouped((text, one.host) for one, of in known for text in (_machine(of.facts), _assumed(one, of)))
     texts = [f"{text}{f' on {nodeset.brief(names, screen.CELL)}' if several else ''}" for text, names in kinds.items()]
     yield from ([text] for text in texts[:2])
     yield texts[2:]
-    open_: dict[str, list[str]] = {}
-    for one in verdicts:
-        for text in one.undecided:
-            open_.setdefault(text, []).append(one.host)
+    open_ = nodeset.grouped((text, one.host) for one in verdicts for text in one.undecided)
     on = {text: f" on {nodeset.brief(names, screen.CELL)}" if several else "" for text, names in open_.items()}
     yield [f"to decide{on[text]}: {text}" for text in open_]
     denied = sum(one.need_root for one in verdicts)
     yield [f"not read: {denied} results need root: run it as root{' (-b)' * several}"] if denied else []
-    judged = [one for one in verdicts if one.assumed is not None]
-    if judged and all(one.empty for one in judged):
+    if known and all(one.empty for one, _ in known):
         yield ["next: busbar check -i 'host1,host2,' checks hosts over ssh; busbar lab create makes simulated ones"]
     elif any(one.assumed and not (one.assumed.draft or "busbar_platform" in one.assumed.given) for one in verdicts):
         sites = any("site.yml" in row.finding.fix for one in verdicts for row in one.rows)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.action import intent as action
-from ansible_collections.busbar.fabric.plugins.action.intent import load
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -260,7 +260,7 @@ def test_the_sites_profile_comes_before_the_suites(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("hgx-h10", "no profile of that name .did you mean hgx-h100[?].; known: azure-nd-h100-v5, "),
+        ("hgx-h10", "no profile of that name; did you mean hgx-h100[?]"),
         ("custom", "busbar check .* --platform custom --write DIR"),
         ("../../etc/passwd", "no profile of that name"),
     ],
