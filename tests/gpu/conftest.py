@@ -69,7 +69,7 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """An inventory of this machine alone, with a profile captured from it and bars of its own."""
+    """An inventory of this machine alone, with a profile drafted from it and bars of its own."""
     tarball = os.environ.get("BUSBAR_NCCL_TESTS_TARBALL")
     if not tarball:
         pytest.fail("BUSBAR_NCCL_TESTS_TARBALL is not set: the archive of nccl-tests a0b82b2 to build from")
@@ -95,9 +95,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         "nccl_benchmark_results_path": str(folder / "results"),
     }
     write(folder / "inventory" / "hosts.yml", {"gpu_nodes": {"hosts": {"node01": values}}})
-    capture = [sys.executable, "-m", "busbar", "profile", "capture", "node01", "-i", str(folder / "inventory")]
-    draft = folder / "inventory" / "profiles" / "custom.yml"
-    subprocess.run([*capture, "-o", str(draft)], env=environment, cwd=ROOT, check=False)
+    check = [sys.executable, "-m", "busbar", "check", "-i", str(folder / "inventory"), "--platform", "custom"]
+    subprocess.run([*check, "--write", str(folder / "draft")], env=environment, cwd=ROOT, check=False)
+    (folder / "draft" / "profiles" / "custom.yml").rename(folder / "inventory" / "profiles" / "custom.yml")
     bar = {"platform": "custom", "nvls": False, "scope": "node", "source": "0.95 of a run by hand"}
     bars = [{**bar, "collective": name, "size": "8G", "busbw": busbw} for name, busbw in BARS.items()]
     bars.append({**bar, "collective": "all_reduce", "size": "64M", "busbw": 295})

@@ -50,10 +50,10 @@ inventory "$platform"
 play --check
 
 printf '\n== a profile of its own\n'
-run python3 -m busbar profile capture node01 -i "$work/inventory" -o "$work/draft.yml"
+run python3 -m busbar check -i "$work/inventory" --platform custom --write "$work/draft"
 mkdir -p "$work/inventory/profiles"
-cp "$work/draft.yml" "$work/inventory/profiles/custom.yml"
-run cat "$work/draft.yml"
+cp "$work/draft/profiles/custom.yml" "$work/inventory/profiles/custom.yml"
+run cat "$work/draft/profiles/custom.yml"
 inventory custom
 play --check
 play --diff

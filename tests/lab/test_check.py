@@ -68,13 +68,15 @@ def test_a_healthy_node_is_recognised_has_no_fault_and_is_not_written_to(lab: Pa
     assert len(lines) <= 24
 
 
-def test_the_next_command_of_a_draft_works(lab: Path) -> None:
-    new = lab.with_name("draft")
-    assert check(lab, "vm01", "--write", str(new))[2][-1].endswith(f"busbar check -i {new}")
+@pytest.mark.parametrize(("node", "more"), [("vm01", ()), ("node01", ("--platform", "custom"))])
+def test_the_next_command_of_a_draft_works(node: str, more: tuple[str, ...], lab: Path) -> None:
+    new = lab.with_name(f"draft-{node}")
+    assert check(lab, node, "--write", str(new), *more)[2][-1].endswith(f"busbar check -i {new}")
     file = lab.with_name("again.json")
     argv = [sys.executable, "-m", "busbar", "check", "-i", str(new), "--json", str(file)]
     assert subprocess.run(argv, capture_output=True, check=False).returncode == 2
-    said = json.loads(file.read_text())["hosts"]["vm01"]
+    said = json.loads(file.read_text())["hosts"][node]
+    assert not more or said["recognised"]["platform"] == "custom"
     assert (said["recognised"]["undecided"], {one["check"] for one in said["findings"]}) == ("", FRESH)
 
 

@@ -18,6 +18,7 @@ from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import classes, hosts, infer, judge, question, render
@@ -267,6 +268,7 @@ def test_the_first_screen_holds_any_number_of_hosts_and_findings(number: int, fa
     assert " ".join(render.report(several[:1], 1.0, True)["text"].split()).count("part ") >= faults
 
 
+UNLIKE = f"GPU 3: {profile_doubts.OWN_PARTS} 18 active, here it is 17 (platform.nvlinks)"
 VM: dict[str, Any] = {"guest": True, "nvswitches": 0}
 OWN: dict[str, Any] = {
     "draft": {
@@ -277,13 +279,15 @@ OWN: dict[str, Any] = {
 }
 
 
-def drafted(folder: Path, faults: Sequence[str] = (), doubts: Sequence[str] = (), **facts: Any) -> dict[str, Any]:
+def drafted(
+    folder: Path, faults: Sequence[str] = (), doubts: Sequence[str] = (), platform: str | None = None, **facts: Any
+) -> dict[str, Any]:
     """Return the files of a draft, by name, as YAML."""
     found = [finding(check, "part") for check in faults]
     one = verdict(found, **facts)
     assert one.assumed is not None
     one.assumed = replace(one.assumed, **{**OWN, "doubts": doubts})
-    draft.write(folder, render.report([one], 1.0)["hosts"], None)
+    assert draft.write(folder, render.report([one], 1.0)["hosts"], None, platform)[1] == bool(doubts)
     return {str(path.relative_to(folder)): yaml.safe_load(path.read_text()) for path in folder.rglob("*.yml")}
 
 
@@ -303,6 +307,8 @@ def test_a_draft_takes_a_shipped_profile_whole_and_decides_nothing(tmp_path: Pat
         (["platform.gpu_driver"], [], VM),
         (["pcie_path.acs"], [], VM),
         ([], ["there are 7 GPUs"], VM),
+        ([], [UNLIKE], {**VM, "platform": "custom"}),
+        (["platform.rail_device"], [], {"platform": "custom"}),
         ([], [], {"gpus": [], "nvswitches": 0, "draft": None}),
     ],
 )
@@ -318,6 +324,14 @@ def test_a_machine_that_no_profile_fits_gets_one_of_its_own(tmp_path: Path) -> N
     files = drafted(tmp_path, ["host_limits.login"], **VM)
     name = files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"]
     assert files[f"profiles/{name}.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
+
+
+def test_a_profile_of_its_own_has_its_doubts_on_top(tmp_path: Path) -> None:
+    files = drafted(tmp_path, ["host_limits.login"], ["profile hgx-h200, the nearest,\nhas 8"], "custom")
+    assert files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"] == "custom"
+    assert files["profiles/custom.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
+    lines = (tmp_path / "profiles/custom.yml").read_text().splitlines()
+    assert [line for line in lines if "CHECK" in line] == ["# CHECK: profile hgx-h200, the nearest, has 8"]
 
 
 def test_names_of_path_classes_are_the_readers() -> None:

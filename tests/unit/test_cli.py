@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 
 from busbar import __version__, cli
 from busbar.drift import lock
@@ -328,78 +327,6 @@ def test_a_lab_prints_and_installs_its_packages_without_a_terminal(tmp_path: Pat
     done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path), CI="")
     assert (done.returncode, done.stderr) == (1, "busbar: apt-get update -qq ended with 100\n")
     assert not (tmp_path / "lab").exists()
-
-
-# -- profile capture -------------------------------------------------------------------------------------------------
-
-
-def test_capture_without_an_inventory_or_host_says_so(lab: Path, tmp_path: Path) -> None:
-    inventory = lab / "inventory"
-    there = tmp_path / "there.yml"
-    there.write_text("mine\n")
-    for arguments, says in (
-        (["node01", "-i", tmp_path / "absent"], "does not exist"),
-        (["node01", "-i", inventory, "-o", there], "never overwritten"),
-        (["node99", "-i", inventory], "no host of"),
-        (["all", "-i", inventory], "matches 2 hosts"),
-        (["-i", inventory, "--", "--help"], "no host of"),
-        (["esc\x1b[31m", "-i", inventory], "no host of"),
-    ):
-        done = busbar("profile", "capture", *map(str, arguments))
-        assert done.returncode == 1
-        assert says in done.stderr
-        assert done.stdout == ""
-    assert there.read_text() == "mine\n"
-
-
-def test_capture_from_a_host_whose_roots_are_wrong_passes_the_modules_sentence_on(tmp_path: Path) -> None:
-    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    roots = {"busbar_hardware_root": "/no/such/root", "busbar_system_root": "/"}
-    inventory = tmp_path / "hosts.yml"
-    inventory.write_text(yaml.safe_dump({"gpu_nodes": {"hosts": {"node01": host | roots}}}))
-    done = busbar("profile", "capture", "node01", "-i", inventory)
-    assert done.returncode == 1
-    assert "hardware_root: '/no/such/root' is not a directory" in done.stderr
-
-
-def test_a_captured_profile_is_what_the_playbook_then_asks_for(lab: Path, tmp_path: Path) -> None:
-    draft = tmp_path / "mine.yml"
-    done = busbar("profile", "capture", "node01", "-i", lab / "inventory", "-o", draft)
-    assert (done.returncode, done.stderr) == (0, "")
-    parsed = profiles.parse(yaml.safe_load(draft.read_text()), "mine")
-    assert len(parsed.rails) == 8
-    assert all(rail.pci for rail in parsed.rails)
-
-    (lab / "inventory" / "profiles").mkdir()
-    draft.rename(lab / "inventory" / "profiles" / "mine.yml")
-    playbook = [str(Path(sys.executable).parent / "ansible-playbook"), "site.yml", "-i", str(lab / "inventory")]
-    environment = os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path)}
-    ran = subprocess.run(
-        [*playbook, "--limit", "node01", "-e", "busbar_platform=mine"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "VERDICT OK: 1 of 1 hosts ok" in ran.stdout
-
-
-def test_a_degraded_host_gives_a_draft_with_its_doubts_on_top(lab: Path) -> None:
-    store.break_(lab, "node02", "slot-degraded")
-    store.break_(lab, "node02", "port-down")
-    try:
-        done = busbar("profile", "capture", "node02", "-i", lab / "inventory")
-    finally:
-        store.repair(lab, "node02")
-    assert done.returncode == 2
-    assert done.stderr.count("look at this before you commit it: ") == done.stdout.count("# CHECK: ")
-    head = done.stdout.partition("description:")[0]
-    assert "runs at 32.0 GT/s x8, its slot allows 32.0 GT/s x16" in head
-    assert "has no ACTIVE port: port 1 is DOWN (Polling)" in head
-    assert len(profiles.parse(yaml.safe_load(done.stdout), "mine").rails) == 7
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
