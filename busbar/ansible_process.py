@@ -11,6 +11,7 @@ import re
 import shlex
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,16 @@ def run(**arguments: Any) -> Any:
     runner.config.command = kept(runner.config.command, apart=True)
     runner.run()
     return runner
+
+
+def run_module(**arguments: Any) -> tuple[dict[str, dict[str, object]], Any]:
+    """Run a module on hosts of gpu_nodes, and return host -> its result, and the runner. arguments: as of run."""
+    found: dict[str, dict[str, object]] = {}
+
+    def collect(event: Mapping[str, Any]) -> bool:
+        data = event.get("event_data") or {}
+        if str(event.get("event", "")).startswith("runner_on_") and isinstance(data.get("res"), dict):
+            found[str(data.get("host"))] = data["res"]
+        return False
+
+    return found, run(host_pattern="gpu_nodes", event_handler=collect, **arguments)

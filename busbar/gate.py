@@ -67,30 +67,20 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | Non
     """
     limit = ",".join(hosts)
     manifest = inventory.read(paths, limit or None)
-    found: dict[str, Any] = dict.fromkeys(manifest.hosts, "no response")
     with private.directory() as folder, signals.collected() as ended:
-
-        def heard(event: dict[str, Any]) -> bool:
-            data = event.get("event_data", {})
-            if event.get("event", "").startswith("runner_on_") and data.get("host") in found and "res" in data:
-                found[data["host"]] = of_answer(data["res"])
-            return False
-
-        ansible_process.run(
+        found, _done = ansible_process.run_module(
             private_data_dir=str(folder),
             **({"inventory": inventory.sources(paths)} if paths else {}),
-            host_pattern="gpu_nodes",
             **({"limit": limit} if limit else {}),
             module=MODULE,
             module_args=ARGUMENTS,
             extravars={"busbar_gate_run": now},
             envvars={"ANSIBLE_FORKS": str(forks)} if forks else {},
-            event_handler=heard,
             cancel_callback=lambda: bool(ended),
         )
         if ended:
             raise signals.Interrupted(ended[0])
-    return found
+    return {host: of_answer(found.get(host, {})) for host in manifest.hosts}
 
 
 def of_answer(result: Mapping[str, object]) -> Any:

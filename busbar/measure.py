@@ -298,22 +298,12 @@ def _one(values: Mapping[str, Mapping[str, object]], name: str) -> Any:
 
 def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Manifest) -> dict[str, dict[str, Any]]:
     """Host -> what the module intent says, which touches no host. Raises MeasureError for a wrong inventory."""
-    found: dict[str, Any] = {}
-
-    def heard(event: Mapping[str, Any]) -> bool:
-        data = event.get("event_data") or {}
-        if str(event.get("event", "")).startswith("runner_on_") and isinstance(data.get("res"), dict):
-            found[str(data.get("host"))] = data["res"]
-        return False
-
     with private.directory() as folder:
-        done = ansible_process.run(
+        found, done = ansible_process.run_module(
             private_data_dir=str(folder),
             inventory=inventories.sources(paths),
-            host_pattern="gpu_nodes",
             module="busbar.fabric.intent",
             limit=limit,
-            event_handler=heard,
         )
         said = done.stdout.read()
     silent = [host for host in manifest.hosts if "values" not in found.get(host, {})]
