@@ -262,7 +262,7 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "measure -i inventory --check",
         _of("measure"),
     ),
-    "gate": ("Show the gate's verdict on nodes, and which it holds out of service", "gate -i inventory", _of("gate")),
+    "gate": ("Show the gate's verdict on nodes, and which it drains", "gate -i inventory", _of("gate")),
     "fabric": (
         "Draft a cabling plan from a healthy InfiniBand sweep",
         "fabric plan busbar-results -o cabling.csv",

@@ -169,7 +169,7 @@ def _argv(text: str) -> list[str]:
     try:
         argv = shlex.split(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command: {error}") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a command: {error}") from error
     if not argv:
         raise argparse.ArgumentTypeError("is empty")
     return argv
@@ -182,7 +182,7 @@ def _moment(text: str) -> str:
         moment = datetime.datetime.fromisoformat(text + "T23:59:59" if day else text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no day like 2026-11-21, nor a time like 2026-11-21T02:00"
+            f"{text!r} is not a day like 2026-11-21, nor a time like 2026-11-21T02:00"
         ) from error
     return _stamp(moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC))
 
