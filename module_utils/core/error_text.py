@@ -27,7 +27,7 @@ _START = (
     (r"sudo\S*( command)? not found|not in the sudoers|not allowed to (run|execute)", "install sudo; " + _BECOME),
     (r"No space left on device", "free space on the node"),
     (
-        r"ended with 127|interpreter \S+ was not found|python\S*: (not found|No such file)",
+        r"(sh: (line )?(\d+: )?\S+|python\S*): (not found|No such file)|interpreter \S+ was not found",
         "install Python 3.8 or later on the node, or set ansible_python_interpreter",
     ),
 )

@@ -36,12 +36,13 @@ def test_an_error_of_the_system_names_its_path(number: int) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("the node's python3 ended with 127 and said: /bin/sh: 1: /no/python: not found", "ansible_python_interpreter"),
+        ("/bin/sh: 1: /no/py: not found", "ansible_python_interpreter"),
+        ("bash: line 1: /opt/py: No such file or directory", "ansible_python_interpreter"),
         ("Task failed: The module interpreter '/usr/bin/python9' was not found.", "ansible_python_interpreter"),
         ("Task failed: Missing sudo password", "--become-password-file"),
         ("sudo: a password is required", "--become-password-file"),
         ("Task failed: Premature end of stream waiting for become success.", "--become-password-file"),
-        ("ended with 127 and said: /bin/sh: 1: sudo: not found", "install sudo"),
+        ("/bin/sh: 1: sudo: not found", "install sudo"),
         ("mkdir: No space left on device", "free space"),
         ("Traceback", ""),
     ],
