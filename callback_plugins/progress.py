@@ -366,7 +366,10 @@ class CallbackModule(Default):
         in a file."""
         if self._judges is None or not self._hosts:
             return []
-        # Imports what a run that comes to its end has no need of here.
+        # Imported here, since a whole run needs none of it. The interrupt may have ended Ansible's import of the first.
+        name = "ansible_collections.busbar.fabric.plugins.action.verdict"
+        if not hasattr(sys.modules.get(name), "until_now"):
+            sys.modules.pop(name, None)
         from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
         from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 
