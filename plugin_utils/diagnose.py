@@ -130,7 +130,7 @@ def screenful(log: Log, jobs: Sequence[Job], findings: Sequence[Finding], width:
     size = render(log, jobs, findings, width).count("\n") + 1
     head, tail = _head(log, jobs, bad, width, screen.LINES), [_summary(log, bad)]
     more = f"--all (all of the log, {size:,} lines), or --json"
-    return "\n".join(screen.page(head, blocks, tail, width, more, "finding or report", cut=True))
+    return "\n".join(screen.page(head, blocks, tail, width, more, "item", cut=True))
 
 
 def _good(findings: Sequence[Finding]) -> list[str]:
