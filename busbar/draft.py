@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, profile_doubts
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES
 
 Data = Mapping[str, Any]
@@ -83,6 +83,8 @@ def _platform(host: str, data: Data, texts: dict[Path, str], custom: bool) -> st
             f"--write: a draft would make what is wrong with {host} the intent: {'; '.join(wrong[:3])}"
             f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; repair it, or name its --platform"
         )
+    # The host's result may be anything.
+    profile.parse(data["draft"], f"of {host}")
     draft = {**data["draft"], "rails": [{**rail} for rail in data["draft"]["rails"]]}
     for rail in draft["rails"]:
         # JSON has made text of the GPU numbers.

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset, screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN, worst
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN, WORDS, worst
 
 from . import ansible_process, private
 from .command_line import ANSIBLE, add_ansible, complain, not_installed
@@ -117,7 +117,7 @@ def text(found: Mapping[str, object], width: int) -> str:
     others = [host for _kind, hosts in kinds[KINDS:] for host in hosts]
     rest += [f"{len(others):,} hosts of {len(kinds) - KINDS:,} other states: --json"] if others else []
     good = sum(code(state) == GOOD for state in found.values())
-    word = {GOOD: "OK", FINDINGS: "NOT OK"}.get(worst(map(code, found.values())), "INCOMPLETE")
+    word = WORDS[worst(map(code, found.values()))]
     rows = screen.rows(finding_groups.fold(finding_groups.rows_of(findings)))
     head = f"GATE {word}: {good:,} of {len(found):,} hosts ok"
     return screen.render(head, "nothing was changed", rows, rest, lambda *_: "", width, "--json", False)

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     screen,
     terminal,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, LOCKED, of_states
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import LOCKED, WORDS, of_states
 
 from . import ansible_process, private
 from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
@@ -258,8 +258,7 @@ class _Night:
         """Print the verdict on what was measured."""
         rows = screen.rows(finding_groups.fold(finding_groups.rows_of({h: of.findings for h, of in results.items()})))
         good = sum(not result.findings for result in results.values())
-        word = {GOOD: "OK", FINDINGS: "NOT OK"}.get(_code(results), "INCOMPLETE")
-        head = f"MEASURED {word}: {good:,} of {len(results):,} hosts ok"
+        head = f"MEASURED {WORDS[_code(results)]}: {good:,} of {len(results):,} hosts ok"
         more, verbose = f"-v, or {self._results}", self._arguments.verbose
         # A command that fits is not cut.
         short = verbose or sum(map(len, searches)) < 2 * terminal.WIDTH

@@ -366,7 +366,8 @@ class CallbackModule(Default):
         in a file."""
         if self._judges is None or not self._hosts:
             return []
-        # Imported here, since a whole run needs none of it. The interrupt may have ended Ansible's import of the first.
+        # Imported here, since a whole run needs none of it. Where Ctrl-C ends Ansible's own import of an action plugin,
+        # Ansible leaves the half of it that was loaded.
         name = "ansible_collections.busbar.fabric.plugins.action.verdict"
         if not hasattr(sys.modules.get(name), "until_now"):
             sys.modules.pop(name, None)

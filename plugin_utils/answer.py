@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import ASPECTS, DISRUPTIONS, SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 
 # Characters of a whole answer. That of a node with eight rails and every fault of the lab has less than a tenth.
@@ -127,10 +128,12 @@ def maybe(inner: Check) -> Check:
     return check
 
 
-def many(inner: Check, limit: int = MANY) -> Check:
+def many(inner: Check, limit: int = MANY, least: int = 0) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, list):
             raise Invalid(f"is {_shown(value)}, expected a list")
+        if len(value) < least:
+            raise Invalid("has %d items, expected %d at least" % (len(value), least))
         if len(value) > limit:
             raise Invalid("has %d items, expected %d at most" % (len(value), limit))
         for number_of, item in enumerate(value):
@@ -653,27 +656,35 @@ imex = record(
 )
 
 
-def a_sweep(value: Any) -> None:
-    """Of an InfiniBand plane; its own reader types and bounds all of it."""
-    try:
-        sweep.from_dict(value)
-    except ParseError as error:
-        raise Invalid(str(error)) from None
+def read_by(reader: Callable[[Any], object]) -> Check:
+    """Accept what the reader of such a value accepts: it types and bounds all of it, or raises ParseError."""
+
+    def check(value: Any) -> None:
+        try:
+            reader(value)
+        except ParseError as error:
+            raise Invalid(str(error)) from None
+
+    return check
+
+
+# Of an InfiniBand plane.
+a_sweep = read_by(sweep.from_dict)
 
 
 # Of a host, beside its rails: what is compared between hosts, by name.
 facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
-_eight = many(whole(0, 7), 8)
 _short, _register = text(200, line=True), whole(-1, 1 << 17)
 _SETTINGS: dict[str, Check] = {
     **dict.fromkeys(("trust", "owner", "psid", "firmware"), _short),
-    **dict.fromkeys(("pfc", "ecn", "cnp", "partitions"), many(whole(0, 0xFFFF), 64)),
+    **dict.fromkeys(("pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
+    "cnp": many(whole(0, 0xFFFF), 2, least=2),
     **dict.fromkeys(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),
     "dscp2prio": table(whole(0, 7), text(2, re.compile("[0-9]+")), 64),
     "routed": flag,
 }
 _OF_NIC = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
-# Of platform_facts.py. Its draft goes back to the same host, after the profile's own parser.
+# Of platform_facts.py.
 _RECOGNITION: dict[str, Check] = {
     **dict.fromkeys(("bus", "root", "guest", "fabric"), flag),
     **dict.fromkeys(("architecture", "machine", "cloud", "product"), _short),
@@ -681,7 +692,7 @@ _RECOGNITION: dict[str, Check] = {
     "nics": many(record((), False, pci=text(20, _PCI), **_OF_NIC), 512),
     "nvswitches": whole(0, 64),
     "foreign": many(one_of("AMD GPU", "EFA"), 512),
-    "draft": maybe(anything),
+    "draft": maybe(read_by(lambda value: profile.parse(value, "draft"))),
     "rails": many(record([*_SETTINGS], False, **_SETTINGS), 512),
     "runtimes": table(flag, one_of("docker", "containerd"), 2),
     "resources": maybe(many(_short, 100)),

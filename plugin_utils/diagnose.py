@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -347,11 +346,7 @@ def _about(job: Job, log: Log) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    text = printable(text)
-    indent = " " * (len(text) - len(text.lstrip()))
-    return textwrap.wrap(
-        text.strip(), width, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False
-    )
+    return screen.wrapped(text.strip(), width, len(text) - len(text.lstrip()))
 
 
 def _summary(log: Log, bad: Sequence[Finding]) -> str:

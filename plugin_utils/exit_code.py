@@ -14,6 +14,8 @@ MEANINGS = {
     UNKNOWN: "something could not be judged",
     LOCKED: "locked by another run",
 }
+# Verdict of what a command judged.
+WORDS = {GOOD: "OK", FINDINGS: "NOT OK", UNKNOWN: "INCOMPLETE"}
 _WORST_FIRST = (ERROR, FINDINGS, UNKNOWN, GOOD)
 
 

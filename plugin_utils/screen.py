@@ -224,10 +224,19 @@ def each(items: Sequence[str], width: int, verbose: bool) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: int = 0, most: int | None = None) -> list[str]:
-    """Return its lines, those after the first set off; where there are more than ``most``, the last one is cut."""
+    """Return its lines, those after the first set off; where there are more than ``most``, the last one is cut.
+
+    Without ``most`` a word that is longer than a line is not broken: a path is to be copied.
+    """
     first, further = " " * indent, " " * (indent + 4)
-    text = printable(text.replace("\n", " "))
-    lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        printable(text.replace("\n", " ")),
+        width,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=most is not None,
+        break_on_hyphens=False,
+    )
     if most is None or len(lines) <= most:
         return lines
     last = " ".join([lines[most - 1], *map(str.strip, lines[most:])])

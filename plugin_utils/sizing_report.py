@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import duration, number
@@ -22,18 +20,14 @@ def render(title: str, sized: Sized, width: int, verbose: bool = False) -> str:
     notes = [f"bottleneck: {sized.bottleneck}"] if sized.bottleneck else []
     notes += [f"note: {note}" for note in sized.notes]
     if verbose:
-        lines = [*_wrapped(title, width), "", *([*terminal.table(heads, cells, width), ""] if cells else [])]
+        lines = [*screen.wrapped(title, width), "", *([*terminal.table(heads, cells, width), ""] if cells else [])]
         lines += [*terminal.aligned(rows, width), ""] if rows else []
-        return "\n".join([*lines, *(line for text in (*notes, verdict(sized)) for line in _wrapped(text, width))])
+        return "\n".join([*lines, *(line for text in (*notes, verdict(sized)) for line in screen.wrapped(text, width))])
     lines = terminal.table(heads, [(of, ()) for of, _notes in cells], width) if cells else []
     lines += [screen.wrapped(line, width, 0, 1)[0] for line in (terminal.aligned(rows, 1 << 20) if rows else [])]
     blocks = [[line] for line in (*lines, *(screen.wrapped(note, width, 0, 1)[0] for note in notes))]
-    head = [*_wrapped(title, width), *_wrapped(verdict(sized), width)]
+    head = [*screen.wrapped(title, width), *screen.wrapped(verdict(sized), width)]
     return "\n".join(screen.page(head, blocks, (), width, "-v has each formula", "line", cut=bool(cells)))
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _cells(one: Traffic, sized: Sized) -> terminal.Line:

@@ -113,8 +113,9 @@ def _run(arguments: argparse.Namespace) -> int:
             outcome = preflight.outcome()
         if preflight.simulated:
             say("simulated: no figure here is a measurement")
-        if len(lines) > _PROGRESS:
-            say(f"{len(lines) - _PROGRESS} more line{'s' * (len(lines) > _PROGRESS + 1)} on the tests: --record DIR")
+        left = lines[_PROGRESS:]
+        if left:
+            say(left[0] if len(left) == 1 else f"{len(left)} more lines on the tests: --record DIR")
         told(outcome, job.nodes)
         if arguments.exclude_file is not None:
             results_folder.replace_file(arguments.exclude_file, (f"{node}\n" for node in outcome.exclude), 0o644)

@@ -361,16 +361,14 @@ class _Planes:
     def _run(self, argv: List[str], codes: Tuple[int, ...], problems: List[Problem]) -> Optional[Output]:
         """What a tool printed in what is left of the plane's time; None, and a problem, where that is nothing."""
         name = " ".join(argv)
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+        if time.monotonic() >= self.deadline:
             problems.append(told.problem(name, "was not queried, since the plane's %g s were over" % self.seconds))
             return None
         try:
-            said = self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
-            # Crashed: nothing is changed by a second try, in what is left of the time.
+            said = self._run_now(argv)
             if said.rc < 0:
-                left = self.deadline - time.monotonic()
-                said = self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
+                # It crashed. It only reads: a second try changes nothing.
+                said = self._run_now(argv)
         except ToolHung as error:
             self.hung.append(error.problem)
             problems.append(told.problem(*_parts(error)))
@@ -381,6 +379,10 @@ class _Planes:
         if said.rc not in codes:
             problems.append(told.problem(name, "exited with %d: %.200s" % (said.rc, said.last_words)))
         return said
+
+    def _run_now(self, argv: List[str]) -> Output:
+        left = self.deadline - time.monotonic()
+        return self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
 
 
 def _at(port: LocalPort) -> List[str]:

@@ -13,7 +13,6 @@ from .infer import Assumed
 from .judge import Verdict
 from .question import Data, Values
 
-_WORDS = {exit_code.GOOD: "OK", exit_code.FINDINGS: "NOT OK", exit_code.UNKNOWN: "INCOMPLETE"}
 _BY = {"siblings": "unlike {}", "fleet": "unlike {}", "platform": "assumed: {}", "intent": "set by the inventory"}
 MORE = "-v, --json FILE"
 
@@ -30,7 +29,7 @@ def report(verdicts: Sequence[Verdict], seconds: float, verbose: bool = False, w
         if row.basis in _BY:
             remarks[group.fingerprint] = _BY[row.basis].format(row.reference)
     good = sum(one.code == exit_code.GOOD for one in verdicts)
-    head = screen.summary(_WORDS[code], good, len(verdicts), sum(one.passed for one in verdicts), 0)
+    head = screen.summary(exit_code.WORDS[code], good, len(verdicts), sum(one.passed for one in verdicts), 0)
     rest = [line for texts in _rest(verdicts) for line in screen.each(texts, width, verbose)]
     rows = screen.rows(groups)
     mode = f"{seconds:.1f} s" if seconds > 0 else "check mode"

@@ -321,9 +321,9 @@ def test_names_that_do_not_exist_are_answered_with_those_that_do(lab: Path, tmp_
     for node in ("node09", "../lab/node01", "inventory"):
         with pytest.raises(LabError, match="there are node01, node02, node03, vm01"):
             store.break_(lab, node, "rate-low")
-    with pytest.raises(LabError, match="no fault 'pfc-of'; there are rail-missing"):
+    with pytest.raises(LabError, match=r"pfc-of.*did you mean pfc-off"):
         store.break_(lab, "node01", "pfc-of")
-    with pytest.raises(LabError, match="no fault 'pfc-of'; there are rail-missing"):
+    with pytest.raises(LabError, match=r"pfc-of.*did you mean pfc-off"):
         store.repair(lab, "node01", "pfc-of")
     with pytest.raises(LabError, match="node01 does not have rate-low; it has no fault"):
         store.repair(lab, "node01", "rate-low")

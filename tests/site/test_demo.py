@@ -42,13 +42,12 @@ def test_fresh_converge_again_and_check(demo: Demo, converged: Path, play: Play)
         noun
         for nodes, items in repairs
         if nodes in ("node01", "node[01-02]")
-        # A long path may be wrapped within a name.
-        for noun in re.findall(r"(\w+)\.\w+\[", "".join(items.split()))
+        for noun in re.findall(r"(\w+)\.\w+\[", items)
     }
     assert roles >= {"ofed", "pcie_path", "host_limits", "nccl_conf", "gpudirect"}
     assert (first.rc, recap(first.out, "node01")["changed"]) == (0, len(roles))
     assert "VERDICT OK: 2 of 2 hosts ok" in first.verdict
-    assert re.search(r"repairedonnode\[01-02\]:.*?nccl_conf\.file", "".join(first.verdict.split()))
+    assert re.search(r"repaired on node\[01-02\]: (?s:.*?)nccl_conf.file", " ".join(first.verdict.split()))
     # Nothing may reboot, so nobody takes part in what would, and nothing is missing because of that.
     reboot = first.out[
         first.out.index("PLAY [Reboot what waits for it]") : first.out.index("PLAY [Look what SHARP needs]")

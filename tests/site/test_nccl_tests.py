@@ -211,6 +211,7 @@ def test_where_nothing_can_be_packed_the_others_build_for_themselves_and_it_is_s
     put(site.root("node01"), "var/lib/busbar/nccl-tests.pack/somebody's", "")
     done = site.run()
     assert origins(done) == ["built"] * 3
+    assert "nccl-tests could not be packed" in done["node01"]["notes"][0]
     assert "nccl-tests.pack: Is a directory" in done["node01"]["notes"][0]
     assert (site.root("node01") / "var/lib/busbar/nccl-tests.pack/somebody's").exists()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -133,7 +134,7 @@ def test_who_interrupts_a_role_hears_the_verdict_on_what_was_done(tmp_path: Path
     said = " ".join(watched.interrupted())
     assert "unknown run.host_limits on node02 host_limits" in said
     assert "actual no result: the run was ended before the role was done" in said
-    assert "repaired on node01: host_limits." in said
+    assert re.search(r"repaired on node01: host_limits\.\w+", said)
     assert "VERDICT INCOMPLETE, the run was ended before: 1 of 2 hosts ok" in said
 
 
@@ -151,4 +152,4 @@ def test_who_interrupts_the_question_hears_the_verdict_on_who_has_answered(tmp_p
     said = " ".join(watched.interrupted())
     assert "VERDICT INCOMPLETE, the run was ended before: 0 of 2 hosts ok" in said
     assert "unknown run.host on node02 host" in said
-    assert "on node01" in said
+    assert re.search(r"0 of 2 hosts ok, \d+ checks passed, 2 critical, 7 major", said)

@@ -272,6 +272,8 @@ UNLIKE = f"GPU 3: {profile_doubts.OWN_PARTS} 18 active, here it is 17 (platform.
 VM: dict[str, Any] = {"guest": True, "nvswitches": 0}
 OWN: dict[str, Any] = {
     "draft": {
+        "description": "x",
+        "rail_defaults": {"rate_gbps": 400, "link_layers": ["InfiniBand"]},
         "gpus": {"count": 2, "models": ["NVIDIA H200"]},
         "rails": [{"pci": "0000:20:00.0", "paths": {"0": "PIX"}}],
     },

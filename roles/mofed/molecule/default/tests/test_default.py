@@ -72,7 +72,7 @@ def test_an_archive_is_taken_for_a_repository_if_it_is_the_one_that_the_inventor
     wrong = "0" * 64
     refused = ROLE.run_playbook(*given, "-e", f"mofed_archive_sha256={wrong}")
     assert refused.returncode != 0
-    assert wrong in " ".join(refused.stdout.split())
+    assert f"{sha256}, but mofed_archive_sha256 is {wrong}" in " ".join(refused.stdout.split())
     assert not host.file(f"{UNPACKED}/{wrong}/x86_64").exists
     assert not host.file(f"{UNPACKED}/{wrong}.archive").exists
 
