@@ -7,9 +7,14 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # The newest ansible-core that these tests have passed on; 2.19, which constraints.txt has, is the last for Python 3.11.
 NEWEST ?= 2.21.5
-NEWEST_PYTHON ?= $(shell for each in python3.14 python3.13 python3.12; do $$each -c '' 2>/dev/null && echo $$each && break; done)
+# On PATH, or where pyenv and uv keep them.
+NEWEST_PYTHON ?= $(shell for each in 3.14 3.13 3.12; do \
+	for path in python$$each $(HOME)/.pyenv/versions/$$each.*/bin/python$$each $(HOME)/.local/share/uv/python/cpython-$$each.*/bin/python$$each; do \
+		$$path -c '' 2>/dev/null && echo $$path && exit; done; done)
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
+# What each test took.
+export BUSBAR_TEST_DURATIONS := $(CURDIR)/.cache/durations
 # A simulated node is thousands of small files: where memory has 4 GB for them, and programs may run there, they lie in it.
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
@@ -100,8 +105,11 @@ newest: ## the tests of what Ansible runs, on the newest ansible-core that is su
 test: setup ## everything that CI runs
 	@# Three targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
 	@# target whose last test runs leaves its cores to the next. The longest on few cores begins first.
-	$(MAKE) --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
-		faults cluster molecule site unit collection slurm drift containers fabric el lint nccl newest
+	@# A target that fails does not hide the others.
+	@rm -rf $(BUSBAR_TEST_DURATIONS)
+	@code=0; $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
+		faults cluster molecule site unit collection slurm drift containers fabric el lint nccl newest || code=$$?; \
+	$(BIN)/python -m tests.session $(BUSBAR_TEST_DURATIONS); exit $$code
 
 test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; as root, installs QEMU where it lacks
 	$(BIN)/pytest -q tests/vm

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from . import container_limits, multirail
 from .core.finding import printable
 from .core.host import Host, attempt
+from .lldp import dcbx, neighbour
 from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
@@ -102,6 +103,7 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
     keys = partition.read(host, nics)
     rules = attempt(lambda: parse_rules(host.ask(RULES)), "ip", []) if on_ethernet else None
     addresses = attempt(lambda: netdev_address.read(host), "ip", []) if on_ethernet else None
+    switches = {one.netdev: one for one in neighbour.read(host).neighbours} if on_ethernet else {}
     for number, nic in enumerate(nics):
         own = values.setdefault(nic.pci, {})
         if nic.rdma is not None and nic.port is not None:
@@ -112,6 +114,7 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
             paths = {key: "%s/%s/%s" % (multirail.CONF, netdev.name, key) for key in multirail.KEYS}
             own.update({key: pci.read_value(host, path, pci.parse_decimal, []) for key, path in paths.items()})
             sources = {one.address for one in (addresses or {}).get(netdev.name, ())}
+            own.update(_switch(switches[netdev.name]) if netdev.name in switches else {})
             own.update(mtu=netdev.mtu, routed=any(rule.source in sources for rule in rules or ()))
     return [{name: value for name, value in values[nic.pci].items() if value is not None} for nic in nics]
 
@@ -131,3 +134,11 @@ def _setting(state: State) -> Values:
         "tos": numbers.get(nouns.tos_path(port)),
         "traffic_class": numbers.get(nouns.class_path(port)),
     }
+
+
+def _switch(port: neighbour.Neighbour) -> Values:
+    """Return PFC and the DSCP map of the switch port, as it sends them by DCBX; None for what it does not send."""
+    pfc = attempt(lambda: dcbx.of(port.dcbx, dcbx.PFC, dcbx.pfc), port.label, [])
+    known = attempt(lambda: dcbx.of(port.dcbx, dcbx.APPLICATION, dcbx.applications), port.label, [])
+    dscp = {str(code): to[0] for code, to in known.dscp.items() if len(to) == 1} if known else None
+    return {"switch_pfc": None if pfc is None else [*pfc], "switch_dscp": dscp}

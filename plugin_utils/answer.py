@@ -677,10 +677,10 @@ facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
 _short, _register = text(200, line=True), whole(-1, 1 << 17)
 _SETTINGS: dict[str, Check] = {
     **dict.fromkeys(("trust", "owner", "psid", "firmware"), _short),
-    **dict.fromkeys(("pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
+    **dict.fromkeys(("pfc", "switch_pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
     "cnp": many(whole(0, 0xFFFF), 2, least=2),
     **dict.fromkeys(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),
-    "dscp2prio": table(whole(0, 7), text(2, re.compile("[0-9]+")), 64),
+    **dict.fromkeys(("dscp2prio", "switch_dscp"), table(whole(0, 7), text(2, re.compile("[0-9]+")), 64)),
     "routed": flag,
 }
 _OF_NIC = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}

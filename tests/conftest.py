@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "collections"))
 sys.path.insert(0, str(ROOT))
 
 from busbar.lab import store  # noqa: E402
+from tests import session  # noqa: E402
 
 # Tests that read what a run prints read Ansible's own output, where they do not say otherwise.
 ANSIBLES_OUTPUT = {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
@@ -27,6 +28,10 @@ if found and Path(found).read_bytes().startswith(b"#!"):
 # The machines that run this are shared: a slow example says nothing.
 settings.register_profile("busbar", deadline=None)
 settings.load_profile("busbar")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(session.plugin(config))
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "mtu": "MTU {}".format,
     "trust": "trust {}".format,
     "pfc": lambda on: f"PFC {', '.join(map(str, on)) or 'off'}",
+    "switch_pfc": lambda on: f"switch PFC {', '.join(map(str, on)) or 'off'}",
 }
 _TOGETHER = (("busbar_roce", "roce_qos_"), ("multirail_",), ("host_limits_",))
 _NO_GPU = {"description": "no GPU", "gpus": {"count": 0, "models": ["none"]}, "rails": []}
@@ -184,6 +185,9 @@ def _of_ports(most: Data) -> Values:
         found["multirail_source_routing"] = bool(most.get("routed"))
     if most.get("owner") == "firmware":
         return {**found, "roce_qos_dcbx": "firmware"}
+    if not most.get("pfc") and most.get("switch_pfc"):
+        # The rails are not set up, and the switches are: each switch port is held to what most of them have.
+        most = {"pfc": most["switch_pfc"], "dscp2prio": most.get("switch_dscp", {}), "cnp": most.get("cnp", (-1, -1))}
     found.update({f"roce_qos_{name}": most[name] for name in ("trust", "pfc", "ecn", "traffic_class") if name in most})
     pfc, ways = most.get("pfc") or [], {int(dscp): to for dscp, to in most.get("dscp2prio", {}).items()}
     codes = [dscp for dscp, to in sorted(ways.items()) if pfc == [to]]

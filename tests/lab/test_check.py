@@ -87,6 +87,8 @@ FAULTS = {
     "partition-limited": ("node01", "platform.rail_partition", "siblings"),
     "docker-memlock": ("node01", "host_limits.docker", "fact"),
     "cable-symbols": ("node01", "node_health.port_symbol_errors", "fact"),
+    "cnp-dscp": ("node02", "roce_qos.cnp", "siblings"),
+    "switch-dscp": ("node02", "lldp.dscp", "siblings"),
     "smi-hang": ("node01", "platform.gpu_tool", "fact"),
 }
 

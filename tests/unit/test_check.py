@@ -56,6 +56,7 @@ ROCE = {
     "firmware": "28.43.2026",
     "dscp2prio": {str(dscp): dscp >> 3 for dscp in range(64)},
 }
+SWITCH = {"pfc": [], "switch_pfc": [3], "switch_dscp": {"26": 3}}
 SETTINGS = [
     {},
     {"busbar_mtu": 9000, "busbar_roce": {"dscp": 26, "priority": 3}, "multirail_policy": "nvidia"},
@@ -115,6 +116,8 @@ def rails(*odd: dict[str, Any]) -> list[dict[str, Any]]:
         ([], "busbar_roce", {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6}),
         ([{"pfc": []}] * 8, "busbar_roce", None),  # lossy, or not set up yet
         ([{"pfc": [3, 4]}] * 8, "busbar_roce", None),
+        ([SWITCH] * 8, "busbar_roce", {"dscp": 26, "priority": 3}),  # the rails are not set up, the switches are
+        ([SWITCH] * 4 + [{**SWITCH, "switch_pfc": []}] * 4, "busbar_roce", None),
     ],
 )
 def test_what_most_rails_have_is_what_each_is_held_to(odd: list[dict[str, Any]], name: str, value: object) -> None:
