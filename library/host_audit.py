@@ -105,6 +105,7 @@ def main() -> None:
         argument_spec={
             "roles": {"type": "list", "elements": "str"},
             "timeout": {"type": "float", "default": 60},
+            "first": {"type": "str", "choices": ["", "query", "report"], "default": ""},
             "script": {"type": "str", "default": ""},
         },
         supports_check_mode=True,

@@ -159,7 +159,7 @@ def _why_not(facts: Facts, model: str) -> str:
     if not facts.gpus:
         more = ", but %d NVSwitches: all GPUs are missing" % facts.nvswitches if facts.nvswitches else ""
         return "no NVIDIA GPU on the PCI bus" + more
-    what = model or "GPU with PCI id %04x" % next(device for _, device in facts.gpus.values())
+    what = model or "GPU with PCI id %04x" % next(device for _model, device in facts.gpus.values())
     if facts.guest:
         return "a virtual machine with %d x %s may have a part of a machine" % (len(facts.gpus), what)
     fabric = "" if facts.architecture == X86 else "%s NVLink fabric" % ("a" if facts.fabric else "no")

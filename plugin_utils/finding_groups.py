@@ -121,12 +121,12 @@ def fold(rows: Iterable[Row]) -> list[Group]:
     groups = []
     for values in buckets.values():
         if len(values) > VARIETY:
-            counts = Counter(have for (_, have), found in values.items() for _ in found)
+            counts = Counter(have for (_want, have), found in values.items() for _row in found)
             common = ", ".join(f"{have or 'nothing'} ({count})" for have, count in counts.most_common(3))
             everything = [row for found in values.values() for row in found]
             groups.append(_group(everything, f"{len(counts)} different values, most often {common}", True))
         else:
-            groups += [_group(found, have, False) for (_, have), found in values.items()]
+            groups += [_group(found, have, False) for (_want, have), found in values.items()]
     return sorted(groups, key=lambda group: (*rank(group), -len(group.hosts), group.finding.check, group.have or ""))
 
 

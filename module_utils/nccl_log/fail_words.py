@@ -26,10 +26,10 @@ def fingerprints(text: str) -> List[str]:
     ]
     shapes = [(one["rank"], one["shape"]) for one in said if one["shape"] is not None]
     if len({shape for _rank, shape in shapes}) > 1:
-        parts.append("the shapes differ: %s: as of an uneven split or padding, if the call is intended to be the"
-                     " same" % (
-            ", ".join("[%s] on rank %s" % (shape, rank) for rank, shape in shapes[:4]),
-        ))  # fmt: skip
+        some = ", ".join("[%s] on rank %s" % (shape, rank) for rank, shape in shapes[:4])
+        parts.append(
+            "the shapes differ: %s: as of an uneven split or padding, if the call is meant to be the same" % some
+        )
     numbers_of = {int(one["number"]) for one in said if one["number"]}
     if len(numbers_of) > 1:
         apart = max(numbers_of) - min(numbers_of)

@@ -80,7 +80,7 @@ def _is_fault(finding: Finding) -> bool:
 def unreachable(host: str, message: object) -> Verdict:
     """Return the verdict on a host that gave no result."""
     gone = {"unreachable": True, "msg": str(message or "no result")}
-    [judged] = verdict.judge({host: {"check": gone}}, ["check"], False).hosts
+    [judged] = verdict.judge({host: {"host": gone}}, ["host"], False).hosts
     return Verdict(host, rows=[Row(finding, classes.FACT) for finding in judged.findings])
 
 

@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -22,11 +26,27 @@ def _nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield nodes
 
 
+def _end_steps(nodes: Cluster, after: float) -> None:
+    """End what slurmd has for the steps of a job: where a node was lost, it waits for that node for many minutes."""
+    deadline = time.monotonic() + after
+    while steps := [pid for node in nodes.nodes for pid, words in node.processes().items() if _is_step(words)]:
+        if time.monotonic() > deadline:
+            for pid in steps:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+
+
+def _is_step(words: Sequence[str]) -> bool:
+    return bool(words) and words[0].startswith("slurmstepd:")
+
+
 @pytest.fixture
 def nodes(_nodes: Cluster) -> Iterator[Cluster]:
     """Four nodes on which nothing runs."""
     yield _nodes
     # A session of ssh, and a step of Slurm, end a moment after what was run in them.
+    _end_steps(_nodes, after=60)
     slurm_daemons.wait("the nodes to be idle", lambda: not any(node.processes() for node in _nodes.nodes))
     # Of a job whose srun was killed the nodes are kept for a minute or two.
     if _nodes.slurm and _nodes.slurm.run("squeue", "--noheader"):

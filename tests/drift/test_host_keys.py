@@ -38,9 +38,11 @@ def test_no_subcommand_takes_an_unknown_host_key(lab: Path, known_hosts: Path, b
     # On a busy machine ssh has ended before Ansible has sent its data, and Ansible tells that instead.
     assert "Host key verification failed" in have or "Data could not be sent" in have
 
-    capture = busbar("profile", "capture", "node01", "-i", lab / "inventory")
-    assert capture.rc == 1
-    assert "Host key verification failed" in capture.err
+    first = busbar("check", "-i", lab / "inventory", "--json", tmp_path / "first")
+    assert first.rc == 3
+    assert {one["check"] for one in json.loads((tmp_path / "first").read_text())["hosts"]["node01"]["findings"]} == {
+        "run.host"
+    }
     assert known_hosts.read_text() == ""
 
 
@@ -49,5 +51,5 @@ def test_the_users_own_configuration_decides(lab: Path, known_hosts: Path, busba
     own = {"ANSIBLE_CONFIG": "own.cfg"}
     assert busbar("drift", "-i", lab / "inventory", "--json", tmp_path / "json", **own).rc == 2
     assert json.loads((tmp_path / "json").read_text())["hosts"]["node01"]["class"] == "drift"
-    capture = busbar("profile", "capture", "node01", "-i", lab / "inventory", "-o", "new.yml", **own)
-    assert (tmp_path / "new.yml").exists(), capture.err
+    first = busbar("check", "-i", lab / "inventory", "--write", "new", **own)
+    assert (tmp_path / "new/hosts.yml").exists(), first.err

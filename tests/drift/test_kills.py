@@ -64,11 +64,11 @@ def ansible(mark: str, parent: int) -> int | None:
     return min((pid for pid in started if pid != parent), default=None)
 
 
-@pytest.mark.parametrize("command", ["drift", "capture"])
+@pytest.mark.parametrize("command", ["drift", "check"])
 def test_nothing_outlives_a_command_that_is_killed(command: str, inventory: Path, tmp_path: Path) -> None:
     words = {
         "drift": ["drift", "-i", str(inventory), "--host-timeout", "120"],
-        "capture": ["profile", "capture", "node03", "-i", str(inventory)],
+        "check": ["check", "-i", str(inventory)],
     }[command]
     seed = random.randrange(10**6)
     chance = random.Random(seed)
