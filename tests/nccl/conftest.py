@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Real libraries: the libnccl.so.2 of NVIDIA's wheels, downloaded once and kept in .cache/nccl.
 
-BUSBAR_NCCL_CACHE names another folder. BUSBAR_OFFLINE=1 skips what is not there; without it a missing library fails.
+Where others may write to a folder above, in ~/.cache/busbar/nccl. BUSBAR_NCCL_CACHE names another folder.
+BUSBAR_OFFLINE=1 skips what is not there; without it a missing library fails.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 
 VERSIONS = ("2.18.3", "2.21.5", "2.23.4", "2.26.2", "2.27.7", "2.30.7", "2.32.3")
 # The wheels' platform tags changed over the years.
 TAGS = ("manylinux1", "manylinux2014", "manylinux_2_17", "manylinux_2_18", "manylinux_2_27", "manylinux_2_28")
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
-CACHE = Path(os.environ.get("BUSBAR_NCCL_CACHE") or Path(__file__).resolve().parents[2] / ".cache" / "nccl")
+_BESIDE = Path(__file__).resolve().parents[2] / ".cache" / "nccl"
+# A library below a folder that others may write to, such as /tmp, is not loaded the way that these tests look at.
+_DEFAULT = Path.home() / ".cache" / "busbar" / "nccl" if trusted.doubt(str(_BESIDE.parents[1])) else _BESIDE
+CACHE = Path(os.environ.get("BUSBAR_NCCL_CACHE") or _DEFAULT)
 
 
 @pytest.fixture(params=VERSIONS)

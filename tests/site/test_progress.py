@@ -56,7 +56,7 @@ class Watched:
         self.process = subprocess.Popen(argv, cwd=folder, env=environment, stdin=inner, stdout=inner, stderr=inner)
         os.close(inner)
 
-    def until(self, text: str | None, seconds: float = 120) -> None:
+    def until(self, text: str | None, seconds: float = 900) -> None:
         """Reads until the text was shown; None: until the end."""
         end = time.monotonic() + seconds
         while text is None or text not in self.shown:
