@@ -43,7 +43,7 @@ def sshd(top: Path) -> Iterator[dict[str, Any]]:
     Path("/run/sshd").mkdir(exist_ok=True)
     server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", top / "sshd_config"], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             with contextlib.suppress(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port), 5).close()

@@ -50,8 +50,8 @@ def resident(word: str) -> dict[int, int]:
 
 
 def left(word: str) -> dict[int, int]:
-    """As resident, of those that have not ended within 10 s: who writes to nobody hears of it with the next byte."""
-    end = time.monotonic() + 10
+    """As resident, of those that have not ended within 100 s: who writes to nobody hears of it with the next byte."""
+    end = time.monotonic() + 100
     while (found := resident(word)) and time.monotonic() < end:
         time.sleep(0.1)
     return found

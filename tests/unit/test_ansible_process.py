@@ -62,7 +62,7 @@ def test_a_keeper_that_is_killed_takes_its_program_along(tmp_path: Path) -> None
     """As ansible-runner ends a run: SIGKILL to the group of what it has started."""
     argv = ansible_process.kept(["sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 300"], apart=True)
     with subprocess.Popen(argv, start_new_session=True) as keeper:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)

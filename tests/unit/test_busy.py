@@ -28,7 +28,7 @@ def node(tmp_path: Path) -> Path:
 
 
 def read(node: Path) -> busy.Busy:
-    return busy.read(Host(str(node), str(node), timeout=5))
+    return busy.read(Host(str(node), str(node), timeout=60))
 
 
 def test_nobody_uses_an_idle_node(node: Path) -> None:
