@@ -40,39 +40,31 @@ EXAMPLES = r"""
 
 RETURN = r"""
 info:
-  description: Product, driver, rails and missing rails.
+  description: The rails, and the host as far as the rails of other hosts are compared with it.
   type: dict
   returned: success
+  contains:
+    product: {type: str, description: Product name of the chassis.}
+    driver: {type: str, description: Driver of the NICs with its version.}
+    rails:
+      description:
+        - For each rail C(number), C(pci), RDMA device C(device), interface C(netdev), its C(mtu) and C(addresses),
+          C(link_layer) and C(rate_gbps) of the profile, RDMA's C(address), C(firmware), C(psid), C(qos) in words, its
+          GPU as C(gpu) and C(gpu_index), and C(guids) (node, port, system). What could not be read is null.
+      type: list
+      elements: dict
+    missing: {type: dict, description: Number of a rail that was not found to the reason.}
+    gpus: {type: list, elements: str, description: UUIDs of the GPUs.}
 busy:
   description: Who uses the node, or why that is not known; empty if it is idle.
   type: list
   elements: str
   returned: success
-findings:
-  description: Empty; values are judged over all hosts.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Empty likewise.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
+findings: {type: list, elements: dict, returned: success, description: Empty; values are judged over all hosts.}
+passed: {type: list, elements: str, returned: success, description: Empty likewise.}
+commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
 from typing import Any, Dict, Mapping

@@ -39,11 +39,11 @@ options:
     type: path
     default: ""
   guids:
-    description: Also return by what a sweep of the InfiniBand fabric knows this host.
+    description: Also return RV(fabric), by which a sweep of the InfiniBand fabric recognises this host.
     type: bool
     default: false
   compare:
-    description: Also return what the control node compares between hosts.
+    description: Also return RV(rail_info) and RV(facts), which the control node compares between hosts.
     type: bool
     default: false
   tool_timeout:
@@ -51,7 +51,7 @@ options:
     type: float
     default: 20
   recognition:
-    description: Return what identifies the platform, for RV(recognition). Without O(draft), nvidia-smi is not run.
+    description: Also return RV(recognition). Without O(draft), nvidia-smi is not run then.
     type: bool
     default: false
   draft:
@@ -106,27 +106,59 @@ topology:
     software_rdma: {type: list, elements: str, description: RDMA devices without a PCI device.}
     problems: {type: list, elements: str, description: "What could not be read, and why."}
 fabric:
-  description: C(boot_id) of the host, and C(rails), the GUIDs and ports of the profile's InfiniBand rails.
+  description: What a sweep of the InfiniBand fabric shows of this host.
   type: dict
-  returned: when O(guids) is set, and O(profile)
+  returned: when O(guids) and O(profile) are set
+  contains:
+    boot_id: {type: str, description: Id of this boot; null if unreadable. A boot resets the counters of the HCAs.}
+    rails:
+      description:
+        - InfiniBand rails of the profile, each with its number C(rail), C(pci), C(device), C(node_guid), C(port_guid),
+          C(port) and C(rate_gbps).
+      type: list
+      elements: dict
 rail_info:
-  description: The rails, as M(busbar.fabric.rail_info) returns them.
+  description: The rails, as RV(busbar.fabric.rail_info#module:info).
   type: dict
   returned: when O(compare) and O(profile) are set
 facts:
-  description: Name of the host, machine ID, kernel, driver and model of the GPUs; null for what could not be read.
+  description:
+    - C(hostname), C(machine_id), C(kernel), C(gpu_driver) and C(gpu_model); null for what could not be read.
   type: dict
   returned: when O(compare) and O(profile) are set
 recognition:
-  description: GPUs, NICs, NVSwitches, chassis, container runtimes, and settings of the rails, for a first verdict.
+  description: What a first verdict needs to recognise the platform and to compare the rails with each other.
   type: dict
   returned: when O(recognition=true)
-draft:
-  description: A profile that this host meets.
-  type: dict
-  returned: when O(draft) is set
+  contains:
+    bus: {type: bool, description: Whether the PCI bus can be read.}
+    root: {type: bool, description: Whether the module ran as root.}
+    gpus: {type: list, elements: dict, description: "NVIDIA GPUs, each with C(pci), C(model) and PCI id C(device)."}
+    nics:
+      description: NICs that may be rails, each with C(pci), C(path) to the nearest GPU, C(link_layer) and C(rate_gbps).
+      type: list
+      elements: dict
+    nvswitches: {type: int, description: NVSwitches on the PCI bus.}
+    foreign: {type: list, elements: str, description: "V(AMD GPU) and V(EFA), once for each such device."}
+    architecture: {type: str, description: Architecture of the processor.}
+    fabric: {type: bool, description: Whether the GPUs of an Arm host report an NVLink fabric.}
+    guest: {type: bool, description: Whether this is a virtual machine.}
+    machine: {type: str, description: "V(bare metal), or the virtual machine with its hypervisor."}
+    cloud: {type: str, description: "The cloud, such as V(Azure), or empty."}
+    product: {type: str, description: Product name of the chassis by DMI.}
+    draft: {type: dict, description: A profile of the machine as it is; null without a GPU.}
+    rails:
+      description:
+        - Of each rail the values that could be read. C(partitions), C(psid), C(firmware), C(mtu), C(routed),
+          C(trust), C(dscp2prio), C(pfc), C(owner) of DCBX, C(ecn), C(cnp), C(tos), C(traffic_class), C(arp_ignore),
+          C(arp_announce), C(rp_filter), C(accept_local).
+      type: list
+      elements: dict
+    runtimes: {type: dict, description: "Installed container runtimes, to whether limits of containers are set there."}
+    resources: {type: list, elements: str, description: RDMA resources of the kubelet; null if they cannot be read.}
+draft: {type: dict, returned: when O(draft) is set, description: A profile that this host meets.}
 doubts:
-  description: What a person must look at before the draft becomes intent.
+  description: What a person must check before the draft becomes intent.
   type: list
   elements: str
   returned: when O(draft) is set
@@ -135,40 +167,16 @@ notes:
   type: list
   elements: str
   returned: success
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+findings: {type: list, elements: dict, returned: success, description: "What is not ok, as in C(docs/findings.md)."}
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 evidence:
   description: Id of each check that is ok or unsupported to its value and source.
   type: dict
   returned: success
-diff:
-  description: Empty; nothing is changed.
-  type: list
-  elements: dict
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
+diff: {type: list, elements: dict, returned: success, description: Empty; nothing is changed.}
+commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
 from typing import Any, Dict, Mapping
