@@ -79,7 +79,7 @@ class Story:
 
 
 def latest(beside: Beside) -> dict[str, Any]:
-    """What the report says of it. Keys: docs/drift.md."""
+    """What the report says of it. Keys: docs/report.md."""
     found, log = beside.actions
     if log is None:
         return found

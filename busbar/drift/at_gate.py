@@ -23,7 +23,7 @@ _HOURS = re.compile(r", -?\d{1,9} h ago")
 
 
 def build(hosts: Mapping[str, HostResult]) -> dict[str, Any] | None:
-    """None where no node has a gate. Keys: docs/drift.md."""
+    """None where no node has a gate. Keys: docs/report.md."""
     asked, passed = set[str](), set[str]()
     said: dict[str, dict[tuple[str, str], list[tuple[str, str]]]] = {KEPT_OUT: {}, HELD: {}, VERDICT: {}}
     for name, host in hosts.items():

@@ -14,7 +14,7 @@ from .beside import Beside
 
 
 def latest(beside: Beside) -> dict[str, Any]:
-    """What the report says of it. Keys: docs/drift.md."""
+    """What the report says of it. Keys: docs/report.md."""
     path = cluster_record.folder(beside.results) / "latest" / cluster_record.NAME
     way = "playbooks/benchmark.yml with nccl_benchmark_scope: cluster measures it"
     found, record = beside.read(path, lambda: cluster_record.read(path), way)

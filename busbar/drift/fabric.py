@@ -34,7 +34,7 @@ SAID, NAMES, NAME = 400, 160, 80
 
 
 def latest(beside: Beside) -> dict[str, Any] | None:
-    """What the report says of it, None where no fabric was swept from here. Keys: docs/drift.md."""
+    """What the report says of it, None where no fabric was swept from here. Keys: docs/report.md."""
     path = fabric_record.folder(beside.results) / "latest" / fabric_record.NAME
     found, record = beside.read(path, lambda: fabric_record.read(path), "")
     if found["state"] == ABSENT:

@@ -24,7 +24,7 @@ Devices = Sequence[Mapping[str, Any]]
 def build(
     before: Sequence[tuple[str, Mapping[str, Devices]]], hosts: Mapping[str, HostResult]
 ) -> dict[str, Any] | None:
-    """None where nobody told of any device. Keys: docs/drift.md.
+    """None where nobody told of any device. Keys: docs/report.md.
 
     before: start of each earlier night -> host -> its devices, oldest first.   hosts: of this night.
     """

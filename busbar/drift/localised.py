@@ -86,7 +86,7 @@ class Grid:
 
 
 def latest(beside: Beside) -> dict[str, Any]:
-    """What the report says of it. Keys: docs/drift.md."""
+    """What the report says of it. Keys: docs/report.md."""
     path = localise_record.folder(beside.results) / "latest" / localise_record.NAME
     way = "playbooks/localise.yml, which measures who is slow, has not run here"
     found, record = beside.read(path, lambda: localise_record.read(path), way)

@@ -54,7 +54,7 @@ class Night:
 
 
 def build(night: Night) -> dict[str, Any]:
-    """The report. Keys and meaning: docs/drift.md."""
+    """The report. Keys and meaning: docs/report.md."""
     found_waivers = waivers.parse(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
     waived = _waived(night.hosts, found_waivers, today)
