@@ -77,39 +77,39 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_platform": Value(
             "str",
             required=True,
-            says="Profile to hold the node to: a file in `profiles/` beside the inventory, else one of the suite's.",
+            says="Profile of a healthy node: a file in `profiles/` beside the inventory, else one of the suite's.",
             decision=_HEALTHY,
         ),
         "busbar_fabric": Value(
             "str",
             "",
             choices=("", *sorted(FABRICS)),
-            says="Link layer of the compute fabric; needed where the profile exists with both.",
+            says="Link layer of the compute fabric; needed if the profile exists with both.",
             decision=_HEALTHY,
         ),
         "busbar_max_disruption": Value(
             "str",
             "none",
             choices=DISRUPTIONS,
-            says="Most that a run may cost a node.",
-            decision=Decision("what a run may cost a node", "nothing that stops traffic is done"),
+            says="Highest disruption of a node that a run may cause.",
+            decision=Decision("the site decides what may disturb its jobs", "nothing that stops traffic is done"),
         ),
         "busbar_accepted": Value(
             "list",
             [],
             elements="dict",
             says="Deviations that are accepted: `check` (an id or a pattern such as `platform.*`), `reason`, `owner`"
-            " and `until` (the last day, YYYY-MM-DD) of each, and a `subject` where not all are meant. They are shown"
-            " and counted, and fail no run (`docs/drift.md`).",
+            " and `until` (the last day, YYYY-MM-DD) of each, and optionally a `subject`. They are shown"
+            " and counted, and fail no run (`docs/drift.md#accepted-deviations`).",
         ),
         "busbar_findings_path": Value(
-            "path", "", says="File on the control node that takes all findings as JSON; of mode 0600."
+            "path", "", says="File on the control node to which all findings are written as JSON, with mode 0600."
         ),
         "busbar_role_verdict": Value(
             "bool",
             True,
             says="Whether a role prints its findings at its end and fails on what is not ok. The suite's playbooks set"
-            " it to `false` and give one verdict on all roles; a playbook that does so ends with"
+            " it to `false` and print one verdict on all roles; such a playbook ends with"
             " `busbar.fabric.verdict`.",
         ),
         "busbar_engine": Value(
@@ -122,7 +122,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_engine_overlap": Value(
             "bool",
             False,
-            says="With `busbar_engine: slurm`, also query nodes on which jobs run, where Slurm allows it.",
+            says="With `busbar_engine: slurm`, also query nodes on which jobs run, if Slurm allows it.",
         ),
         "busbar_hardware_root": Value(
             "path", "/", says="Where `/sys` and `/proc` are; another directory is a simulated node."
@@ -131,9 +131,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_task_timeout": Value(
             "int",
             7200,
-            says="Seconds for one task on one node in `site.yml` and `verify.yml`; what takes longer (a node that"
-            " hangs, or sends byte by byte) fails on that node alone. More than any of the time limits of"
-            " builds and benchmarks.",
+            says="Seconds for one task on one node in `site.yml` and `verify.yml`. A task that takes longer fails on"
+            " that node alone. The value has to be higher than the time limits of builds and benchmarks.",
         ),
         "busbar_audit_first": Value(
             "bool",
@@ -143,12 +142,12 @@ PARTS: dict[str, dict[str, Value]] = {
             " hundred times as long on a healthy fleet.",
         ),
         "busbar_lock_minutes": Value(
-            "int", 240, says="Age in minutes from which on the lock of another control node's run does not count."
+            "int", 240, says="Age in minutes from which the lock of another control node's run is ignored."
         ),
         "busbar_lock_break": Value(
             "str",
             "",
-            says="Id of a run whose locks do not count, as the finding `lock.held` names it; for the command line"
+            says="Id of a run whose locks are ignored, as the finding `lock.held` names it; for the command line"
             " (`-e`).",
         ),
     },
@@ -160,7 +159,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "path",
             "",
             says="A file from `NCCL_TOPO_DUMP_FILE`, or the cloud's `NCCL_TOPO_FILE`, on the node; compared with sysfs"
-            " where it is set.",
+            " if it is set.",
         ),
     },
     "mofed": {
@@ -176,7 +175,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "",
             says="Release of DOCA (`3.2.1`) or MLNX_OFED (`24.10-2.1.8.0`). Nothing is installed before it is set.",
             decision=Decision(
-                "the site decides on a release and its key; `mofed_manage: false` leaves OFED to others",
+                "the site decides on a release and its key; with `mofed_manage: false` OFED is only checked",
                 "a finding, `unknown`",
             ),
         ),
@@ -184,7 +183,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "mofed_manage": Value(
             "bool",
             True,
-            says="With `false` everything is judged and nothing is changed, for hosts whose OFED is installed by"
+            says="With `false` everything is checked and nothing is changed, for hosts whose OFED is installed by"
             " other means.",
         ),
         "mofed_repository_url": Value(
@@ -196,18 +195,18 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "",
             says="Public key of the repository, armoured, as `lookup('ansible.builtin.file', 'GPG-KEY.asc')` reads it"
-            " from a file. Nothing is installed without.",
+            " from a file. Nothing is installed without it.",
         ),
         "mofed_archive": Value(
             "str",
             "",
-            says="Instead of a repository: path on the control node, or URL, of an archive that holds one.",
+            says="Instead of a repository: path on the control node, or URL, of an archive that contains one.",
         ),
         "mofed_archive_sha256": Value(
-            "str", "", says="SHA-256 of the archive; an archive with another is not unpacked."
+            "str", "", says="SHA-256 of the archive; an archive with another checksum is not unpacked."
         ),
         "mofed_archive_repository": Value(
-            "str", "DEBS", says="Where in the archive the repository is, below its one top folder."
+            "str", "DEBS", says="Path of the repository in the archive, below its one top directory."
         ),
         "mofed_third_party": Value(
             "list",
@@ -220,29 +219,28 @@ PARTS: dict[str, dict[str, Value]] = {
         "iommu_passthrough": Value(
             "bool",
             True,
-            says="Whether GPUs and NICs are to reach each other without translation; with `false` it is not required.",
+            says="Require that GPUs and NICs reach each other without translation; `false` requires nothing.",
         ),
     },
     "nic_firmware": {
         "nic_firmware_settings": Value(
             "dict",
             {},
-            says="Settings that the rails' NICs keep in their flash, as `mstconfig` names them, to a number or one of"
+            says="Flash settings of the rails' NICs, by the names of `mstconfig`, to a number or one of"
             " its words, such as `{LINK_TYPE: ETH, ROCE_CC_PRIO_MASK: 255}`; without `_P1` for all declared ports"
-            " (`docs/drivers.md#nic-settings`). They count for more than those that the profile names.",
+            " (`docs/drivers.md#nic-settings`). They have priority over those of the profile.",
         ),
         "nic_firmware_recommended": Value(
             "bool",
             False,
-            says="Also want what holds for every training node on bare metal, of NICs that show it: the fabric's"
-            " `LINK_TYPE`, `PCI_WR_ORDERING` and `ATS_ENABLED` 0; of RoCE `ROCE_CC_PRIO_MASK` 255, and `CNP_DSCP` and"
+            says="Also require what is right for every training node on bare metal, if the NIC has it: the fabric's"
+            " `LINK_TYPE`, `PCI_WR_ORDERING` and `ATS_ENABLED` 0; on RoCE `ROCE_CC_PRIO_MASK` 255, and `CNP_DSCP` and"
             " `CNP_802P_PRIO` of `busbar_roce`.",
         ),
         "nic_firmware_devices": Value(
             "list",
             [],
-            says="PCI addresses of ports besides the rails whose cards get the same settings. A card that is neither is"
-            " never touched.",
+            says="PCI addresses of further ports, whose cards get the same settings. No other card is touched.",
         ),
     },
     "pcie_path": {
@@ -250,7 +248,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "bool",
             True,
             says="Clear SrcValid, ReqRedir, CmpltRedir and UpstreamFwd of ACS on bridges between GPUs and NICs."
-            " `false`, as on a host that passes its devices to virtual machines, requires nothing.",
+            " `false` requires nothing, as on a host that passes its devices to virtual machines.",
         ),
         "pcie_path_max_read_request": Value(
             "int",
@@ -261,9 +259,9 @@ PARTS: dict[str, dict[str, Value]] = {
         "pcie_path_persist": Value("bool", True, says="Set both again at every boot."),
     },
     "host_limits": {
-        "host_limits_nofile": Value("int", 1048576, says="Least number of open files."),
+        "host_limits_nofile": Value("int", 1048576, says="Minimum limit on open files."),
         "host_limits_shm": Value(
-            "str", "8G", says="Least size of `/dev/shm`, in bytes or with K, M or G; empty requires nothing."
+            "str", "8G", says="Minimum size of `/dev/shm`, in bytes or with K, M or G; empty requires nothing."
         ),
         "host_limits_container_runtimes": Value(
             "list",
@@ -275,7 +273,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "host_limits_kubernetes_rdma_resources": Value(
             "list",
             [],
-            says="With `kubelet`, and only then: resources that it has to have from an RDMA device plugin, such as"
+            says="Only with `kubelet`: resources that an RDMA device plugin has to provide, such as"
             " `rdma/hca_shared_devices_a`.",
         ),
     },
@@ -305,7 +303,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "node_health_power_limit": Value(
             "int",
             0,
-            says="Watts that the site caps each GPU to; 0 for the GPU's own default (`docs/health.md`).",
+            says="Power cap of each GPU in watts; 0 for the GPU's own default (`docs/health.md`).",
         ),
     },
     "mtu": {
@@ -313,7 +311,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "int",
             says="RoCE fabrics only: MTU of the rails in bytes, 1280 to 65535, now and after a boot; unset: not"
             " checked. RDMA sends 4096 bytes at once from 4192 on (`docs/roce.md`).",
-            decision=Decision("RoCE: it is that of the switches", "a note; the rails' MTU is not judged"),
+            decision=Decision("RoCE: it has to match the switches", "a note; the rails' MTU is not judged"),
         ),
     },
     "multirail": {
@@ -321,7 +319,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "",
             choices=("", *multirail.POLICIES, "custom"),
-            says="What the kernel is to do with several Ethernet rails in one host: `oci`, `nvidia` or `custom`"
+            says="ARP and source routing per Ethernet rail: `oci`, `nvidia` or `custom`"
             " values of arp_ignore, arp_announce and rp_filter, `nvidia` with a routing table for each rail"
             " (`docs/roce.md`); `none` removes Busbar's files for it; empty: not judged, and they stay.",
             decision=Decision(
@@ -332,12 +330,12 @@ PARTS: dict[str, dict[str, Value]] = {
         "multirail_values": Value(
             "dict",
             keys={key: Value("int") for key in multirail.KEYS},
-            says="With `custom`, and only then: `arp_ignore`, `arp_announce`, `rp_filter`, `accept_local`, each with a"
+            says="Only with `custom`: `arp_ignore`, `arp_announce`, `rp_filter`, `accept_local`, each with a"
             " number; unset: Busbar's file stays.",
         ),
         "multirail_source_routing": Value(
             "bool",
-            says="With `custom`, and only then: a routing table for each rail, and a rule that leads to it from the"
+            says="Only with `custom`: a routing table for each rail, and a rule for the"
             " rail's address; unset: Busbar's files stay.",
         ),
         "multirail_gateway": Value(
@@ -362,14 +360,14 @@ PARTS: dict[str, dict[str, Value]] = {
             " `cnp_dscp` (48) and `cnp_priority` (6) of congestion notifications, `address_family` of the rails"
             " (`ipv4`, `ipv6`): `docs/roce.md`. Unset: not judged, Busbar's files stay; `{}` removes them.",
             decision=Decision(
-                "RoCE: DSCP, priority and PFC are those of the switches", "a note; PFC, ECN and DSCP are not judged"
+                "RoCE: DSCP, priority and PFC have to match the switches", "a note; PFC, ECN and DSCP are not judged"
             ),
         ),
         "roce_qos_trust": Value(
             "str",
             "",
             choices=("", *TRUSTS),
-            says="What the NIC takes the priority from; empty: `dscp` where `busbar_roce` has one.",
+            says="What the NIC takes the priority from; empty: `dscp` if `busbar_roce` has one.",
         ),
         "roce_qos_dscp2prio": Value(
             "dict",
@@ -384,8 +382,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "roce_qos_ecn": Value(
             "list",
             elements="int",
-            says="Priorities that mark congestion and react to it, others stay; `[]`: none; unset: that of"
-            " `busbar_roce`.",
+            says="Priorities with ECN (marking and reaction), others stay; `[]`: none; unset: that of `busbar_roce`.",
         ),
         "roce_qos_prio2tc": Value(
             "list", elements="int", says="Traffic class of each of the eight priorities; unset: not checked."
@@ -422,10 +419,10 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "",
             choices=OWNERS,
-            says="Who owns the port: `os` takes it over from the firmware, `firmware` leaves it to the switch; empty:"
-            " the kernel, and a port that is the firmware's is reported.",
+            says="Owner of the port's DCBX: `os` takes it over from the firmware, `firmware` leaves it to the switch;"
+            " empty: the kernel, and a port that the firmware owns is reported.",
         ),
-        "roce_qos_pause_off": Value("bool", True, says="Switch global pause off where PFC is configured."),
+        "roce_qos_pause_off": Value("bool", True, says="Switch global pause off if PFC is configured."),
     },
     "nvidia_peermem": {
         "busbar_gpudirect": Value(
@@ -440,14 +437,14 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_nccl_libraries": Value(
             "list",
             [],
-            says="Every `libnccl.so.2` that jobs on the node use, virtual environments included; one that others than"
-            " root may change is proven as `nobody` (`docs/security.md#on-the-node`).",
+            says="Every `libnccl.so.2` that jobs on the node use, virtual environments included; one that other users"
+            " may change is proven as `nobody` (`docs/security.md#on-the-node`).",
             decision=_NCCL,
         ),
         "busbar_nccl_version": Value(
             "str",
             "",
-            says="Version to lint against where no library can be listed (jobs bring their own).",
+            says="Version to lint against if no library can be listed (jobs bring their own).",
             decision=_NCCL,
         ),
         "busbar_management_interface": Value(
@@ -457,13 +454,13 @@ PARTS: dict[str, dict[str, Value]] = {
         "nccl_conf_backup": Value("bool", True, says="Keep a dated copy beside every file that is replaced."),
         "nccl_conf_extra": Value(
             "dict",
-            says="The site's own variables, name to value; linted. Unset: what the file has stays; `{}` removes it.",
+            says="The site's own variables, name to value; linted. Unset: those in the file stay; `{}` removes them.",
         ),
         "nccl_conf_accepted": Value(
             "dict",
             {},
-            says="Variables that something else than nccl.conf may set for jobs (`nccl_conf.environment` in"
-            " `docs/findings.md`): `NAME` or `NAME=VALUE`, to the reason why.",
+            says="Variables that jobs may get from other places than nccl.conf (`nccl_conf.environment` in"
+            " `docs/findings.md`): `NAME` or `NAME=VALUE`, to the reason.",
         ),
         "nccl_conf_containers": Value(
             "list",
@@ -480,7 +477,7 @@ PARTS: dict[str, dict[str, Value]] = {
             says="The commit, 40 hex digits; by default that of release 2.19.6. Empty: nothing is checked or built.",
         ),
         "nccl_tests_repository": Value(
-            "str", "https://github.com/NVIDIA/nccl-tests.git", says="What git clones, where there is no tarball."
+            "str", "https://github.com/NVIDIA/nccl-tests.git", says="Repository that git clones if there is no tarball."
         ),
         "nccl_tests_tarball": Value(
             "path", "", says="Archive of the sources on the node, for sites without access to the repository."
@@ -493,7 +490,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "auto",
             choices=("auto", "required", "off"),
-            says="Build with MPI where there is MPI (`auto`), always (`required`), or never (`off`).",
+            says="Build with MPI if it is installed (`auto`), always (`required`), or never (`off`).",
         ),
         "nccl_tests_mpi_home": Value(
             "path", "", says="Directory of the MPI; empty: mpicc and the usual places are searched."
@@ -526,13 +523,13 @@ PARTS: dict[str, dict[str, Value]] = {
         "gate_max_share": Value(
             "float",
             0.1,
-            says="Most of a partition's nodes that the gate may have out at a time, 0 to 1; at least one of several,"
+            says="Maximum share of a partition's nodes that the gate drains at a time, 0 to 1; at least one,"
             " never all. 0: the gate drains none.",
         ),
         "gate_ignore": Value(
             "list", [], says="Checks that keep no node out, such as `nccl_conf.file`; they are recorded."
         ),
-        "gate_scontrol": Value("path", "", says="`scontrol` on the nodes, where it lies in none of the usual places."),
+        "gate_scontrol": Value("path", "", says="`scontrol` on the nodes, if it is in none of the usual places."),
     },
     "reboot": {
         "reboot_timeout": Value(
@@ -544,7 +541,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "list",
             [1, "10%"],
             elements="raw",
-            says="How many nodes are rebooted at once, batch by batch; taken from the command line (`-e`).",
+            says="How many nodes are rebooted at once, batch by batch; only from the command line (`-e`).",
         ),
     },
     "drain": {
@@ -552,8 +549,7 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "none",
             choices=("none", "slurm"),
-            says="With `slurm`, a node that is to be rebooted is drained first, and resumed when it is back and in"
-            " order.",
+            says="With `slurm`, a node is drained before a reboot, and resumed after its checks have passed.",
         ),
         "drain_timeout": Value(
             "int", 0, says="Seconds to wait for the jobs on a node; 0: a node with jobs is not drained."
@@ -565,39 +561,39 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_remediate_max_share": Value(
             "float",
             0.05,
-            says="Most of the nodes of `gpu_nodes` that remediation acts on or holds out of service at once, as a"
-            " share, 0 to 1; one node in any case.",
+            says="Maximum share of `gpu_nodes` that remediation repairs or keeps out of service at once, 0 to 1;"
+            " at least one node.",
         ),
         "busbar_remediate_batches": Value(
             "list",
             [1, "10%"],
             elements="raw",
-            says="How many nodes are acted on at once, batch by batch; taken from the command line (`-e`).",
+            says="How many nodes are repaired at once, batch by batch; only from the command line (`-e`).",
         ),
         "busbar_remediate_max_attempts": Value(
-            "int", 2, says="How often the same finding of the same node is tried within the window."
+            "int", 2, says="Repair attempts for the same finding of the same node within the window."
         ),
         "busbar_remediate_window_days": Value(
-            "int", 14, says="Days for which attempts count, and for which what comes back goes to a person."
+            "int", 14, says="Days of the window. A finding that returns within it is left to a person."
         ),
         "busbar_remediate_quarantine": Value(
             "bool",
             False,
-            says="Drain a node for what no role can repair, with a record for the vendor; only with `busbar_drain`.",
+            says="Drain a node whose fault no role can repair, with a record for the vendor; needs `busbar_drain`.",
         ),
     },
     "perftest": {
         "busbar_verify": Value(
             "bool",
             False,
-            says="Let `site.yml` prove the network between idle nodes, too; alike for all of `gpu_nodes`"
+            says="Let `site.yml` prove the network between idle nodes, too; the same for all of `gpu_nodes`"
             " (`docs/verify.md`).",
         ),
         "busbar_firmware": Value(
             "dict",
             {},
-            says="Firmware of the rails' NICs, PSID to version, such as `MT_0000000838: 28.43.8002`; else that of most"
-            " nodes.",
+            says="Firmware of the rails' NICs, PSID to version, such as `MT_0000000838: 28.43.8002`; by default that of"
+            " most nodes.",
         ),
         "perftest_rounds": Value("int", 1, says="Partners of each node."),
         "perftest_seconds": Value("int", 5, says="Seconds of each bandwidth test, 3 or more."),
@@ -605,17 +601,17 @@ PARTS: dict[str, dict[str, Value]] = {
             "int", 120, says="Seconds for all tests of a pass, the wait for the other end included."
         ),
         "perftest_share": Value(
-            "float", 0.9, says="Least bandwidth, as a share of what the rail's rate carries, 0 to 1."
+            "float", 0.9, says="Minimum bandwidth, as a share of what the rail's rate carries, 0 to 1."
         ),
         "perftest_latency": Value(
             "float",
-            says="Most microseconds; 0: no bar; unset: by link layer and rate (`docs/verify.md`).",
+            says="Maximum latency in microseconds; 0: no bar; unset: by link layer and rate (`docs/verify.md`).",
         ),
         "perftest_memory": Value(
             "str",
             "auto",
             choices=("auto", "host"),
-            says="Memory that is sent from and to. `auto`: the GPU's where `ib_write_bw` is built with CUDA.",
+            says="Memory of the transfers. `auto`: the GPU's if `ib_write_bw` is built with CUDA.",
         ),
         "perftest_results_path": Value(
             "str",
@@ -638,12 +634,12 @@ PARTS: dict[str, dict[str, Value]] = {
             " from the profile's rails (`docs/cabling.md`).",
         ),
         "busbar_fabric_oversubscription": Value(
-            "float", 1.0, says="Most bandwidth to hosts that a leaf may have for each of its bandwidth to spines."
+            "float", 1.0, says="Maximum ratio of a leaf's bandwidth to hosts to its bandwidth to spines."
         ),
         "busbar_fabric_partitions": Value(
             "list",
             [],
-            says="Partition keys that every rail has to have, such as `'0x8001'`, where bit 15 means full member; "
+            says="Partition keys that every rail has to have, such as `'0x8001'`, where bit 15 means full member;"
             " empty: not judged.",
         ),
         "busbar_fabric_managers": Value(
@@ -655,12 +651,12 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "",
             says="Routing engine that every plane has to be routed by, as opensm's log names it (`ftree`, `updn`);"
-            " empty: not judged. It is known where a node of `busbar_fabric_hosts` runs the subnet manager.",
+            " empty: not judged. It can be read only if a node of `busbar_fabric_hosts` runs the subnet manager.",
         ),
         "busbar_fabric_adaptive_routing": Value(
             "bool",
-            says="Whether adaptive routing has to be on, or off, on every switch; unset: not judged. It is known where"
-            " `ib_fabric_dumps` has ibdiagnet's `db_csv`.",
+            says="Whether adaptive routing has to be on, or off, on every switch; unset: not judged. It can be read only"
+            " if `ib_fabric_dumps` has ibdiagnet's `db_csv`.",
         ),
         "ib_fabric_devices": Value(
             "list",
@@ -685,14 +681,14 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_sharp": Value(
             "bool",
             False,
-            says="Whether jobs are to use SHARP, reduction in the InfiniBand switches: `site.yml` then looks what that"
+            says="Whether jobs use SHARP, reduction in the InfiniBand switches: `site.yml` then checks what that"
             " needs, and changes nothing (`docs/fabric.md#sharp`).",
         ),
         "sharp_directories": Value(
             "list",
             [],
-            says="Directories of `libsharp_coll.so` and of the network plugin on the nodes; empty: where HPC-X and"
-            " NVIDIA's packages put them.",
+            says="Directories of `libsharp_coll.so` and of the network plugin on the nodes; empty: those of HPC-X and"
+            " NVIDIA's packages.",
         ),
         "sharp_manager": Value(
             "str",
@@ -700,7 +696,7 @@ PARTS: dict[str, dict[str, Value]] = {
             says="The aggregation manager `sharp_am`, as a node reaches it over IPoIB: `HOST` or `HOST:PORT` (6126);"
             " empty: a node cannot check it, which is `unknown`.",
         ),
-        "sharp_nodes": Value("int", 0, says="Most nodes of a job, for the thresholds; 0: all of `gpu_nodes`."),
+        "sharp_nodes": Value("int", 0, says="Maximum nodes of a job, for the thresholds; 0: all of `gpu_nodes`."),
     },
     "nccl_benchmark": {
         "nccl_benchmark_collectives": Value(
@@ -711,7 +707,7 @@ PARTS: dict[str, dict[str, Value]] = {
         ),
         "nccl_benchmark_min_bytes": Value("str", "1M", says="Smallest message, in bytes or with K, M or G."),
         "nccl_benchmark_max_bytes": Value(
-            "str", "8G", says="Largest message, the smallest doubled some times: the bar is for this one."
+            "str", "8G", says="Largest message; sizes double from the smallest. The bar is for this one."
         ),
         "busbar_model_parameters": Value(
             "str",
@@ -729,7 +725,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_baseline_max_age_days": Value(
             "int",
             30,
-            says="Age in days from which on a stored result counts no more: with `--check` it is `unknown`.",
+            says="Maximum age of a stored result in days: with `--check` an older one is `unknown`.",
         ),
         "busbar_measure_budget": Value(
             "int",
@@ -741,12 +737,12 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "changed",
             choices=WHEN,
-            says="`changed` measures what has no good result, or one that is too old, or of another driver, NCCL,"
-            " build, `nccl.conf`, kernel, firmware or GPU than now; else the stored result is judged. `always` measures"
+            says="`changed` measures if the stored result is missing, not good or too old, or if driver, NCCL, build,"
+            " `nccl.conf`, kernel, firmware or GPUs have changed; else the stored result is judged. `always` measures"
             " in every run, `never` in none.",
         ),
         "nccl_benchmark_iterations": Value("int", 20, says="Measured iterations of each size."),
-        "nccl_benchmark_timeout": Value("int", 600, says="Seconds granted to each program."),
+        "nccl_benchmark_timeout": Value("int", 600, says="Time limit of each program in seconds."),
         "nccl_benchmark_environment": Value(
             "dict",
             {},
@@ -771,11 +767,11 @@ PARTS: dict[str, dict[str, Value]] = {
             "str",
             "mpirun",
             choices=("mpirun", "srun"),
-            says="What starts one program on several nodes: Open MPI's `mpirun`, over ssh from the first of them to the"
+            says="Launcher of a program on several nodes: Open MPI's `mpirun`, over ssh from the first node to the"
             " others, or Slurm's `srun`.",
         ),
         "nccl_benchmark_launcher_options": Value(
-            "list", [], says="More words for the launcher, such as `--mca`; none that choose hosts or counts."
+            "list", [], says="More options of the launcher, such as `--mca`; none that choose hosts or counts."
         ),
         "nccl_benchmark_repeats": Value(
             "int", 3, says="How often each program is run between nodes: the median counts, and the spread is judged."
@@ -786,8 +782,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "nccl_benchmark_localise": Value(
             "bool",
             True,
-            says="Where a bar between nodes is missed, search at once for the node, rail, rank or leaf that is slow"
-            " (`docs/repair.md`); `false`: the finding shows how to.",
+            says="If a bar between nodes is missed, search at once for the slow node, rail, rank or leaf"
+            " (`docs/repair.md`); `false`: the finding has the command.",
         ),
         "nccl_benchmark_address": Value(
             "str",
@@ -798,8 +794,8 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_leaf": Value(
             "str",
             "",
-            says="The leaf switch, or group of them, that this node hangs on: nodes of one value are tested with each"
-            " other first. Where no node has a value, all are taken for one leaf.",
+            says="Leaf switch, or group of them, of this node: nodes with the same value are tested with each"
+            " other first. If no node has a value, all are treated as one leaf.",
         ),
     },
     "drift_timer": {
@@ -809,8 +805,8 @@ PARTS: dict[str, dict[str, Value]] = {
             choices=("present", "absent"),
             says="`absent` stops the timer and removes both units; the user and the history stay.",
         ),
-        "drift_timer_schedule": Value("str", "02:00", says="When `busbar drift` runs, as systemd.time(7) has it."),
-        "drift_timer_delay": Value("str", "10m", says="Most that is added to that time by chance."),
+        "drift_timer_schedule": Value("str", "02:00", says="When `busbar drift` runs, as in systemd.time(7)."),
+        "drift_timer_delay": Value("str", "10m", says="Maximum random delay that is added to that time."),
         "drift_timer_user": Value(
             "str",
             "busbar",
@@ -819,17 +815,17 @@ PARTS: dict[str, dict[str, Value]] = {
         "drift_timer_directory": Value(
             "path",
             "",
-            says="Where the service runs: the checkout, or the folder with the site's inventory. An `ansible.cfg`"
-            " there is the run's. Has to be set.",
+            says="Working directory of the service: the checkout, or the directory with the site's inventory. An"
+            " `ansible.cfg` there is used. Has to be set.",
         ),
         "drift_timer_command": Value(
             "list",
             [],
-            says="How busbar is called, the first an absolute path, such as `[/usr/bin/python3, -m, busbar]` in a"
-            " clone; empty: `busbar` beside the Ansible that plays the role.",
+            says="Command of busbar, with an absolute path, such as `[/usr/bin/python3, -m, busbar]` in a"
+            " clone; empty: `busbar` beside the Ansible that runs the role.",
         ),
         "drift_timer_inventory": Value(
-            "list", [], says="Inventories, below the directory where they are not absolute. Has to be set."
+            "list", [], says="Inventories, relative to the directory unless absolute. Has to be set."
         ),
         "drift_timer_options": Value(
             "list",
