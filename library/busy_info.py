@@ -6,14 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: busy_info
-short_description: Report who uses a node, or would notice that a device of it is removed
+short_description: Report what uses a node, or depends on a device of it
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Lists processes on the GPUs, Slurm jobs on the node and GPUs allocated to pods. Changes nothing.
-  - With O(devices), also lists what a change to them would cut off, each with its device - the default route and
-    Ansible's own ssh connection, also over bonds, VLANs and bridges; processes with RDMA resources; NFS, Lustre, NVMe
-    over fabrics and iSCSI; kernel modules in use over the RDMA drivers.
+  - With O(devices), also lists what a change of these devices would interrupt, each with its device. These are the
+    default route and Ansible's own ssh connection, also over bonds, VLANs and bridges; processes with RDMA resources;
+    NFS, Lustre, NVMe over fabrics and iSCSI; kernel modules that use the RDMA drivers.
 options:
   devices:
     description: PCI addresses that a change would disturb.
@@ -26,11 +26,11 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: See who uses the node
+- name: See what uses the node
   busbar.fabric.busy_info:
   register: busy
 
-- name: See who would notice that a NIC is reset
+- name: See what the reset of a NIC would interrupt
   busbar.fabric.busy_info:
     devices: ["0000:1b:00.0"]
 """
@@ -47,7 +47,7 @@ unload_first:
   elements: str
   returned: success
 findings:
-  description: Empty; the caller judges who uses the node.
+  description: Empty; the caller judges the use of the node.
   type: list
   elements: dict
   returned: success

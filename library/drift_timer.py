@@ -21,11 +21,11 @@ options:
     choices: [present, absent]
     default: present
   schedule:
-    description: When, as systemd.time(7) has it (C(OnCalendar)).
+    description: When it runs, in the format of C(OnCalendar) of systemd.time(7).
     type: str
     default: "02:00"
   delay:
-    description: A random time up to this is added.
+    description: Maximum random delay.
     type: str
     default: 10m
   user:
@@ -33,16 +33,16 @@ options:
     type: str
     default: busbar
   directory:
-    description: Where the service runs. An C(ansible.cfg) in it is the run's. Needed unless O(state=absent).
+    description: Working directory of the service. An C(ansible.cfg) in it is used. Needed unless O(state=absent).
     type: path
     default: ""
   command:
-    description: How busbar is called, the first an absolute path. Needed unless O(state=absent).
+    description: Command of busbar, with an absolute path. Needed unless O(state=absent).
     type: list
     elements: str
     default: []
   inventory:
-    description: Inventories, below O(directory) where they are not absolute. Needed unless O(state=absent).
+    description: Inventories, relative to O(directory) unless absolute. Needed unless O(state=absent).
     type: list
     elements: str
     default: []
@@ -52,7 +52,7 @@ options:
     elements: str
     default: []
   keep_days:
-    description: Days that runs are kept in the history, at least 8.
+    description: Days that runs are stored in the history, at least 8.
     type: int
     default: 400
   notify:
@@ -70,7 +70,8 @@ options:
     default: {}
   measure_schedule:
     description:
-      - When C(busbar measure) runs, as O(schedule). Empty for no such service and timer; unset they are not judged.
+      - When C(busbar measure) runs, like O(schedule). If empty, its service and timer are removed; if unset, they are
+        not judged.
     type: str
   measure_options:
     description: More options of C(busbar measure).

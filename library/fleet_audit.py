@@ -12,8 +12,8 @@ author: Busbar contributors (@busbar)
 description:
   - Runs M(busbar.fabric.host_audit) for all hosts of the play at once, as many at a time as there are forks, without a
     fork for each of them.
-  - Connection, become method and interpreter of a host are those of its variables. Keywords of the task and of its play
-    count for all hosts as they are for the first.
+  - Connection, become method and interpreter of a host are those of its variables. Keywords of the task and its play
+    are evaluated for the first host and used for all.
   - A host that cannot be reached, or does not respond in time, is reported in its result; the task does not fail for
     it.
 options:
@@ -27,14 +27,14 @@ options:
     type: bool
     default: false
   engine:
-    description: How hosts are queried. C(ssh) uses a connection for each host. C(slurm) queries all of them by one step
-      of Slurm's, as root, on nodes on which no job runs; the connection and C(become) of a host do not count then, and
-      O(host_timeout) counts for all of them at once. docs/scale.md#slurm has what it needs.
+    description: How hosts are queried. C(ssh) uses a connection for each host. C(slurm) queries all of them by one
+      Slurm step, as root, on nodes on which no job runs; the connection and C(become) of a host are ignored, and
+      O(host_timeout) applies to all of them together. docs/scale.md#slurm lists the requirements.
     type: str
     choices: [ssh, slurm]
     default: ssh
   overlap:
-    description: With O(engine=slurm), also query nodes with running jobs, where their partition lets jobs share a node.
+    description: With O(engine=slurm), also query nodes with running jobs, if their partition lets jobs share a node.
     type: bool
     default: false
   heard:
@@ -43,8 +43,8 @@ options:
     type: path
     default: ""
   manifest:
-    description: File that takes, before any host is queried, which hosts have to report and what the inventory sets
-      for the suite. It holds the inventory's passwords; C(busbar drift) reads and removes it at once.
+    description: File to which the expected hosts and the suite's values in the inventory are written before any host is
+      queried. It contains the inventory's passwords; C(busbar drift) reads and removes it at once.
     type: path
     default: ""
 extends_documentation_fragment:
@@ -67,7 +67,7 @@ hosts:
 begun:
   description: When the first host was queried, in UTC.
   type: str
-  returned: where the inventory is right
+  returned: when the inventory is valid
   sample: "2026-11-21T02:00:07Z"
 by_task:
   description: No host was queried, because this release of ansible-core is not supported. Query every host
@@ -75,7 +75,7 @@ by_task:
   type: bool
   returned: when true
 msg:
-  description: What is wrong with the variables of hosts; all other hosts have been queried.
+  description: Errors in the variables of hosts; all other hosts have been queried.
   type: str
   returned: failure
 """

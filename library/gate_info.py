@@ -34,7 +34,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: State of the gate, as in C(docs/gate.md); null where it has not run yet.
+  description: State of the gate, as in C(docs/gate.md); null if it has not run yet.
   type: dict
   returned: success
 findings:

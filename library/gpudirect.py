@@ -10,8 +10,8 @@ short_description: Give NICs a direct path to the GPUs' memory, by DMA-BUF or by
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reports which of the two paths the node can have, loads C(nvidia_peermem) if that is the one, and has it loaded at
-    every boot. On Debian and Ubuntu through C(/etc/modules-load.d), with OFED and elsewhere by a systemd unit after
+  - Reports which of the two paths the node supports. If it is C(nvidia_peermem), loads that module now and at every
+    boot. On Debian and Ubuntu through C(/etc/modules-load.d), with OFED and elsewhere by a systemd unit after
     C(openibd), because dracut would copy the module into the initramfs.
   - Writes the options of the NVIDIA driver in the profile's C(driver_options) into
     C(/etc/modprobe.d/busbar-nvidia.conf), unless another file there sets them; they are in effect after a reboot.
@@ -21,8 +21,8 @@ description:
 options:
   mode:
     description:
-      - Path that is wanted. V(auto) is DMA-BUF where the open GPU kernel modules and kernel 5.12 or later are, else
-        C(nvidia_peermem). With V(off) none is wanted and Busbar's own files are removed.
+      - Configured path. V(auto) is DMA-BUF with the open GPU kernel modules and kernel 5.12 or later, else
+        C(nvidia_peermem). With V(off) none is configured and Busbar's own files are removed.
     type: str
     choices: [auto, peermem, dmabuf, "off"]
     default: auto

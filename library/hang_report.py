@@ -10,8 +10,8 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Reads the variable C(nccl_ras_result) of every host of the play, which M(busbar.fabric.nccl_ras_info) has returned,
-    and prints a table for each job, the findings with their causes first, and the commands that save what is lost when
-    a process is killed. Fails unless every job launches collectives and every host has responded.
+    and prints a table for each job, the findings with their causes first, and the commands to run before a process is
+    killed. Fails unless every job launches collectives and every host has responded.
 options:
   path:
     description: File on the control node for the report as JSON; empty for none.

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_audit
-short_description: Audit everything on a node that site.yml would check, in one query
+short_description: Run all checks of site.yml on a node, in one query
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Runs the modules of the roles in check mode, with the arguments that the roles' own tasks give them, in one process
     on the node. It finds what C(site.yml --check) finds, in a fraction of the time.
-  - Writes no file, not even a temporary one, but the record of counters that M(busbar.fabric.node_health) stores, and
-    works where nothing can be written.
+  - Writes no file but the record of counters of M(busbar.fabric.node_health), and works on a read-only file system.
   - An action plugin pipes one script to C(python3 -I -S -) over the connection; where a become method takes its
     password from there (C(su)), the script travels as an argument of the module of this name.
   - A tool that hangs is abandoned after 20 seconds and not run again; what only it reports is C(unknown). A read
@@ -21,12 +20,12 @@ description:
   - C(--tags) and C(--skip-tags) leave out the roles that they leave out of C(site.yml).
 options:
   roles:
-    description: Roles to audit; without it, all that own a state of a host.
+    description: Roles to audit; by default all that check a host.
     type: list
     elements: str
   timeout:
-    description: Seconds for each module. A module that takes longer is C(failed) in RV(roles), and those after it
-      run at once, so that the whole takes not much more than twice this.
+    description: Seconds for each module. A module that takes longer is C(failed) in RV(roles), and the remaining ones
+      run at once, so that the audit takes about twice this time at most.
     type: float
     default: 60
   first:
@@ -64,15 +63,15 @@ evidence:
   type: dict
   returned: success
 intent:
-  description: Hash of all that is wanted of the host.
+  description: Hash of the host's intent.
   type: str
   returned: success
 verify:
-  description: Whether the inventory requires a proof of the network, which C(verify.yml) judges.
+  description: Whether the inventory requires C(verify.yml).
   type: bool
   returned: success
 scope:
-  description: Over what the inventory wants the benchmark, C(nccl_benchmark_scope).
+  description: Scope of the benchmark in the inventory, C(nccl_benchmark_scope).
   type: str
   returned: success
 due:
@@ -85,10 +84,10 @@ drain:
   type: bool
   returned: success
 wrong_inventory:
-  description: What is wrong with the host's variables, a sentence for each mistake; it was not queried.
+  description: Errors in the host's variables, a sentence for each; the host was not queried.
   type: list
   elements: str
-  returned: where that is so
+  returned: when there are errors
 msg:
   description: Why there is no result.
   type: str

@@ -11,17 +11,17 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Writes a file for logins (pam_limits) and one for services (systemd's defaults), unless other files do so
-    already. Reads what the daemons that start jobs have now, and the size of C(/dev/shm).
+    already. Checks the limits of the daemons that start jobs, and the size of C(/dev/shm).
   - If configured, edits Docker's C(daemon.json), writes a drop-in for containerd, and checks whether the kubelet has
-    RDMA devices to give away.
+    RDMA devices.
   - Restarts nothing.
 options:
   nofile:
-    description: Least number of open files.
+    description: Minimum limit on open files.
     type: int
     default: 1048576
   shm:
-    description: Least size of C(/dev/shm), such as V(8G); empty requires none.
+    description: Minimum size of C(/dev/shm), such as V(8G); empty requires none.
     type: str
     default: 8G
   container_runtimes:
@@ -33,7 +33,7 @@ options:
   kubernetes_rdma_resources:
     description:
       - Resources that an RDMA device plugin has to have registered with the kubelet, such as
-        V(rdma/hca_shared_devices_a). They are set where O(container_runtimes) has V(kubelet), and only there.
+        V(rdma/hca_shared_devices_a). Only if O(container_runtimes) has V(kubelet).
     type: list
     elements: str
     default: []
@@ -78,7 +78,7 @@ commands:
   elements: str
   returned: success
 reboot_required:
-  description: Why a reboot is needed; empty where none is.
+  description: Why a reboot is needed; empty if none is.
   type: list
   elements: str
   returned: success

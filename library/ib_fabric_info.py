@@ -10,9 +10,9 @@ short_description: Sweep the InfiniBand planes that a host sees, or read a store
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Queries with infiniband-diags (C(sminfo), C(saquery), C(ibnetdiscover), C(iblinkinfo), C(ibqueryerrors)) which
-    switches, hosts and cables there are, how fast they run and their counters. Ports that have one subnet
-    manager are one plane, which is swept once, under a lock of the host, within O(seconds).
+  - Reads switches, hosts, cables, their rates and counters by infiniband-diags (C(sminfo), C(saquery),
+    C(ibnetdiscover), C(iblinkinfo), C(ibqueryerrors)). Ports with the same subnet manager are one plane, which is swept
+    once, under a lock of the host, within O(seconds).
   - These tools also exit with 0 if most of the fabric did not respond. A sweep reports whether it is complete, and in
     its C(problems) what is missing.
   - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, and queries no fabric.
@@ -20,12 +20,12 @@ description:
     what the sweeps show.
 options:
   devices:
-    description: Ports to sweep through, as C(DEVICE:PORT); every active InfiniBand port where there is none.
+    description: Ports to sweep from, as C(DEVICE:PORT); by default every active InfiniBand port.
     type: list
     elements: str
     default: []
   seconds:
-    description: Seconds granted to each plane.
+    description: Time limit of each plane in seconds.
     type: float
     default: 120
   counters:

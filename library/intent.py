@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: intent
-short_description: Read and check what the inventory wants of a host
+short_description: Read and check the suite's variables of a host
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
@@ -16,7 +16,7 @@ description:
   - Runs on the control node and touches no host.
 options:
   fail:
-    description: Whether to fail where the inventory is wrong; V(false) leaves that to M(busbar.fabric.intent_check).
+    description: Whether to fail if the inventory is wrong; V(false) leaves that to M(busbar.fabric.intent_check).
     type: bool
     default: true
 notes:
@@ -36,13 +36,13 @@ errors:
   description: A sentence for each mistake in the inventory.
   type: list
   elements: str
-  returned: where there is one
+  returned: when there is one
 values:
   description: Every variable of the suite, as set or by default.
   type: dict
   returned: success
 profile:
-  description: The platform profile as it stands in its file.
+  description: The platform profile as in its file.
   type: dict
   returned: success
 profile_name:

@@ -10,10 +10,10 @@ short_description: Bring the IOMMU into passthrough mode and prove that it is
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Wants C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, stores them as
-    M(busbar.fabric.kernel_args) does, and reads from the IOMMU groups of GPUs and NICs what is in effect.
+  - Sets C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, like
+    M(busbar.fabric.kernel_args), and reads the mode in effect from the IOMMU groups of GPUs and NICs.
   - In a virtual machine it judges the vIOMMU that the guest sees; a guest without one has nothing to set.
-  - Also wants the kernel arguments in the profile's C(kernel_args), in a virtual machine, too.
+  - Also sets the kernel arguments in the profile's C(kernel_args), in a virtual machine, too.
   - Never reboots. What is not active yet is in RV(reboot_required).
 options:
   passthrough:
@@ -60,7 +60,7 @@ commands:
   elements: str
   returned: success
 reboot_required:
-  description: Why a reboot is needed; empty where none is.
+  description: Why a reboot is needed; empty if none is.
   type: list
   elements: str
   returned: success

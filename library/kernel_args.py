@@ -12,10 +12,9 @@ author: Busbar contributors (@busbar)
 description:
   - Adds and removes arguments for all kernels at the next boot, and reports which of them this boot has. All other
     arguments stay as they are, byte for byte.
-  - On Debian and Ubuntu the arguments are stored in C(/etc/default/grub.d/99-busbar.cfg), which corrects what
-    other files of GRUB's settings result in, on EL in the boot entries by
-    C(grubby), with systemd-boot in C(/etc/kernel/cmdline). A node whose boot loader stores none is reported as
-    C(not_owned).
+  - On Debian and Ubuntu the arguments are stored in C(/etc/default/grub.d/99-busbar.cfg), which is read after the other
+    files, on EL in the boot entries by C(grubby), with systemd-boot in C(/etc/kernel/cmdline). A node whose boot loader
+    stores none is reported as C(not_owned).
   - Never reboots. What is not active yet is in RV(reboot_required).
 options:
   args:
@@ -81,7 +80,7 @@ commands:
   elements: str
   returned: success
 reboot_required:
-  description: Why a reboot is needed; empty where none is.
+  description: Why a reboot is needed; empty if none is.
   type: list
   elements: str
   returned: success

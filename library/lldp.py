@@ -10,11 +10,11 @@ short_description: Compare the LLDP data of the RoCE rails' switch ports with th
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Queries lldpd, or systemd-networkd 256 and later if lldpd is missing, which neighbour each RoCE rail that is up has,
-    for a bond that of each member.
+  - Reads the neighbour of each RoCE rail that is up, or of each member of a bond, from lldpd. If lldpd is missing,
+    reads it from systemd-networkd 256 and later.
   - Compares the largest frame that the switch port takes with the rail's MTU, and PFC, the DSCP map and ETS of the
-    switch, from its DCBX (IEEE 802.1Qaz), with O(roce). C(docs/cabling.md) describes what a site has to do for that.
-  - Into which leaf a rail is plugged is compared over all hosts, on the control node.
+    switch, from its DCBX (IEEE 802.1Qaz), with O(roce). C(docs/cabling.md) lists the requirements.
+  - The control node compares the leaf of each rail over all hosts.
   - Changes nothing. InfiniBand rails have no findings here.
 options:
   asked:
@@ -31,14 +31,14 @@ options:
     type: bool
     default: false
   mtu:
-    description: MTU of the rails in bytes; without it that which each has.
+    description: MTU of the rails in bytes; by default that of each interface.
     type: int
   roce:
-    description: The value of C(busbar_roce), dscp and priority of the lossless queue among it.
+    description: The value of C(busbar_roce), with dscp and priority of the lossless queue.
     type: dict
     default: {}
   trust:
-    description: What the NIC takes the priority from; empty means dscp where O(roce) has one.
+    description: What the NIC takes the priority from; empty means dscp if O(roce) has one.
     type: str
     choices: ["", dscp, pcp]
     default: ""
@@ -69,7 +69,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Hold the switch ports to the site's values
+- name: Compare the switch ports with the site's values
   busbar.fabric.lldp:
     profile: "{{ busbar_intent.profile }}"
     fabric: ethernet

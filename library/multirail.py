@@ -6,16 +6,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: multirail
-short_description: ARP, reverse path filter and source routing of the rails, by a named policy
+short_description: Set ARP, reverse path filter and source routing of the rails, by a named policy
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Sets the kernel's ARP and reverse path settings for the interface of every Ethernet rail, now and in a sysctl
     drop-in. A line of another sysctl file that contradicts them is reported, and left as it is.
-  - If the policy requires it, gives every rail its own routing table and a rule from its address, now by C(ip)
-    and at boot by Busbar's own file for systemd-networkd or netplan. With other network managers a finding lists what
-    to add.
-  - Addresses are those that the rails have; this module assigns none.
+  - If the policy requires it, sets a routing table and a rule for the address of every rail, now by C(ip) and at boot
+    by a file for systemd-networkd or netplan. With other network managers a finding lists what to add.
+  - This module assigns no addresses.
 options:
   policy:
     description:

@@ -10,13 +10,13 @@ short_description: Write /etc/nccl.conf from the platform profile and the host's
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Takes the rails from the profile and the device names from the host, and writes only the variables that these
-    facts justify, each under a comment with the reason, in the form that every NCCL version parses the same way.
-  - Lints the text against the variables that the jobs' own libraries read, and lets each library's parser read it
-    back in a private mount namespace before the file is touched.
-  - Leaves the file untouched and names the rail when a rail has no device.
-  - On a machine of Azure, OCI, AWS or Google Cloud, variables of the image's own file stay that neither profile nor
-    site declares, unless the linter has something against them; RV(notes) names both.
+  - Takes the rails from the profile and the device names from the host. Writes only the variables that follow from
+    these, each below a comment with the reason, in the form that every NCCL version parses the same way.
+  - Lints the text against the variables that the jobs' own libraries read. Each library's parser reads it in a private
+    mount namespace before the file is changed.
+  - If a rail has no device, the file is not changed, and the finding names the rail.
+  - On a machine of Azure, OCI, AWS or Google Cloud, variables of the image's own file stay if neither profile nor site
+    declares them and the linter accepts them; RV(notes) names them.
 attributes:
   check_mode:
     support: full
@@ -36,7 +36,7 @@ options:
     type: dict
   accepted:
     description:
-      - Variables that something else than O(path) may set for jobs, C(NAME) or C(NAME=VALUE) to the site's reason. They
+      - Variables that jobs may get from other places than O(path), C(NAME) or C(NAME=VALUE) to the site's reason. They
         are named in RV(notes) and are not findings.
     type: dict
     default: {}
@@ -49,7 +49,7 @@ options:
   libraries:
     description:
       - Every libnccl.so.2 that jobs on this host use. The text is linted against what these read, and proven with them.
-      - Where none is listed and O(nccl_version) is not set, the places where packages put the library are searched.
+      - If none is listed and O(nccl_version) is not set, the usual install paths are searched.
     type: list
     elements: path
     default: []
@@ -58,7 +58,7 @@ options:
     type: bool
     default: true
   nccl_version:
-    description: Version to lint against where no library can be listed, for example where jobs bring their own.
+    description: Version to lint against if no library can be listed, for example if jobs bring their own.
     type: str
     default: ""
   gpudirect:
@@ -75,7 +75,7 @@ options:
     choices: ["", ipv4, ipv6]
     default: ""
   management_interface:
-    description: Interface for NCCL's bootstrap; where it is empty, that of the default route.
+    description: Interface for NCCL's bootstrap; empty means that of the default route.
     type: str
     default: ""
 extends_documentation_fragment:
@@ -120,7 +120,7 @@ variables:
   type: dict
   returned: success
 notes:
-  description: What a reader of the result should know, such as that nothing could be proven for want of a library.
+  description: Sentences for the verdict, such as that nothing could be proven without a library.
   type: list
   elements: str
   returned: success

@@ -10,7 +10,7 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Reads the variable C(nccl_log_result) of every host of the play, which M(busbar.fabric.nccl_log_info) has returned,
-    judges all logs together and prints what C(busbar diagnose) prints. Fails unless all is well.
+    judges all logs together and prints what C(busbar diagnose) prints. Fails if there is a finding.
 options: {}
 extends_documentation_fragment:
   - busbar.fabric.node.control

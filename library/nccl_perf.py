@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_perf
-short_description: Run one nccl-tests program and judge its result, where anything missing counts as failed
+short_description: Run one nccl-tests program and judge its result; anything missing counts as failed
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
@@ -110,14 +110,14 @@ options:
     type: int
   way:
     description:
-      - What the data between hosts have to go over. With V(nvlink), between trays of one NVLink domain, NCCL's log has
-        to show NVLink between all hosts (MNNVL) and no connection over the network, and the rails' counters must not
+      - Path of the data between hosts. With V(nvlink), between trays of one NVLink domain, NCCL's log has to
+        show NVLink between all hosts (MNNVL) and no connection over the network, and the rails' counters must not
         have carried the data.
     type: str
     choices: [network, nvlink]
     default: network
   timeout:
-    description: Seconds granted to each run of the program.
+    description: Time limit of each run of the program in seconds.
     type: float
     default: 900
   environment:
@@ -134,7 +134,7 @@ options:
     type: path
     default: /var/lib/busbar/nccl_perf
   bar_busbw:
-    description: Least bus bandwidth in GB/s, out of place, of the largest size.
+    description: Minimum bus bandwidth in GB/s, out of place, of the largest size.
     type: float
   when:
     description:
@@ -153,7 +153,7 @@ options:
     type: float
     default: 30
   require_idle:
-    description: Run only where no process is on a GPU, no Slurm job is on the node and no pod has been given a GPU.
+    description: Run only if no process uses a GPU, no Slurm job is on the node and no pod has a GPU.
     type: bool
     default: true
   keep:
@@ -269,7 +269,7 @@ changed_since:
   elements: str
   returned: success
 notes:
-  description: What of that could not be compared.
+  description: Values that could not be compared.
   type: list
   elements: str
   returned: success
@@ -278,7 +278,7 @@ finished_at:
   type: float
   returned: success
 simulated:
-  description: Whether the program reports that it simulates.
+  description: Whether the figures are simulated.
   type: bool
   returned: success
 run_directory:

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_ras_info
-short_description: Query the RAS of the NCCL jobs on a node for the rank that holds up the others
+short_description: Query the RAS of the NCCL jobs on a node for the rank that the others wait for
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Finds the processes that have libnccl mapped and the port at which RAS listens in them, and queries there twice what
-    each rank has launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node reports on the whole job.
+  - Finds the processes that have libnccl mapped and the port of their RAS, and queries it twice for what each rank has
+    launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node reports on the whole job.
   - If there is no RAS, it reports what the job has to set. Reads C(/proc) and the response of RAS, and changes nothing.
     A port of a process without libnccl is not contacted. Sees the processes of all users as root only.
 options:
   interval:
-    description: Seconds between the two queries, in which a job that makes progress has to launch a collective; 0
-      queries once.
+    description: Seconds between the two queries; a job that makes progress launches a collective in that time. With 0
+      there is one query.
     type: float
     default: 10
 extends_documentation_fragment:
@@ -40,7 +40,7 @@ views:
   elements: dict
   returned: success
 processes:
-  description: Processes that have libnccl mapped, with their state, user and what of their environment is about RAS.
+  description: Processes that have libnccl mapped, with their state, user and variables for RAS.
   type: list
   elements: dict
   returned: success

@@ -10,12 +10,12 @@ short_description: Build nccl-tests at a pinned commit for the host's own GPUs, 
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Builds with the CUDA toolkit, NCCL and MPI that it finds on the host, for the compute capability of its GPUs, and
-    again when one of these or the commit has changed or a program is not the one that was built, and never otherwise.
-  - The build is made beside O(path), each program is checked to be linked with NCCL (and MPI), and the directory is
-    renamed into place whole. A build that fails, is killed or takes too long leaves the old one as it was.
+  - Builds with the CUDA toolkit, NCCL and MPI of the host, for the compute capability of its GPUs. Builds again only if
+    one of these or the commit has changed, or if a program was modified.
+  - The build is made beside O(path). Each program is checked to be linked with NCCL (and MPI), and the directory is
+    renamed into place. If a build fails, is killed or takes too long, the old one stays.
   - Never replaces a directory that it did not make.
-  - With O(build=false), O(pack) and O(prebuilt), one host builds for all that are equal to it. The role does that.
+  - With O(build=false), O(pack) and O(prebuilt), one host builds for all equal hosts. The role does that.
 attributes:
   check_mode:
     support: full
@@ -33,7 +33,7 @@ options:
     type: str
     required: true
   repository:
-    description: What git clones, where O(tarball) is empty.
+    description: Repository that git clones if O(tarball) is empty.
     type: str
     default: https://github.com/NVIDIA/nccl-tests.git
   tarball:
@@ -45,24 +45,23 @@ options:
     type: str
     default: ""
   cuda_home:
-    description: Directory of the CUDA toolkit. Where it is empty, the usual places are searched.
+    description: Directory of the CUDA toolkit. If empty, the usual places are searched.
     type: path
     default: ""
   libraries:
     description:
       - Every libnccl.so.2 that jobs on this host use. The first with its nccl.h is built with.
-      - Where none is listed, the places where packages and wheels put the library are searched.
+      - If none is listed, the install paths of packages and wheels are searched.
     type: list
     elements: path
     default: []
   mpi:
-    description: Build with MPI where there is MPI, always, or never.
+    description: Build with MPI if it is installed, always, or never.
     type: str
     choices: [auto, required, "off"]
     default: auto
   mpi_home:
-    description: Directory of the MPI with C(include) and C(lib). Where it is empty, mpicc and the usual places are
-      searched.
+    description: Directory of the MPI with C(include) and C(lib). If empty, mpicc and the usual places are searched.
     type: path
     default: ""
   build_timeout:
@@ -70,8 +69,7 @@ options:
     type: int
     default: 1800
   build:
-    description: Whether to build where it is needed. If not, nothing is changed, and RV(share) reports what could be
-      done.
+    description: Whether to build if needed. With V(false) nothing is changed, and RV(share) has what could be done.
     type: bool
     default: true
   pack:
@@ -82,8 +80,8 @@ options:
     default: false
   prebuilt:
     description:
-      - File on this host, not below O(system_root), with the build of another host. It is put in place instead of
-        building, once it is proven whole and made from what is on this host, and is refused otherwise. It is removed.
+      - File on this host, not below O(system_root), with the build of another host. It is installed if it is complete
+        and made from the same versions as on this host, and refused otherwise. The file is removed.
     type: path
   prebuilt_from:
     description: The host that O(prebuilt) comes from.
@@ -131,8 +129,8 @@ path:
   returned: success
 class_id:
   description:
-    - The same on hosts of which one may build for the others, for the sources, all that a build is made from, and the
-      operating system are equal; null where something of that is missing or unknown.
+    - Id of equal hosts, of which one may build for the others. Sources, toolkits and operating system are equal. Null
+      if one of these is missing or unknown.
   type: str
   returned: success
 origin:
@@ -154,7 +152,7 @@ packed:
   type: bool
   returned: success
 notes:
-  description: Why O(pack) has not written it, or nothing.
+  description: Why O(pack) has not written it, or empty.
   type: list
   elements: str
   returned: success

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: netdev_mtu
-short_description: MTU of the compute rails' interfaces, now and in the configuration of their network manager
+short_description: Set the MTU of the compute rails' interfaces, now and in their network manager's configuration
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Brings the interface of every Ethernet rail, its bond, and the VLANs and bridges above it that RDMA uses, to one
-    MTU. What shrinks is set from the top, what grows from below.
+    MTU.
   - Detects which network manager sets an interface up at boot, by its own rules (netplan, NetworkManager,
     systemd-networkd, ifupdown, ifcfg) and writes the MTU there; all other lines stay as they are. Netplan and networkd
     get a file from Busbar. If none, or more than one, sets the interface up, or a file also applies to an interface
     which is not a rail, nothing is written and a finding reports it.
   - Reports the resulting RDMA MTU (C(active_mtu) of C(ibv_devinfo)) as a separate finding.
-  - A changed MTU stops traffic for a moment, so that it needs O(max_disruption=link) and an idle node. The
-    file is written in any case.
+  - A changed MTU stops traffic for a moment, so it needs O(max_disruption=link) and an idle node. The file is
+    written in any case.
 options:
   mtu:
     description: MTU in bytes, 1280 to 65535; without it none is required. RDMA sends 4096 bytes at once from 4192 on.

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nic_firmware
-short_description: Bring the settings in the flash of NICs to what is wanted, and have the NICs load them
+short_description: Write the configured settings into the flash of NICs, and have the NICs load them
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Compares the settings of the rails' NICs, as they run and as they will after their next reset, with those that
-    are wanted, by C(mstconfig) or C(mlxconfig).
+  - Compares the active settings of the rails' NICs, and those after their next reset, with the configured ones, by
+    C(mstconfig) or C(mlxconfig).
   - Writes what differs, and has the card load it by the lowest reset level that it offers, if O(max_disruption)
-    allows it and the node is idle. Each level is tried once in a boot; then one reboot is requested, and no second.
+    allows it and the node is idle. Each level is tried once per boot; then one reboot is requested, and no second one.
   - A card none of whose ports is a rail or is named in O(devices) is neither queried nor written. Firmware is never
     burned.
   - In a virtual machine nothing is written. Without O(settings), O(recommended) and C(nic_firmware) of O(profile) no
@@ -21,15 +21,15 @@ description:
 options:
   settings:
     description:
-      - Name of a setting, as C(mstconfig) has it, to a number or one of its words. What a card has for each port is
-        named without C(_P1) for all declared ports, or with it for one.
+      - Name of a setting, as C(mstconfig) prints it, to a number or one of its words. A setting per port is named
+        without C(_P1) for all declared ports, or with it for one.
     type: dict
     default: {}
   recommended:
     description:
-      - Also want what holds for any training node on bare metal, of cards that show it; C(LINK_TYPE) as the profile has
-        it, C(PCI_WR_ORDERING) and C(ATS_ENABLED) 0; of Ethernet C(ROCE_CC_PRIO_MASK) 255, C(CNP_DSCP) and
-        C(CNP_802P_PRIO) of O(roce).
+      - Also require what is right for any training node on bare metal, if the card has the setting. These are
+        C(LINK_TYPE) of the profile, C(PCI_WR_ORDERING) and C(ATS_ENABLED) 0, and on Ethernet C(ROCE_CC_PRIO_MASK) 255
+        and C(CNP_DSCP) and C(CNP_802P_PRIO) of O(roce).
     type: bool
     default: false
   devices:
@@ -99,7 +99,7 @@ withheld:
   elements: str
   returned: success
 backup_files:
-  description: Empty; what a card had before is in RV(findings) of check mode.
+  description: Empty; RV(findings) of check mode has the old values.
   type: list
   elements: str
   returned: success

@@ -19,17 +19,17 @@ description:
   - A run within 12 hours of the previous one is compared with the same counters.
 options:
   power_limit:
-    description: Watts that the site caps its GPUs to; 0 for their default.
+    description: Power cap of each GPU in watts; 0 for its default.
     type: int
     default: 0
   tool_timeout:
-    description: Seconds granted to each call of nvidia-smi.
+    description: Time limit of each call of nvidia-smi in seconds.
     type: float
     default: 20
   states_only:
     description:
-      - Read only C(nvidia-smi -q -x), once, the kernel's log and the Fabric Manager, and nothing that is judged by
-        its growth alone; what slows a GPU for a moment is not reported. The gate does so between two jobs.
+      - Read only C(nvidia-smi -q -x), the kernel's log and the Fabric Manager, and no values that are judged by their
+        growth. Short throttling is not reported. The gate uses this between two jobs.
     type: bool
     default: false
   record:

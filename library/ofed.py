@@ -6,14 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ofed
-short_description: Hold a node to one release of OFED, for every kernel that it could boot
+short_description: Keep a node at one release of OFED, for every kernel that it could boot
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Compares repository, packages, hold, the modules of every installed kernel and the ones that are loaded with the
     configured release, and brings the node there with the system's own package manager and DKMS.
-  - Loads no driver anew below O(max_disruption=driver). A package whose scripts would restart openibd finds it masked
-    until the next boot at most.
+  - Reloads no driver below O(max_disruption=driver). While packages are installed, openibd is masked, so that their
+    scripts do not restart it.
   - Does nothing on a host that has none of its profile's NICs.
 options:
   flavour:
@@ -89,7 +89,7 @@ repaired:
   elements: str
   returned: success
 commands:
-  description: What was run, or would be. What a package's own scripts build is not foretold.
+  description: What was run, or would be, without what a package's own scripts build.
   type: list
   elements: str
   returned: success
@@ -103,12 +103,12 @@ notes:
   elements: str
   returned: success
 reboot_required:
-  description: Why what is installed is not in effect before a reboot.
+  description: Why the installed driver is active only after a reboot.
   type: list
   elements: str
   returned: success
 withheld:
-  description: Ids of the findings whose repair would load drivers anew.
+  description: Ids of the findings whose repair would reload drivers.
   type: list
   elements: str
   returned: success

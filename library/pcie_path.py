@@ -12,7 +12,7 @@ author: Busbar contributors (@busbar)
 description:
   - Clears SrcValid and the redirecting bits of ACS on the bridges between GPUs, and between GPUs and compute NICs, that
     share a PCIe switch; sets the maximum read request of the compute NICs. All other bits and devices stay as they are.
-  - Has both set again at every boot by a unit of systemd.
+  - A systemd unit sets both again at every boot.
   - In a virtual machine nothing is checked or written. ACS is left alone, too, where a GPU is handed to
     virtual machines.
 options:
@@ -26,7 +26,7 @@ options:
     choices: [0, 128, 256, 512, 1024, 2048, 4096]
     default: 4096
   persist:
-    description: Set both at every boot; with V(false) the files that do it are removed.
+    description: Set both at every boot; with V(false) the files for that are removed.
     type: bool
     default: true
 extends_documentation_fragment:

@@ -39,15 +39,15 @@ options:
     type: int
     default: 5
   timeout:
-    description: Seconds granted to everything together, the wait for the other end included.
+    description: Time limit of all tests together in seconds, including the wait for the other end.
     type: float
     default: 120
   share:
-    description: Least bandwidth, as a share of what the rail's rate carries.
+    description: Minimum bandwidth, as a share of what the rail's rate carries.
     type: float
     default: 0.9
   latency:
-    description: Most microseconds, typical; 0 for no bar. By default it depends on link layer and rate.
+    description: Maximum typical latency in microseconds; 0 for no bar. By default it depends on link layer and rate.
     type: float
   traffic_class:
     description: Of RoCE packets; -1 for none.
@@ -63,12 +63,12 @@ options:
     choices: [ipv4, ipv6]
     default: ipv4
   memory:
-    description: V(auto) is the memory of the rail's GPU where it has one and C(ib_write_bw) is built with CUDA.
+    description: V(auto) is the memory of the rail's GPU if it has one and C(ib_write_bw) is built with CUDA.
     type: str
     choices: [auto, host]
     default: auto
   require_idle:
-    description: Run only where no process is on a GPU, no Slurm job is on the node and no pod has been given a GPU.
+    description: Run only if no process uses a GPU, no Slurm job is on the node and no pod has a GPU.
     type: bool
     default: true
   max_age_days:
@@ -110,7 +110,7 @@ simulated:
   type: bool
   returned: success
 notes:
-  description: What a reader of the figures has to know.
+  description: Remarks on the figures.
   type: list
   elements: str
   returned: success

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rail_info
-short_description: Read a host's rails as other hosts have to know them
+short_description: Read the values of a host's rails that are compared with other hosts
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Reads for each rail of the profile its PCI address, RDMA device, interface, address, MTU, firmware, PSID and QoS,
-    the driver's version, and who uses the node. M(busbar.fabric.consistency) compares this over all hosts, and
+    the driver's version, and what uses the node. M(busbar.fabric.consistency) compares this over all hosts, and
     M(busbar.fabric.rail_pairs) makes pairs of it.
   - Changes nothing.
 options:
@@ -21,7 +21,7 @@ options:
     choices: [ipv4, ipv6]
     default: ipv4
   dscp:
-    description: Of the lossless queue; -1 where there is none, and then the ports' QoS is not read.
+    description: DSCP of the lossless queue; -1 if there is none, and then the ports' QoS is not read.
     type: int
     default: -1
 extends_documentation_fragment:
@@ -56,7 +56,7 @@ info:
     missing: {type: dict, description: Number of a rail that was not found to the reason.}
     gpus: {type: list, elements: str, description: UUIDs of the GPUs.}
 busy:
-  description: Who uses the node, or why that is not known; empty if it is idle.
+  description: What uses the node, or why that is not known; empty if it is idle.
   type: list
   elements: str
   returned: success

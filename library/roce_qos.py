@@ -6,19 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: roce_qos
-short_description: Trust, PFC, maps, queues, buffers, ECN and ToS of all rails' ports, in one call
+short_description: Set trust, PFC, maps, queues, buffers, ECN and ToS of all rails' ports, in one call
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Brings the Ethernet port of every rail, of a bond each member, to the site's RoCE values. What O(roce) declares once
-    gives trust, the map of DSCPs, PFC, ECN and the ToS of rdma_cm; the other options override or extend that.
+  - Sets the Ethernet port of every rail, or each member of a bond, to the site's RoCE values. Trust, the map of DSCPs,
+    PFC, ECN and the ToS of rdma_cm are derived from O(roce); the other options override or extend that.
   - Uses C(mlnx_qos) where it is installed and the NIC is a ConnectX, else C(dcb) of iproute2. ECN can be set where the
     driver has a directory C(ecn), which is OFED's; else the finding names the firmware's variables.
   - Writes only what differs and reads each write back. A changed PFC mask bounces the link, so that it needs
     O(max_disruption=link) and an idle node. Other settings of the port stay as they are.
-  - None of these settings outlives a reboot or a reload of the driver. So a udev rule, a systemd unit for each port
-    and a script, which is this module's own code, set them again whenever a port's netdev appears. On an unused link
-    that may bounce the link, regardless of O(max_disruption).
+  - A reboot or a reload of the driver resets these settings. So a udev rule, a systemd unit for each port and a script
+    set them again whenever a port's netdev appears. That may bounce an unused link, regardless of O(max_disruption).
 attributes:
   check_mode:
     support: full

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: sharp
-short_description: What a node needs so that NCCL can reduce in the InfiniBand switches (SHARP)
+short_description: Check what a node needs for SHARP, reduction in the InfiniBand switches
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
@@ -16,7 +16,7 @@ description:
     that SHARP is used.
 options:
   directories:
-    description: Where library and plugin lie; where it is empty, the places of HPC-X and of NVIDIA's packages.
+    description: Directories of library and plugin; empty means those of HPC-X and of NVIDIA's packages.
     type: list
     elements: path
     default: []
@@ -27,7 +27,7 @@ options:
     type: str
     default: ""
   nodes:
-    description: Most nodes that a job can have; 0 where that is not known.
+    description: Maximum nodes of a job; 0 if unknown.
     type: int
     default: 0
 extends_documentation_fragment:

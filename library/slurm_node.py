@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: slurm_node
-short_description: Drain a node of Slurm for Busbar, give it back, or report its state
+short_description: Drain a node of Slurm for Busbar, resume it, or report its state
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Runs where C(scontrol) and C(squeue) work, as a user who may change nodes.
-  - What Busbar drains carries C(busbar:) in its reason. A node that anybody else has drained or set down is never
-    resumed, and its reason never changed; it counts as drained.
+  - Busbar's reasons begin with C(busbar:). A node that others have drained or set down is never resumed, and its reason
+    never changed; it counts as drained.
   - If Slurm does not respond, or does not know the node, nothing is done and the finding is C(unknown).
 attributes:
   check_mode:
@@ -33,9 +33,9 @@ options:
     required: true
   state:
     description:
-      - V(drained) takes the node out of service, where no job is on it or O(wait) is set.
-      - V(resumed) gives back what Busbar has drained; with a O(reason) not to, it stays drained for that.
-      - V(undone) gives it back where it was drained and nothing was done to it.
+      - V(drained) drains the node if no job is on it or O(wait) is set.
+      - V(resumed) resumes a node that Busbar has drained; with a O(reason) it stays drained for that reason.
+      - V(undone) resumes a node that was drained without further changes.
       - V(reported) changes nothing.
     type: str
     choices: [drained, resumed, undone, reported]
@@ -53,7 +53,7 @@ options:
     type: bool
     default: false
   timeout:
-    description: Seconds granted to each of Slurm's commands.
+    description: Time limit of each of Slurm's commands in seconds.
     type: int
     default: 30
 extends_documentation_fragment:
@@ -61,7 +61,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Take the node out of service
+- name: Drain the node
   busbar.fabric.slurm_node:
     node: node01
     state: drained
@@ -74,7 +74,7 @@ drained:
   type: bool
   returned: success
 jobs:
-  description: Who is on the node, a line each.
+  description: Jobs on the node, a line each.
   type: list
   elements: str
   returned: success

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: topology_info
-short_description: Read GPUs, NICs, PCIe paths and NVLinks, and hold them to a platform profile
+short_description: Read GPUs, NICs, PCIe paths and NVLinks, and compare them with a platform profile
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads the machine from sysfs, procfs and nvidia-smi, classifies every NIC with the reason, and gives the path class
-    of every pair of GPU and NIC.
-  - With O(profile) it returns findings for everything in which the host differs from the profile.
+  - Reads the machine from sysfs, procfs and nvidia-smi, classifies every NIC with the reason, and returns the path
+    class of every pair of GPU and NIC.
+  - With O(profile) it returns a finding for every difference from the profile.
   - Changes nothing. A tool that hangs is abandoned after O(tool_timeout) seconds.
 options:
   profile:
@@ -47,7 +47,7 @@ options:
     type: bool
     default: false
   tool_timeout:
-    description: Seconds granted to each tool.
+    description: Time limit of each tool in seconds.
     type: float
     default: 20
   recognition:
@@ -73,7 +73,7 @@ EXAMPLES = r"""
   busbar.fabric.topology_info:
   register: machine
 
-- name: Hold the host to its profile
+- name: Compare the host with its profile
   busbar.fabric.topology_info:
     profile: "{{ busbar_intent.profile }}"
     fabric: infiniband

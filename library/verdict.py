@@ -13,7 +13,7 @@ description:
   - A host without a result, unreachable or failed, counts as C(unknown).
   - The last task of each role of the suite judges that role on each host, unless C(busbar_role_verdict) is
     false. What a role has repaired is not a failure.
-  - Fails in check mode too, where Ansible itself ends with return code 0 on drift.
+  - Fails in check mode, too; Ansible itself ends with return code 0 on drift.
 options:
   roles:
     description: The roles that had to report; without it, all of C(site.yml), or, with O(nightly), of the nightly
@@ -22,11 +22,11 @@ options:
     elements: str
   nightly:
     description: Use only the results of M(busbar.fabric.fleet_audit). Otherwise they count for the roles
-      that had nothing to do; a role that was to be played and has no result counts as C(unknown).
+      that had nothing to do; a role that should have run and has no result counts as C(unknown).
     type: bool
     default: false
   path:
-    description: File on the control node that takes the findings as JSON; nothing is written where it is empty.
+    description: File on the control node to which the findings are written as JSON; empty for none.
     type: path
     default: ""
 extends_documentation_fragment:

@@ -655,8 +655,8 @@ PARTS: dict[str, dict[str, Value]] = {
         ),
         "busbar_fabric_adaptive_routing": Value(
             "bool",
-            says="Whether adaptive routing has to be on, or off, on every switch; unset: not judged. It can be read only"
-            " if `ib_fabric_dumps` has ibdiagnet's `db_csv`.",
+            says="Whether adaptive routing has to be on, or off, on every switch; unset: not judged. It can be read"
+            " only if `ib_fabric_dumps` has ibdiagnet's `db_csv`.",
         ),
         "ib_fabric_devices": Value(
             "list",
