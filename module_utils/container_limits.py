@@ -78,7 +78,7 @@ KUBERNETES = Check(
     " configuration); Busbar does not install it",
     severity="critical",
 )
-"Has the kubelet healthy devices of each RDMA resource that is expected"
+"Does the kubelet have healthy devices of each configured RDMA resource"
 _CHECKS = {"docker": DOCKER, "containerd": host_limits.CONTAINERD, "kubelet": KUBERNETES}
 
 

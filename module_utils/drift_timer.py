@@ -28,15 +28,15 @@ LEAST_DAYS = 8
 _RUN = "play the role drift_timer for this host again"
 _WHY = "a missed audit looks like one without findings"
 UNITS = Check("drift_timer.units", why=_WHY, fix=_RUN)
-"Are the service and the timer there on the control node, as the role makes them"
+"Are the service and the timer on the control node as the role writes them"
 USER = Check("drift_timer.user", why=_WHY, fix=_RUN)
-"Is the user there whom the service runs as"
+"Does the service's user exist"
 ENABLED = Check("drift_timer.enabled", why=_WHY, fix=_RUN)
 "Is the timer active, also after a boot"
 INPUT = Check("drift_timer.input", why=_WHY, fix="put it there, or correct the variable")
-"Is each path there that the service needs: busbar, directory, inventory, webhook's file, program that is notified"
+"Does each path exist that the service needs: busbar, directory, inventory, webhook file, notification program"
 LAST_RUN = Check("drift_timer.last_run", why=_WHY, fix="see journalctl -u for that service for the reason")
-"Did the service's last run since the boot come to its end (to find drift is an end)"
+"Did the service's last run since the boot complete (with drift or without)"
 _UNDECIDED = "drift_timer_measure_schedule is not set: %s is not judged, and stays; an empty text removes it"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./{}-]+")

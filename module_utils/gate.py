@@ -50,7 +50,7 @@ _RUN = advice.run("gate")
 _UNDECIDED = "gate_stages is not set: the gate's files are not judged, and stay; an empty list removes them"
 _WHY = "between two jobs only the gate checks a node, and a job that starts on a faulty node fails"
 FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
-"Are the gate's program, and what Slurm starts it by, as written"
+"Are the gate's program and its start scripts as written"
 STALE = Check(
     "gate.intent",
     why="a gate with an intent other than the inventory's holds healthy nodes out of service, or lets faulty ones in",
@@ -64,7 +64,7 @@ LIMITS = Check(
     "gate.limits",
     why="what takes longer than Slurm grants is killed: its Prolog or Epilog has failed then, and the node is drained",
 )
-"Is the gate done within the time limits of the running Slurm"
+"Does the gate end within the time limits of the running Slurm"
 VERDICT = Check("gate.verdict", why=_WHY, fix="run busbar gate for this host with --run, and read its output")
 "Has the gate given a verdict on the node in the last 48 hours"
 KEPT_OUT = Check(

@@ -47,7 +47,7 @@ ANSWERED = Check(
     fix="run busbar gate for this host with --run, then look at what hangs: dmesg, nvidia-smi",
     severity="critical",
 )
-"Did every query of the gate on its node end in time"
+"Did every query of the gate's state end in time"
 
 
 @dataclass(frozen=True)

@@ -92,10 +92,7 @@ PERSISTED = Check(
     fix=_RUN,
     aspect="persisted",
 )
-(
-    "will nvidia_peermem be loaded at every boot, and again after openibd was stopped and started, and on EL not out of"
-    " the initramfs"
-)
+"Will nvidia_peermem be loaded at every boot and after a restart of openibd, and on EL not from the initramfs"
 OLD_MODULE = Check(
     "gpudirect.legacy",
     why="only one of nv_peer_mem and nvidia_peermem can register with ib_core; the old one is not maintained",
@@ -111,7 +108,7 @@ BLOCKED = Check(
 )
 "does no blacklist, install line or kernel argument forbid nvidia_peermem"
 READABLE = Check("gpudirect.readable", why="what cannot be read cannot be judged")
-"Could the files and tools be read that show the path to the GPUs' memory"
+"Could the files and tools for the path to the GPUs' memory be read"
 
 
 @dataclass(frozen=True)

@@ -51,23 +51,23 @@ UNIT = Check(
     why="a limit of the unit itself counts before systemd's defaults, at its next start and for all that it starts",
     aspect="persisted",
 )
-"""Do slurmd, dockerd, the kubelet and users' managers (`user@.service`, `user.conf`) get no less from their own unit or
-drop-in: what they will have at their next start"""
+"""Do the units and drop-ins of slurmd, dockerd, the kubelet and users' managers (`user@.service`, `user.conf`) leave
+these limits unchanged at their next start"""
 GROUP = Check(
     "host_limits.group",
     why="a line for a group or a user counts before that for all (*), whatever file it is in",
     severity="minor",
     aspect="persisted",
 )
-"Has no group and no user a line in limits.d with less locked memory, which counts before `*`"
+"Does no line in limits.d lower the locked memory of a group or user, which has priority over `*`"
 DAEMON = Check(
     "host_limits.daemon",
     why="a job inherits the limits of the daemon that starts it; " + _MEMLOCK,
     # Running jobs may not outlive a restart of their container runtime.
     disruption="driver",
 )
-"""Have slurmd, containerd, dockerd and the kubelet, as they run, the limits that jobs inherit; of several
-processes of one name the worst counts"""
+"""Do the running slurmd, containerd, dockerd and kubelet have the limits that jobs inherit; of several processes of
+one name the worst counts"""
 SHM = Check(
     "host_limits.shm",
     why="NCCL and data loaders share memory through /dev/shm: too small, jobs end with a bus error",

@@ -36,15 +36,15 @@ _WANTED = {
 }
 _WHY = "translated by the IOMMU, GPUDirect goes through the root complex at a fraction of its speed, or fails"
 ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
-"""Will the next boot have the kernel argument (persisted), has this boot (live); where it is persisted and not
-live, a reboot is pending"""
+"""Will the next boot have the kernel argument (persisted), and has this boot (live); if only persisted, a reboot is
+pending"""
 PLATFORM_ARGS = Check(
     "iommu.platform_args",
     why="the platform's vendor requires it (kernel_args of the profile): without it the node is slower or unstable",
     fix=advice.run("iommu"),
 )
-"""Of a profile with `kernel_args`: will the next boot have the argument (persisted), has this boot (live); in a virtual
-machine, too"""
+"""For a profile with `kernel_args`: will the next boot have the argument (persisted), and has this boot (live); in a
+virtual machine, too"""
 DOMAINS = Check(
     "iommu.domains",
     why=_WHY,
@@ -52,7 +52,7 @@ DOMAINS = Check(
     " memory encryption (SME, TDX) or DMA protection off in the firmware's setup, and reboot",
     disruption="reboot",
 )
-"Do the IOMMU groups of GPUs and NICs pass through, by their type; in a virtual machine, those of its vIOMMU"
+"Are the IOMMU groups of GPUs and NICs in passthrough mode, by their type; in a virtual machine, those of its vIOMMU"
 AMD_IOMMU = Check(
     "iommu.amd_iommu",
     why="the kernel knows no such value and ignores it; AMD's IOMMU is on wherever the firmware has it",

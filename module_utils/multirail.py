@@ -56,8 +56,8 @@ SETTINGS = Check(
     fix=RUN,
     aspect="persisted",
 )
-"""Has each rail's interface the values of the policy, now (the larger of its own and that of `all`) and after a
-boot"""
+"""Does each rail's interface have the values of the policy, now (the larger of its own and that of `all`) and after
+a boot"""
 
 SOURCE_ROUTING = Check(
     "multirail.rules",
@@ -65,14 +65,14 @@ SOURCE_ROUTING = Check(
     fix=RUN,
     aspect="persisted",
 )
-"""With source routing: does what comes from the rail's address go by the rail's own table, now and after a boot"""
+"With source routing: does traffic from the rail's address use the rail's own table, now and after a boot"
 
 CONFLICT = Check(
     "multirail.conflict",
     why="the kernel uses the larger of an interface's value and that of 'all', and a later file wins",
     aspect="persisted",
 )
-"Does no other sysctl file, no live value of `all` and no earlier rule override them; names file and line"
+"Does no other sysctl file, live value of `all` or earlier rule override the policy; names file and line"
 
 READABLE = Check("multirail.readable", why="what cannot be read cannot be judged")
 "Could addresses, rules and routes be read"

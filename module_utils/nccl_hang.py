@@ -44,13 +44,13 @@ INITIALIZED = Check(
     why="a communicator is there only when the last of its ranks has come",
     severity="critical",
 )
-"Have all ranks of a communicator come to its initialization"
+"Have all ranks of a communicator started its initialisation"
 STATUS = Check(
     "nccl_hang.status",
     why="a rank that ends a communicator, or has left it, launches nothing any more, and the others wait for it",
     severity="major",
 )
-"Is a communicator's end the end for all of its ranks"
+"If ranks leave a communicator, do all of them leave it"
 BEHIND = Check(
     "nccl_hang.behind",
     why="a collective begins when its last rank launches it: the others wait for who has launched the fewest",

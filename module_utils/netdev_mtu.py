@@ -42,15 +42,15 @@ LIVE = Check(
     fix=RUN,
     disruption="link",
 )
-"Have each rail's interface, its bond, and what RDMA uses above it, `busbar_mtu`"
+"Do each rail's interface, its bond, and the interfaces above that RDMA uses have `busbar_mtu`"
 
 OWNER = Check(
     "netdev_mtu.owner",
     why="an MTU in a file that is not read, or that another file overrides, is lost at the next boot",
     aspect="persisted",
 )
-"""Does exactly one file set the interface up at boot, in a way that can be read and written; two are `unknown`, and
-neither is touched"""
+"""Does exactly one file configure the interface at boot, and can it be read and written; two are `unknown`, and
+neither is changed"""
 
 PERSISTED = Check(
     "netdev_mtu.persisted",
@@ -58,7 +58,7 @@ PERSISTED = Check(
     fix=RUN,
     aspect="persisted",
 )
-"Does the file that sets the interface up at boot bring the MTU"
+"Does the file that configures the interface at boot set the MTU"
 
 ACTIVE_MTU = Check(
     "netdev_mtu.active_mtu",
@@ -66,8 +66,8 @@ ACTIVE_MTU = Check(
     " that 4096 needs an MTU of 4192" % RDMA_HEADERS,
     disruption="link",
 )
-"""Does RDMA send as much at once as fits: 4096 bytes from an MTU of 4192 on. Caused by `live`, or separate: the
-link has to go down and up"""
+"""Does RDMA use the largest size that fits: 4096 bytes from an MTU of 4192 on; if only this is wrong, the link has
+to go down and up"""
 
 READABLE = Check("netdev_mtu.readable", why="what cannot be read cannot be judged")
 "Could the interface's own files be read"

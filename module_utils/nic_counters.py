@@ -131,7 +131,7 @@ PRIORITY = Check(
     "counters.priority",
     why="data in another priority than the lossless one is dropped under congestion, and PFC and ECN do nothing for it",
 )
-"Did the data leave, and come in, in the lossless priority alone"
+"Did the data leave and arrive in the lossless priority alone"
 
 PAUSE = Check(
     "counters.pause",
@@ -152,7 +152,7 @@ LOSS = Check(
     "counters.loss",
     why="one lost packet makes RoCE send a whole window again: a link that loses is slow and not broken",
 )
-"Was nothing lost or sent twice (`docs/verify.md`)"
+"Was nothing lost or retransmitted (`docs/verify.md`)"
 
 CHECKS = (PRIORITY, PAUSE, ECN, LOSS)
 

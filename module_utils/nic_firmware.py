@@ -47,8 +47,8 @@ SETTINGS = Check(
     why="settings in the NIC's flash decide what it comes up as, and no driver can change them later",
     fix=_RUN,
 )
-"""Are the card's settings as wanted, for its next reset (`persisted`) and as it runs (`live`); checked where
-`nic_firmware_settings`, `nic_firmware_recommended` or `nic_firmware` of the profile wants any"""
+"""Do the card's settings match the configured ones, for its next reset (`persisted`) and now (`live`); checked if
+`nic_firmware_settings`, `nic_firmware_recommended` or `nic_firmware` of the profile has any"""
 SUPPORTED = Check(
     "nic_firmware.supported",
     why="a setting that the card lacks, hides, or does not allow to write cannot be set",
@@ -57,7 +57,7 @@ SUPPORTED = Check(
     " ADVANCED_PCI_SETTINGS: 1",
     aspect="persisted",
 )
-"Has the card every setting that `nic_firmware_settings` or the profile names, and can it be written"
+"Does the card have every setting of `nic_firmware_settings` and the profile, and can it be written"
 IMAGE = Check(
     "nic_firmware.image",
     why="whatever resets the card, a reboot as well, loads the firmware that was burned, be it meant or not",
@@ -72,13 +72,13 @@ TOOL = Check(
     why="only NVIDIA's tools read and write the flash of a NIC",
     fix="install mstflint (apt-get install mstflint, dnf install mstflint), which has all three, then " + _RUN,
 )
-"Are the tools there that `nic_firmware_settings` needs, and does the record of what waits for a reset make sense"
+"Are the tools for `nic_firmware_settings` installed, and is the record of pending resets valid"
 DEVICE = Check(
     "nic_firmware.device",
     why="the settings of a missing card cannot be changed",
     fix="correct nic_firmware_devices, or see why the card is gone: lspci -s %s",
 )
-"Is each card of `nic_firmware_devices` there, with a driver"
+"Does each card of `nic_firmware_devices` exist, with a driver"
 
 
 @dataclass(frozen=True)

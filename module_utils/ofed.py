@@ -64,7 +64,7 @@ REPOSITORY_FILES = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"Are the repository, its key and its pin on the node as rendered"
+"Do the repository, its key and its pin on the node match the inventory"
 PACKAGES = Check(
     "ofed.packages",
     why="the fleet runs one release of OFED; drivers and libraries of two do not fit",
@@ -107,8 +107,8 @@ MODULE = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"""For each kernel: would modprobe take `mlx5_core`, `mlx5_ib`, `ib_core`, `ib_uverbs` and `rdma_cm` of OFED, and with
-the flavour `inbox` the kernel's own: a stack of both does not load, or crashes"""
+"""For each installed kernel: would modprobe load `mlx5_core`, `mlx5_ib`, `ib_core`, `ib_uverbs` and `rdma_cm` of
+OFED (flavour `inbox`: of the kernel); a mixed stack does not load, or crashes"""
 LOADED = Check(
     "ofed.loaded",
     why="what is installed works after a reboot, or after openibd was restarted where nothing uses it",
@@ -116,7 +116,7 @@ LOADED = Check(
     severity="critical",
     disruption="driver",
 )
-"Is the OFED that is installed the one that is loaded; if not, it waits for a reboot"
+"Is the installed OFED loaded; if not, it waits for a reboot"
 NVIDIA = Check(
     "ofed.nvidia",
     why="nvidia-peermem refuses to load with an ib_core other than the one that it was built for",
@@ -130,23 +130,23 @@ DEPENDENTS = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"have NFS, NVMe and Lustre over RDMA what they need beside OFED"
+"Are the modules for NFS, NVMe and Lustre over RDMA installed"
 IB_UMAD = Check(
     "ofed.ib_umad",
     why="without ib_umad the fabric manager of this platform does not start, and no GPU talks to another",
     fix=_RUN,
     aspect="persisted",
 )
-"B200 and later: is `ib_umad` loaded, which the fabric manager needs, and at boot"
+"B200 and later: is `ib_umad`, which the Fabric Manager needs, loaded now and at boot"
 OPENIBD_MASK = Check(
     "ofed.openibd",
     why="Busbar masks openibd while it installs packages; a run that was killed leaves the mask until the next boot",
     fix=_RUN,
     severity="minor",
 )
-"Is openibd not masked, as a killed run leaves it"
+"Is openibd not masked, as after a killed run"
 READABLE = Check("ofed.readable", why="what cannot be read cannot be judged")
-"Could the files and tools be read that show the state of OFED"
+"Could the files and tools with OFED's state be read"
 
 
 @dataclass(frozen=True)

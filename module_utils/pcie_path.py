@@ -61,8 +61,8 @@ ACS = Check(
     " an active IOMMU sets it at every boot; where virtual machines get devices of this host it has to stay",
     fix=_RUN,
 )
-"""Does no bridge between GPUs, or between a GPU and a NIC, that share a switch send their traffic up to the CPU; minor
-where it has SrcValid alone, which slows nothing"""
+"""Does no bridge between GPUs and NICs that share a switch redirect their traffic to the CPU; SrcValid alone, which
+slows nothing, is minor"""
 MAX_READ_REQUEST = Check(
     "pcie_path.max_read_request",
     why="a NIC that reads in small requests cannot keep a wide PCIe link busy",

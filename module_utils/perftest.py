@@ -120,14 +120,14 @@ RAIL_BANDWIDTH = Check(
     "perftest.bandwidth",
     why="what RDMA does on this rail is the most that NCCL can do: nothing above it makes up for a slow path",
 )
-"Does RDMA from this host reach its least bandwidth on each rail; shows the output of perftest if it does not run"
+"Does RDMA from this host reach its minimum bandwidth on each rail; shows the output of perftest if it does not run"
 
 RAIL_LATENCY = Check(
     "perftest.latency",
     why="a path that takes a detour, or waits in a queue, shows in its latency first",
     fix="compare with other rails and pairs: a longer way (rail order, cabling), or a CPU that sleeps (C-states)",
 )
-"Does RDMA from this host stay below the most latency on each rail; shows the output of perftest if it does not run"
+"Does RDMA from this host stay below the maximum latency on each rail; shows the output of perftest if it does not run"
 
 SERVED = Check(
     "perftest.served",

@@ -25,8 +25,8 @@ PERSISTED_ADDRESS = Check(
     why="the next boot sets the address in the file; rules and routes for another netmask or address are then wrong",
     aspect="persisted",
 )
-"""RoCE: has the rail's interface just the IPv4 addresses and netmasks that the file of its owner brings at boot; not
-judged where they come by DHCP alone, or where the rail has none"""
+"""RoCE: does the file that configures the rail's interface at boot set its current IPv4 addresses and netmasks; not
+judged with DHCP alone, or without addresses"""
 
 
 def judge(

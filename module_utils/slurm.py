@@ -35,7 +35,7 @@ STATE = Check("drain.state", why=_WHY)
 IDLE = Check("drain.idle", why=_WHY, severity="minor")
 "Is a node that is to be drained free of jobs"
 LEFT_OVER = Check("drain.left_over", why=_WHY)
-"Has no run left the node drained; the reason names its cause"
+"Did no run leave the node drained; the reason names its cause"
 
 
 @dataclass(frozen=True)

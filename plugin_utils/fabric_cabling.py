@@ -43,7 +43,7 @@ DOWN = Check(
     why="a cable that the plan has and the fabric lacks: its rail is gone, or its leaf has fewer uplinks",
     severity="critical",
 )
-"Is every link up that the cabling plan has, between nodes that are there"
+"Is every link of the cabling plan between existing nodes up"
 
 SWAPPED = Check(
     "ib_fabric.swapped",
@@ -64,14 +64,14 @@ PLAN = Check(
     why="where the plan and the fabric differ, one of them is wrong, and what rests on the plan cannot be trusted",
     severity="minor",
 )
-"Is the fabric cabled as the plan has it, and can the plan be read against it: nodes, ports, names"
+"Does the cabling match the plan, and do the plan's nodes, ports and names exist"
 
 SWITCH_GONE = Check(
     "ib_fabric.switch",
     why="a switch that is gone takes its hosts' rails, or its share of all leaves' uplinks, with it",
     severity="critical",
 )
-"Is every switch there that the plan has, and every one that the last sweep had"
+"Does every switch of the plan, and of the last sweep, exist"
 
 
 @dataclass

@@ -38,7 +38,7 @@ ACTIVE = Check(
     why="a link that is trained and not active carries nothing: no subnet manager has set it up",
     severity="critical",
 )
-"Is every link that is trained active, which its subnet manager makes it"
+"Is every trained link active: set up by its subnet manager"
 
 WIDTH = Check(
     "ib_fabric.link_width",

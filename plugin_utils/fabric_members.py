@@ -43,7 +43,7 @@ PLANE = Check(
     why="planes are apart so that one can fail alone; a cable between two makes one of them, with two subnet managers",
     severity="critical",
 )
-"Was every plane swept that the inventory's rails and the last sweep know, and are their switches apart"
+"Was every plane of the inventory's rails and of the last sweep swept, and are their switches separate"
 
 MISSING = Check(
     "ib_fabric.missing_host",

@@ -73,14 +73,14 @@ LINK_DOWNED = Check(
     " again: " + SWEEP_AGAIN,
     severity="critical",
 )
-"Did no link go down since the last sweep, but with its host"
+"Did no link go down since the last sweep, except with its host"
 
 SATURATED = Check(
     "ib_fabric.saturated",
     why="a counter that has reached its end stands still, whatever happens",
     severity="minor",
 )
-"Can all counters of errors still count"
+"Are no error counters at their maximum"
 
 
 @dataclass(frozen=True)

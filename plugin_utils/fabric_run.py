@@ -53,7 +53,7 @@ HOST = Check(
     fix="run ansible-playbook playbooks/fabric.yml -i INVENTORY once the node responds, or name another in"
     " busbar_fabric_hosts",
 )
-"Did each node of `busbar_fabric_hosts` sweep the planes that it sees; on other nodes: did any of these"
+"Did each node of `busbar_fabric_hosts` sweep its planes; on other nodes: did any of these"
 PLAN = Check(
     "ib_fabric.plan_file",
     why="without the cabling plan a moved cable looks like one that was always there",

@@ -32,8 +32,8 @@ MANAGER = Check(
     why="two masters overwrite each other's routes; without one no link comes up, and no change is noticed",
     severity="critical",
 )
-"""Has each plane exactly one master subnet manager, a standby, and none but those of `busbar_fabric_managers`, where
-that names any"""
+"""Does each plane have exactly one master subnet manager, a standby, and only those of `busbar_fabric_managers`, if
+it names any"""
 
 FIRMWARE = Check(
     "ib_fabric.firmware",

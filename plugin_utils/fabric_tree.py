@@ -31,21 +31,20 @@ UPLINKS = Check(
     "ib_fabric.uplinks",
     why="each uplink that is lost takes its share of the leaf's way to all others",
 )
-"""Has each leaf all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on its spines
-have"""
+"""Does each leaf have all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on
+its spines"""
 
 OVERSUBSCRIPTION = Check(
     "ib_fabric.oversubscription",
     why="what all hosts of a leaf send to other leaves at once has to fit into its uplinks",
 )
-"Has each leaf no more bandwidth to hosts for each of its bandwidth to spines than `busbar_fabric_oversubscription`"
+"Is the ratio of each leaf's bandwidth to hosts to that to spines at most `busbar_fabric_oversubscription`"
 
 SPINES = Check(
     "ib_fabric.spines",
     why="routing shares flows evenly over spines: the one with fewer cables from this leaf is full first",
 )
-"""Has each leaf as many cables to each spine as to the others, or one more; checked where no plan declares how they are
-cabled"""
+"Does each leaf have equally many cables to each spine, up to one; checked without a plan"
 
 
 @dataclass

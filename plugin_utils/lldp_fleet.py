@@ -30,7 +30,7 @@ PLAN = Check(
     why="without the file that the inventory names, the intended cabling is unknown",
     fix="repair the file; or remove it from the inventory, and the hosts are compared with each other",
 )
-"Can the cabling plan, and the table of neighbours, that the inventory names be read"
+"Can the cabling plan and the table of neighbours of the inventory be read"
 T = TypeVar("T")
 
 

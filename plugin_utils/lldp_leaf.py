@@ -27,8 +27,8 @@ LEAF = Check(
     fix="plug the rail's cable into the leaf that is wanted; a cabling plan (busbar_fabric_plan, docs/cabling.md)"
     " declares where each belongs",
 )
-"""Is each rail plugged into the port of the cabling plan, else into the leaf on which the other hosts have that
-rail; `unknown` without a majority"""
+"""Is each rail connected to its port of the cabling plan, else to the leaf on which the other hosts have that rail;
+`unknown` without a majority"""
 SWAPPED = Check(
     "lldp.swapped",
     why="two cables in each other's place: both rails go through the spine, with all that talk to them",

@@ -43,7 +43,7 @@ MEMBER = Check(
     why="a node that was not measured with another is neither accused nor cleared",
     fix="search again when the node is idle and reachable: " + SEARCH,
 )
-"Could the node be measured with others: free, reachable, with a place, and still there at the end"
+"Could the node be measured with others: idle, reachable, and still there at the end"
 
 ALONE = Check(
     "localise.alone",
@@ -74,8 +74,8 @@ RANK = Check(
     fix="look at this GPU's clocks, power cap, temperature and throttle reasons (nvidia-smi -q -d CLOCK,PERFORMANCE),"
     " at Xid errors and at what else runs on its CPUs; then measure again: " + SEARCH,
 )
-"""Is each GPU, of a node that is slow alone or whose rails explain nothing, as fast with another GPU of the node as its
-bar"""
+"""Is each GPU as fast with another GPU of the node as its bar; checked if the node is slow alone or its rails
+explain nothing"""
 
 LEAF = Check(
     "localise.leaf",

@@ -23,7 +23,7 @@ RECORD = Check(
     why="what a search found some time ago, or without this node, does not show the node's current state",
     fix="run ansible-playbook playbooks/localise.yml -i INVENTORY, not in check mode, while the nodes are idle",
 )
-"With `--check`: is there a search that has come to its end, is recent, and had this node among its nodes"
+"With `--check`: is there a complete, recent search that included this node"
 
 
 def cut_off(path: str) -> list[str]:

@@ -50,7 +50,7 @@ ALONE = Check(
     why="a collective that fails within one node fails in every job of that node",
     fix=_LEAVE_OUT + "; report it to the administrators: GPUs, Xid errors and NVLinks of that node",
 )
-"Does a short collective within each node of the job end, and well"
+"Does a short collective within each node of the job succeed"
 
 TOGETHER = Check(
     "preflight.together",
@@ -58,7 +58,7 @@ TOGETHER = Check(
     why="fast pairs do not prove a collective over all nodes",
     fix="run the program by hand over these nodes with NCCL_DEBUG=INFO",
 )
-"Does a short collective over all good nodes of the job end, where pairs are only compared with each other"
+"Does a short collective over all good nodes of the job succeed, if pairs are only compared with each other"
 
 COMPLETE = Check(
     "preflight.complete",
@@ -66,7 +66,7 @@ COMPLETE = Check(
     why="what was not measured is not known to be good",
     fix="give it more time (--limit); if it was stopped, run it again",
 )
-"Did the preflight come to its end within its limit"
+"Did the preflight complete within its limit"
 
 
 @dataclass(frozen=True)

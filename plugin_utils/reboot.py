@@ -32,11 +32,11 @@ VERIFIED = Check(
     fix="read the findings above it; the boot loader did not take what was written, or another entry was booted",
     disruption="reboot",
 )
-"Did the node come back with what it was rebooted for"
+"Is the change active for which the node was rebooted"
 PENDING = Check("reboot.pending", why=_WHY, disruption="reboot")
 "Is no reboot pending on the node; the finding of the role shows the reason"
 ROLLOUT = Check("reboot.rollout", why=_WHY, disruption="reboot")
-"May the node be rebooted, since every node before it came back"
+"May the node be rebooted: did every node before it come back"
 IDLE = Check(
     "reboot.idle",
     why=_WHY,

@@ -36,7 +36,7 @@ _ROOM, _REASON = 120, 160
 _WHY = "a node goes back into service when the failed check is ok; otherwise it stays out, with a record of the reason"
 
 MENDED = Check("remediate.mended", why=_WHY)
-"Is what the node is accused of repaired, by the check that failed; a finding that is stale is ok"
+"Is the node's fault repaired, according to the check that failed; a stale finding is ok"
 ASKED = Check(
     "remediate.asked",
     why="what is not seen on the node now is not acted on: a file of findings is as old as it is",
@@ -54,17 +54,17 @@ ATTEMPTS = Check(
     why="what was tried in vain, or came back after it was repaired, has a cause that no repetition repairs",
     fix="find the cause, repair it by hand, and look at what was tried in the action log (docs/repair.md#remediate)",
 )
-"Was it neither tried too often (`busbar_remediate_max_attempts`) nor repaired before and is back"
+"Was the repair not tried too often (`busbar_remediate_max_attempts`), and did the fault not return after a repair"
 ROLLOUT = Check(
     "remediate.rollout",
     why="a mistake of remediation, or of a check, must not take many nodes at once",
 )
-"May the node be acted on: within `busbar_remediate_max_share`, and no node before it got worse"
+"May the node be repaired: within `busbar_remediate_max_share`, and no node before it got worse"
 LEFT = Check(
     "remediate.left",
     why="a node that a run has drained and not resumed waits for an administrator",
 )
-"Is nothing left of a remediation that was killed, and nothing that waits for a person"
+"Is nothing left of a killed remediation, and does nothing wait for a person"
 
 # Verdicts on one accusation.
 STALE, MEND, MEASURE, QUARANTINE, TOLD = "stale", "mend", "measure", "quarantine", "told"

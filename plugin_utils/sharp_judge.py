@@ -31,7 +31,7 @@ GAIN = Check(
     why="SHARP that is connected and brings nothing costs jobs its faults all the same",
     fix="leave NCCL_COLLNET_ENABLE out of nccl_conf_extra, or look for the cause in the fabric (docs/fabric.md#sharp)",
 )
-"Is algbw of 1 GB and more higher than without SHARP, by no more than it can be"
+"Is algbw from 1 GB on higher than without SHARP, but not above the possible maximum"
 
 
 def bound(ranks: int) -> float:

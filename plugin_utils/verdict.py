@@ -49,7 +49,7 @@ HOST = Check(
     fix="check that the node is up and that ssh to it works, then run busbar drift -i INVENTORY --limit HOST",
     severity="critical",
 )
-"Did the host answer at all; `run.ROLE`: did each role give a result on it"
+"Did the host respond; `run.ROLE`: did each role give a result on it"
 
 
 @dataclass(frozen=True)

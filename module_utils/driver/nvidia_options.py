@@ -32,8 +32,7 @@ OPTIONS = Check(
     fix=advice.run("nvidia_peermem"),
     disruption="reboot",
 )
-"""Of a profile with `driver_options`: has the NVIDIA driver been loaded with the option (live), and will it be
-(persisted)"""
+"For a profile with `driver_options`: was the NVIDIA driver loaded with the option (live), and will it be (persisted)"
 _HEAD = "# Written by Busbar (role nvidia_peermem): the NVIDIA driver options in the profile's driver_options.\n"
 _LINE = re.compile(r"\s*options\s+nvidia\s+(.*)")
 _OPTION = re.compile(r"NVreg_([A-Za-z0-9]+)=(\S*)")

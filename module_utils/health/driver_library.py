@@ -21,8 +21,8 @@ DRIVER_LIBRARY = Check(
     fix="install the driver's packages of this version again, then run ldconfig",
     severity="critical",
 )
-"""Is each user-space library of the running driver's version intact; not judged where the loader's usual folders have
-none, as with a driver from a container"""
+"""Is each user-space library of the running driver's version intact; not judged if the loader's usual directories
+have none, as with a driver from a container"""
 
 
 def judge(host: Host, version: Optional[str]) -> List[Finding]:

@@ -65,7 +65,7 @@ STATE = Check(
     % _RECHECK,
     severity="critical",
 )
-"Is the IMEX domain UP, and are all its nodes READY, of one version that is the driver's"
+"Is the IMEX domain UP, and are all its nodes READY with the driver's version"
 CHANNEL = Check(
     "imex.channel",
     why="without an IMEX channel CUDA refuses to share memory between nodes (insufficient permission)",
@@ -73,7 +73,7 @@ CHANNEL = Check(
     " nvidia_peermem, then reboot); %s" % _RECHECK,
     severity="critical",
 )
-"Is there the device of IMEX channel 0, with the major number that the driver has now"
+"Does the device of IMEX channel 0 exist, with the current major number of the driver"
 
 
 MEMBERSHIP = Check(
@@ -84,8 +84,7 @@ MEMBERSHIP = Check(
     " or reboot the node; %s" % _RECHECK,
     severity="critical",
 )
-"""Has each GPU the UUID and the clique of an NVLink domain (a clique's number is used in other racks, too: the pair
-counts), and all GPUs of the node the same"""
+"Do all GPUs of the node report the same NVLink domain, a pair of UUID and clique"
 ZEROS = "00000000-0000-0000-0000-000000000000"
 
 

@@ -37,7 +37,7 @@ GPU_ANSWERS = Check(
     " reinstall the driver (nvidia-smi and kernel module of one version); " + RECHECK,
     severity="critical",
 )
-"Does nvidia-smi report of each GPU every value that this GPU and its driver have"
+"Does nvidia-smi report every value of each GPU that this GPU and its driver have"
 RECOVERY = Check(
     "node_health.recovery_action",
     why="the driver reports that the GPU needs this before it works correctly again",
@@ -48,7 +48,7 @@ ECC = Check(
     "node_health.ecc",
     why="an uncorrected memory error ends a program or falsifies it; corrected ones are normal, in these numbers not",
 )
-"Is ECC on, without uncorrected errors since the driver was loaded, and do corrected errors not pile up"
+"Is ECC on, without uncorrected errors since the driver was loaded and with few corrected ones"
 ROW_REMAP = Check(
     "node_health.row_remap",
     why="a defective memory row or page is taken out of use at the next reset; without a spare left the GPU has to go",
@@ -83,7 +83,7 @@ TEMPERATURE = Check(
     why="at this temperature the GPU throttles automatically",
     fix="look at the node's fans, air intake and cooling loop, and at the BMC's event log; " + RECHECK,
 )
-"Is each GPU cooler than where it slows down"
+"Is each GPU cooler than its slowdown temperature"
 MIG = Check(
     "node_health.mig",
     why="NCCL has no peer access between GPUs of which one is split into MIG instances",
@@ -113,7 +113,7 @@ NVLINK_ERRORS = Check(
     "node_health.nvlink_errors",
     why="a link that recovers again and again loses bandwidth now and the GPU within days",
 )
-"Have the errors and recoveries of no NVLink grown since the previous run"
+"Did the errors and recoveries of no NVLink grow since the previous run"
 
 _REBOOT = "drain the node and reboot it;"
 _WHEN_IDLE = "jobs that run may continue: when the node is idle run nvidia-smi --gpu-reset -i ADDRESS, %s; %s" % (

@@ -35,8 +35,7 @@ MODULE_TEMPERATURE = Check(
     fix="look at the node's fans and at what blocks the air of its cages, reseat the module, then exchange it; "
     + RECHECK,
 )
-"""Is each rail's module below the alarm, and the warning, that it has itself: where mlxlink is installed; a warning is
-minor"""
+"Is each rail's module below its own alarm and warning temperature, a warning is minor; checked if mlxlink is installed"
 BIT_ERRORS = Check(
     "node_health.bit_errors",
     why="what error correction could not repair is sent again, and all ranks wait for it: such a link fails before"
@@ -44,8 +43,8 @@ BIT_ERRORS = Check(
     fix="clean and reseat the cable at both ends, then exchange it, then the transceivers; wait %d minutesfor new"
     " counts, %s" % (port_limits.LONG // 60, RECHECK),
 )
-"""Does each rail's link get few bits wrong after error correction: from NDR on a share of 1e-15, of older ones 1e-12;
-where mlxlink is installed"""
+"""Does each rail's link have few bit errors after error correction: a share of 1e-15 from NDR on, 1e-12 before;
+checked if mlxlink is installed"""
 
 
 def plan(have: Have, before: Sequence[Finding]) -> Plan:

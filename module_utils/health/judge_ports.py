@@ -33,7 +33,7 @@ PORT_SATURATED = Check(
     why="a counter that has reached its end stands still, whatever happens",
     severity="minor",
 )
-"Can all counters of errors still count"
+"Are no error counters at their maximum"
 PORT_LINK_DOWNED = Check(
     "node_health.port_link_downed",
     why="a link that goes down while jobs run ends them, though it comes back within seconds",
@@ -63,13 +63,13 @@ PORT_DISCARDS = Check(
     " (roce_qos.*, lldp.*); " + RECHECK,
     severity="minor",
 )
-"Did the switch's side take what the rails sent"
+"Did the switch accept what the rails sent"
 PORT_HOST_DISCARDS = Check(
     "node_health.port_host_discards",
     why="this host took packets so slowly that its NIC threw them away: the switch is not to blame",
     severity="minor",
 )
-"Did this host take what came in: PCIe, the port's buffers, receive requests"
+"Did this host accept all incoming data: PCIe, the port's buffers, receive requests"
 PORT_RDMA_RETRIES = Check(
     "node_health.port_rdma_retries",
     why="a path that loses packets is not broken but slow: RoCE sends a whole window again for each",
@@ -77,7 +77,7 @@ PORT_RDMA_RETRIES = Check(
     " the other nodes of its jobs; prove the paths: ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
     severity="minor",
 )
-"Was little sent again over RDMA since the previous run"
+"Were few RDMA packets retransmitted since the previous run"
 PORT_PAUSE = Check(
     "node_health.port_pause",
     why="a host that stops its senders takes less than its link brings, and congestion spreads from it",

@@ -19,7 +19,7 @@ PAGE_SIZE = Check(
     fix="boot a kernel that was built with pages of that size (linux-nvidia-64k on Ubuntu, kernel-64k on EL)",
     disruption="reboot",
 )
-"Of a profile with `page_size`: has the kernel pages of that size"
+"For a profile with `page_size`: does the kernel have pages of that size"
 
 
 def parse(text: str) -> int:

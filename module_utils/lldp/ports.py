@@ -45,14 +45,14 @@ NEIGHBOUR = Check(
     " frames (ethtool --show-priv-flags, mlxconfig -d DEVICE query), let it pass them on; or give a table of the"
     " switches: busbar_lldp_neighbours",
 )
-"Does each rail that is up, of a bond each member, receive LLDP from one switch; none is `unknown`"
+"Does each rail that is up, or each member of a bond, receive LLDP from one switch; none is `unknown`"
 
 MTU = Check(
     "lldp.mtu",
     why="a switch port drops what is larger than the frames that it takes, and large messages never arrive",
     fix="raise the MTU of the switch port, usually to 9216; or lower busbar_mtu on all hosts",
 )
-"Does the switch port take frames of the rail's MTU, where the switch announces its maximum"
+"Does the switch port accept frames of the rail's MTU, if the switch announces its maximum"
 
 PFC = Check(
     "lldp.pfc",
@@ -74,8 +74,8 @@ ETS = Check(
     why="a lossless priority that shares its queue with others, or has no bandwidth, stands still with them",
     fix="give the lossless priority of busbar_roce a separate traffic class on the switch, with bandwidth",
 )
-"""Has the lossless priority a traffic class of the switch that no priority without PFC shares, with bandwidth; with
-roce_qos_tc_bandwidth, that bandwidth"""
+"""Does the lossless priority have a traffic class of the switch with bandwidth, which no priority without PFC
+shares; with roce_qos_tc_bandwidth, with that bandwidth"""
 
 # What can slow a rail where it is wrong: frames are dropped, or sent without the lossless queue.
 SLOWING = tuple(check.id for check in (MTU, PFC, DSCP, ETS))

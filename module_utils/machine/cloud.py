@@ -22,8 +22,7 @@ EFA = Check(
     fix="take the node out of gpu_nodes, and hold it to AWS's own checks (aws-ofi-nccl, fi_info -p efa)",
     severity="critical",
 )
-"""Has the node no Elastic Fabric Adapter of AWS, whose network this suite cannot check; only where there is
-one"""
+"Has the node no Elastic Fabric Adapter of AWS, whose network cannot be checked; only if there is one"
 
 
 def with_efa(topology: Topology, findings: Sequence[Finding]) -> Tuple[Finding, ...]:

@@ -32,8 +32,8 @@ RAIL_PARTITION = Check(
     " run site.yml --tags platform for this host again",
     severity="critical",
 )
-"""InfiniBand: has the rail's port all keys of `busbar_fabric_partitions`, as a full member where the key has bit 15; by
-the host itself, independent of the sweep"""
+"""InfiniBand: does the rail's port have all keys of `busbar_fabric_partitions`, as a full member if the key has bit
+15; read on the host itself, without a sweep"""
 
 # Index in the table -> key, without empty places.
 Table = Mapping[int, int]

@@ -95,7 +95,7 @@ RAIL_DEVICE = Check(
     fix="check lspci and dmesg for the NIC, its slot and its driver (mlx5_core), reseat or replace it; " + _RECHECK,
     severity="critical",
 )
-"Is there a NIC for the rail, with a driver and its RDMA device"
+"Does the rail have a NIC, with a driver and an RDMA device"
 _NO_DRIVER = (
     "load the driver (modprobe -a mlx5_core mlx5_ib) and look for %s in dmesg: the reason for the refusal is there;"
     " if driverctl, vfio-pci or new_id gives it to another driver, remove that rule and reboot; " + _RECHECK
@@ -145,14 +145,14 @@ PCIE_LINK = Check(
     fix="reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
     " bifurcation) and AER errors in dmesg; " + _RECHECK,
 )
-"""Is each link above a GPU or a NIC, from switch to switch and to the CPU, as fast and as wide as both its ends
-can, and enough for the rails on it; not checked in a virtual machine"""
+"""Is each link above a GPU or a NIC, up to the CPU, as fast and as wide as both ends support, and enough for the
+rails on it; not checked in a virtual machine"""
 RAIL_PATH = Check(
     "platform.rail_path",
     why="GPUDirect RDMA is only used, and only fast, over the short path",
     fix="put the NIC into the slot that the profile names, or capture the profile of this node type again",
 )
-"Is the rail's NIC as near to its GPUs as in the profile"
+"Is the rail's NIC as close to its GPUs as in the profile"
 RAIL_NUMA = Check(
     "platform.rail_numa",
     why="interrupts and proxy threads land on the wrong socket",
@@ -166,8 +166,8 @@ RAIL_FIRMWARE = Check(
     fix="on a drained node: mstflint -d ADDRESS -i FILE burn (or mlxfwmanager -u) with the image of the declared"
     " version, then mstfwreset -d ADDRESS -y reset or a reboot; " + _RECHECK,
 )
-"""Has the rail's NIC the firmware that `busbar_firmware` declares for its PSID, and one that no security bulletin of
-NVIDIA warns of (minor); without a declaration it is not checked"""
+"""Does the rail's NIC have the firmware that `busbar_firmware` declares for its PSID; a version that NVIDIA's
+security bulletins warn of is minor; not checked without a declaration"""
 RAIL_MTU = Check(
     "platform.rail_mtu",
     why="queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"

@@ -30,15 +30,15 @@ RAIL_GID = Check(
     " and look at gids and gid_attrs/types of the port; " + _RECHECK,
     severity="critical",
 )
-"""RoCE: has the rail a RoCE v2 GID, at whatever index, with an address that its interface has; `unknown` where
-addresses or types cannot be read"""
+"""RoCE: does the rail have a RoCE v2 GID, at any index, with an address of its interface; `unknown` if addresses or
+types cannot be read"""
 RAIL_ADDRESS = Check(
     "platform.rail_address",
     why="two rails have one address: both respond for it, and connections end on the wrong NIC or hang",
     fix="give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
     severity="critical",
 )
-"RoCE: has no other rail of the node one of its addresses"
+"RoCE: does no other rail of the node have one of its addresses"
 
 
 def judge_gid(

@@ -60,27 +60,27 @@ RAILS = Check(
     fix="repair %s first, then run site.yml --tags nccl_conf for this host again" % platform.RAIL_DEVICE.id,
     severity="critical",
 )
-"Has each rail a device to be named; nccl.conf is left untouched if not"
+"Does each rail have a device; if not, nccl.conf is not changed"
 DEVICE_NAME = Check(
     "nccl_conf.device_name",
     why="NCCL would read another name, or another variable, out of this one; the file is left untouched",
     fix="find out who named it so, and rename it (rdma dev set, ip link set)",
     severity="critical",
 )
-"Is the name of a device or interface one that NCCL takes for itself; nccl.conf is left untouched if not"
+"Is the name of each device or interface unambiguous for NCCL; if not, nccl.conf is not changed"
 SOCKET_INTERFACE = Check(
     "nccl_conf.socket_interface",
     why="NCCL needs one interface that reaches every node for its bootstrap, and would guess",
     fix="set busbar_management_interface in the inventory",
 )
-"Is it known which interface NCCL's bootstrap uses; nccl.conf is left untouched if not"
+"Is the interface for NCCL's bootstrap known; if not, nccl.conf is not changed"
 GID_INDEX = Check(
     "nccl_conf.gid_index",
     why="NCCL %s takes one index for all rails, and these differ",
     fix="update NCCL to 2.21 or later, which finds the GID automatically, or give every rail the same addresses",
     severity="critical",
 )
-"Has the RoCE v2 GID one index on all rails, for a NCCL that needs it; nccl.conf is left untouched if not"
+"Does the RoCE v2 GID have the same index on all rails, for an NCCL that needs it; if not, nccl.conf is not changed"
 READABLE = Check(
     "nccl_conf.readable",
     why="what this file sets cannot be judged",
@@ -118,14 +118,14 @@ PROOF = Check(
     " busbar_nccl_libraries",
     aspect="persisted",
 )
-"Does the library's own parser read back from nccl.conf what was meant"
+"Does the library's own parser read the intended values from nccl.conf"
 CONTAINERS = Check(
     "nccl_conf.containers",
     why="a container does not see the host's nccl.conf, and its jobs run with NCCL's guesses",
     fix=_RUN,
     aspect="persisted",
 )
-"Are the files as rendered with which containers see nccl.conf"
+"Are the files by which containers see nccl.conf as rendered"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ OWNER = Check(
     severity="minor",
     aspect="persisted",
 )
-"On a cloud's image: is nccl.conf written by nothing else at boot"
+"On a cloud's image: does nothing else write nccl.conf at boot"
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ COMMENT_ASSIGNMENT = Check(
     severity="minor",
     aspect="persisted",
 )
-"Does the oldest release in use take the comment for a comment, too"
+"Does the oldest release in use also read the comment as a comment"
 INDENTED_COMMENT = Check(
     "nccl_conf.lint.indented_comment",
     why="A comment is one only when # is the first character of the line.",

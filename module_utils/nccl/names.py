@@ -16,7 +16,7 @@ NEVER_EXISTED = Check(
     why="No release of NCCL has ever read %s: the line has no effect.",
     aspect="persisted",
 )
-"Is the variable one that some release of NCCL reads, and not a name that spreads by copying"
+"Does some release of NCCL read the variable (widely copied names are read by none)"
 DEAD_VARIABLE = Check(
     "nccl_conf.lint.dead_variable",
     why="%s is not read any more since NCCL %s, so not by %s.",
@@ -46,7 +46,7 @@ WRONG_PLACE = Check(
     severity="minor",
     aspect="persisted",
 )
-"Does the variable mean something in a file that every job reads"
+"Is the variable useful in a file that every job reads"
 
 # Name -> severity, why.
 _WRONG_PLACE = {

@@ -64,15 +64,15 @@ RAN = Check(
     why="a benchmark that hangs or fails is a job that hangs or fails",
     fix="read stdout and stderr in the run's directory, run the command by hand with NCCL_DEBUG=INFO; " + AGAIN,
 )
-"Did the program end well, in time"
+"Did the program succeed, in time"
 
 FRESH = Check(
     "nccl_perf.fresh",
     why="an old result, or one of another driver, library or setting, does not prove the node's current state",
     fix=_ROLE % "changed",
 )
-"Is the stored result of this command, young enough, and of the node as it is now (driver, NCCL, build, `nccl.conf`, \
-kernel and its arguments, firmware, GPUs)"
+"""Is the stored result of this command, recent, and of the node's current driver, NCCL, build, `nccl.conf`, kernel
+and arguments, firmware and GPUs"""
 
 SIZES = Check(
     "nccl_perf.sizes",
@@ -87,7 +87,7 @@ RANKS = Check(
     why="without MPI each process runs alone, ends with 0, and the fabric was never used",
     fix="build nccl-tests with MPI=1, check the launcher's host list and processes per host; " + AGAIN,
 )
-"Did every GPU of every host take part, together"
+"Did every GPU of every host take part in the same job"
 
 CORRECT = Check(
     "nccl_perf.correct",
@@ -111,7 +111,7 @@ BUSBW = Check(
     fix="run all of site.yml for the host, read in NCCL_DEBUG=INFO what NCCL goes via (P2P, SHM or NET) and which "
     "variables it took, look for slowed clocks in nvidia-smi -q -d PERFORMANCE, between nodes compare pairs; " + AGAIN,
 )
-"Does the bus bandwidth clear its bar"
+"Does the bus bandwidth reach its bar"
 
 
 def read(run: Run) -> Tuple[Optional[Result], str]:

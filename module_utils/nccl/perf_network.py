@@ -32,7 +32,7 @@ TRANSPORT = Check(
     % " and ".join(PROOF)
     + _AGAIN,
 )
-"Does NCCL's own log of the run prove, for every rank on every node, over what its data went"
+"Does NCCL's own log of the run prove the transport of every rank"
 
 NETWORK = Check(
     "nccl_perf.network",
@@ -63,7 +63,7 @@ RAILS = Check(
     fix="on the node: `ibstat` and `ethtool` for that HCA, its cable and its switch port; run busbar.fabric.perftest"
     " between its rail and the same rail of another node; " + _AGAIN,
 )
-"Did the counters of every rail that the run used rise by what it moved"
+"Did the counters of every rail rise by the data of the run"
 
 # A rail that moved less than this part of the busiest one is idle: what is left is the fabric's own traffic.
 _IDLE = 0.01

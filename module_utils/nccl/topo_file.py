@@ -39,9 +39,8 @@ TOPO_FILE = Check(
     " GPUDirect RDMA here: playbooks/verify.yml, with perftest built with CUDA (perftest_memory)",
     aspect="persisted",
 )
-"""In a guest that shows no GPU and NIC below one bridge, and wherever profile or site name a `NCCL_TOPO_FILE`: is it
-there, has it this machine's GPUs and rails, are its links no slower than they are, and its paths those of the
-profile"""
+"""Does the `NCCL_TOPO_FILE` exist, with this machine's GPUs and rails, the paths of the profile, and links that are
+not too slow; checked if profile or site name one, and in a guest that shows no GPU and NIC below one bridge"""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ ADVICE = Check(
     fix="Remove the line.",
     aspect="persisted",
 )
-"Does the line switch no path off, and does it have an effect"
+"Does the line have an effect, without switching a path off"
 GDR_OFF = Check(
     "nccl_conf.lint.gdr_off",
     why="No NIC is that near to a GPU: %s switches GPUDirect RDMA off.",
@@ -45,14 +45,14 @@ GID_INDEX = Check(
     fix="Remove the line.",
     aspect="persisted",
 )
-"Is the RoCE GID left to NCCL, where NCCL finds each port's itself"
+"Is the RoCE GID left to NCCL, if NCCL finds it for each port"
 PREFIX_MATCH = Check(
     "nccl_conf.lint.prefix_match",
     why="Without = each name is a prefix: %s.",
     fix="Put = before the list, so that the names are exact.",
     aspect="persisted",
 )
-"Are the names of a list exact, and not beginnings of others"
+"Are the names of a list exact, not prefixes of others"
 UNKNOWN_HCA = Check(
     "nccl_conf.lint.unknown_hca",
     why="%s matches no RDMA device: that rail is not used. The host has %s.",

@@ -77,7 +77,7 @@ CONNECTION = Check(
     fix="look at what went away first: its last lines, `dmesg -T` on its node for OOM and Xid, the scheduler's record",
     severity="critical",
 )
-"Did every rank stay until the end"
+"Did every rank stay connected until the end"
 SHARED_MEMORY = Check(
     "nccl_log.shared_memory",
     why="ranks of a node communicate through /dev/shm, and a segment there could not be made or used: usually no"
@@ -135,7 +135,7 @@ NO_WAY = Check(
     " link layer",
     severity="critical",
 )
-"Is there a way between all ranks"
+"Is there a transport between all ranks"
 WATCHDOG = Check(
     "nccl_log.watchdog",
     why="a collective did not end in time: PyTorch reports which ranks waited, not the cause",
@@ -167,7 +167,7 @@ DEVICE = Check(
     fix="`rdma link` and `ls -l /sys/class/infiniband` in the job and on the node: a device in software has no PCI"
     " address there; let NCCL_IB_HCA name the HCAs alone",
 )
-"Is every RDMA device one of hardware"
+"Is every RDMA device a hardware device"
 LIMITS = Check(
     "nccl_log.limits",
     why="the system gives the process no more files, sockets or threads, usually because of a limit: each connection"
@@ -192,7 +192,7 @@ USAGE = Check(
     " framework",
     severity="critical",
 )
-"Does the program call NCCL as it may"
+"Does the program call NCCL correctly"
 TOPOLOGY = Check(
     "nccl_log.topology",
     why="NCCL warns about the node's PCI and NVLink topology as this process sees it",
@@ -217,13 +217,13 @@ RANKS = Check(
     " `busbar hang HOST` while it waits",
     severity="critical",
 )
-"Did all ranks of every communicator come, and complete its initialisation"
+"Did all ranks of every communicator start and complete its initialisation"
 WARNING = Check(
     "nccl_log.warning",
     why="NCCL warns of something that this command has no rule for",
     fix="read it with the lines above it; `NCCL_DEBUG=INFO` shows the calls that led there",
 )
-"Does NCCL warn of nothing else"
+"Does NCCL print no other warning"
 
 _OOM = (
     "the kernel or the scheduler killed a process for memory of the host",

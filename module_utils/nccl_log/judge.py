@@ -33,7 +33,7 @@ READABLE = Check(
     why="what is not in the log, or was dropped from it, cannot be judged",
     fix=AGAIN,
 )
-"Is it NCCL_DEBUG output, whole and of a size that was read to its end"
+"Is it NCCL_DEBUG output, complete and not too large"
 LEVEL = Check(
     "nccl_log.level",
     why="at level WARN NCCL reports networks, HCAs and connections only in warnings: no verdict on them is possible",

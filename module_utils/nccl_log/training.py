@@ -22,7 +22,7 @@ STEP_TIME = Check(
     fix="time the parts of a step apart on every rank (wait for data, forward, backward, optimizer: torch.profiler),"
     " and run with synthetic data: if the steps are even then, it is the input",
 )
-"Do the steps of the training log take the same time, but for 10 % (`busbar diagnose --training`)"
+"Do the steps of the training log vary by less than 10 % (`busbar diagnose --training`)"
 UTILISATION = Check(
     "nccl_log.gpu_utilisation",
     why="GPUs that are busy 60 to 75 % of the time wait for data, or for communication that computation does not hide",

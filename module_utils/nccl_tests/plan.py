@@ -68,7 +68,7 @@ BUILD = Check(
     fix="run site.yml --tags nccl_tests for this host",
     aspect="persisted",
 )
-"Are the programs the ones that were built, from the tools and libraries that are there now"
+"Are the programs unmodified, and built with the current tools and libraries"
 
 # Of each input: its check, its name for people, what is wanted of it, and where it was looked for.
 _INPUTS = {

@@ -178,7 +178,7 @@ TRUST = Check(
     why="RoCE v2 carries its class in the DSCP: a NIC that trusts the PCP puts all of it into priority 0",
     fix=_RUN,
 )
-"Does the port go by the DSCP"
+"Does the port take the priority from the DSCP, as configured"
 
 
 def _trust(state: State, want: Want) -> Answer:
@@ -196,7 +196,7 @@ DSCP2PRIO = Check(
     why="the map decides in which priority, and so in which queue, a packet is",
     fix=_RUN,
 )
-"Does the map of DSCPs lead to the priority of the chain"
+"Does the map of DSCPs give the priority of the chain"
 
 
 def _dscp2prio(state: State, want: Want) -> Answer:
@@ -272,7 +272,7 @@ PFC = Check(
     fix=_RUN,
     disruption="link",  # mlx5 bounces it for a changed mask
 )
-"Has the priority of the chain PFC and no other"
+"Is PFC on for the priority of the chain, and for no other"
 
 
 def _pfc(state: State, want: Want) -> Answer:
@@ -322,7 +322,7 @@ ECN = Check(
     why="without ECN only PFC slows senders down, and congestion spreads through the fabric",
     fix=_RUN,
 )
-"Does the priority of the chain mark congestion and react to it"
+"Is ECN on for the priority of the chain: marking and reaction"
 
 
 def _folder(port: Port) -> str:
@@ -378,7 +378,7 @@ CNP = Check(
     fix=_RUN,
     severity="minor",
 )
-"Have notifications of congestion the class that is declared"
+"Do congestion notifications have the configured class"
 
 
 def cnp_paths(port: Port) -> Tuple[str, str]:
@@ -404,7 +404,7 @@ TOS = Check(
     why="connections by rdma_cm without their own class get this one",
     fix=_RUN,
 )
-"Has traffic that is set up by rdma_cm the class of the chain"
+"Does traffic of rdma_cm have the class of the chain"
 
 
 def tos_path(port: Port) -> str:
@@ -438,7 +438,7 @@ TRAFFIC_CLASS = Check(
     why="it is forced upon every queue pair of the device",
     fix=_RUN,
 )
-"If configured: is the traffic class, or none, forced upon every queue pair of the device"
+"If configured: is the traffic class, or none, forced on every queue pair of the device"
 
 
 def class_path(port: Port) -> str:

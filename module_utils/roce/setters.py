@@ -28,7 +28,7 @@ BOOT_SETTER = Check(
     why="which of two programs sets a port last is chance; the port may have other values after each boot",
     aspect="persisted",
 )
-"Do no scripts, units, rules of udev or cron of others set PFC, trust, DSCPs, ECN, pause or ToS at boot otherwise"
+"Does no other script, unit, udev rule or cron job set PFC, trust, DSCPs, ECN, pause or ToS at boot"
 
 Line = Tuple[str, int, str]
 _FILES = ("/etc/rc.local", "/etc/rc.d/rc.local", "/etc/infiniband/post-start-hook.sh")

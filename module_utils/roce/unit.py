@@ -97,8 +97,8 @@ AT_BOOT = Check(
     fix=_RUN,
     aspect="persisted",
 )
-"""Is the unit that sets all of `roce_qos` again, after a boot or a reload of the driver, as written (`persisted`),
-and did its last run for each port succeed (`live`)"""
+"""Is the unit that restores `roce_qos` after a boot or a reload of the driver as written (`persisted`), and did its
+last run for each port succeed (`live`)"""
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="the ports get their settings whenever their netdevs appear")
 
 

@@ -26,30 +26,29 @@ IDENTITY = Check(
     why="of two machines with one identity, one gets jobs, packets and leases of the other",
     fix="compare ansible_host and the DNS records of both names; remove one name, or correct its address",
 )
-"""Has no other host one of this host's GPUs (UUID), of its rails' node, port or system GUIDs (a RoCE port's is made of
-its MAC), its host name or its machine ID"""
+"Are this host's GPUs (UUID), GUIDs of its rails, host name and machine ID unique"
 ADDRESS = Check(
     "consistency.address",
     why="two nodes with one address: switches send packets for one of them to the other",
     fix="look up the address in the site's address plan, and correct the file that sets up the wrong rail",
     severity="critical",
 )
-"Has no rail of another host, whatever its platform, one of the addresses of this host's rails"
+"Are the addresses of this host's rails unique, over all platforms"
 SUBNET = Check(
     "consistency.subnet",
     why="a rail in another subnet than the same rail of its neighbours does not reach them, or by the wrong leaf",
     fix="correct address and prefix of the rail in the file that sets it up, to those of the same rail of another host",
 )
-"""Is each rail in the subnet of the same rail of those hosts with which it shares the other rails' subnets, and does no
-subnet overlap another one with a longer prefix"""
+"""Is each rail in the subnet of the same rail of the hosts that share its other rails' subnets, and does no subnet
+overlap another one"""
 FIRMWARE = Check(
     "consistency.firmware",
     why="two firmwares behave differently under congestion: the slowest rail sets the pace of all",
     fix="mstflint -d ADDRESS query on both kinds; bring this one to the fleet's firmware while drained:"
     " mstflint -d ADDRESS -i FILE burn, then mstfwreset -d ADDRESS -y reset or a reboot",
 )
-"""Is the firmware of each rail's NIC that of most hosts of the kind (profile, fabric, product); a tie names both sides,
-as for all of these. What the inventory declares comes first"""
+"""Is the firmware of each rail's NIC the declared one, else that of most hosts of the kind (profile, fabric,
+product); a tie names both sides, as for all of these"""
 PSID = Check(
     "consistency.psid",
     why="another PSID is another card: other speed, other firmware, other defaults",
