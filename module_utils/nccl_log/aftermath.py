@@ -35,7 +35,7 @@ def follows(job: Job, one: Reported) -> str:
     lost = closed and (of_itself(one) or polled)
     if lost and any(_PROXY in other.failure.text for other in mine):
         text = "the peer is this host: a thread of NCCL lost its own process's proxy thread, whose operation failed"
-        return text + " (%s); no other rank is lost by it" % _PROXY
+        return text + " (%s); no other rank was lost" % _PROXY
     before = any(other.order < one.order and other.failure.kind not in _ADVICE for other in mine)
     return "caused by the failure before it in the same process" if refused and before else ""
 

@@ -70,16 +70,16 @@ def _met(one: Reported, used: str) -> str:
 
 def _handshake(one: Reported, used: str) -> Told:
     of = {"": "", "bootstrap": " in bootstrap", "ras": " by RAS"}.get(used, " of %s" % used)
-    why = "a TCP connection%s was taken, and what came first was not what belongs there%s" % (of, _met(one, used))
+    why = "a TCP connection%s was accepted, but its first data was not as expected%s" % (of, _met(one, used))
     why += "" if used else "; the lines do not show what the connection was for"
-    possible = "another program speaks to the port, or connections of two interfaces in one subnet mix"
+    possible = "another program connects to the port, or connections of two interfaces in one subnet are mixed up"
     match = _WRONG.search(one.failure.text)
     if match:
         came, want = (_KINDS.get(int(number), "no kind of NCCL's") for number in match.groups())
         possible = "%s is %s by NCCL's numbers, and %s is %s: ranks that use different networks or plugins, or" % (
             match.group("came"), came, match.group("want"), want,
         )  # fmt: skip
-        possible += " different releases of NCCL; or another program speaks to the port"
+        possible += " different releases of NCCL; or another program connects to the port"
     if used == "bootstrap":
         return Told(BOOTSTRAP, why, BOOTSTRAP.fix, possible)
     fix = "compare `Using network`, NCCL_NET, NCCL_NET_PLUGIN and NCCL's release of all ranks (this command shows them"
@@ -89,7 +89,7 @@ def _handshake(one: Reported, used: str) -> Told:
 
 def _address(one: Reported, used: str) -> Told:
     possible = "two builds or releases of NCCL among the ranks, or memory that was overwritten on the way"
-    fix = "see that all ranks load one libnccl.so.2: `grep libnccl /proc/PID/maps` on each node"
+    fix = "check that all ranks load one libnccl.so.2: `grep libnccl /proc/PID/maps` on each node"
     if used == "bootstrap":
         why = "an address of bootstrap, usually that of rank 0 in the unique id that ranks exchange, is not a"
         why += " address; no HCA is involved in that"

@@ -14,8 +14,8 @@ from .quotes import Quote
 _KERNEL = (
     "usually a kernel of the program or of NCCL made an invalid access: CUDA reports it at a later call, so NCCL may"
     " be the first to meet it",
-    "run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; where it comes on one"
-    " GPU alone, whatever runs there: `dmesg -T | grep -i xid` on its node",
+    "run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; if it occurs on one"
+    " GPU only, whatever program runs there: `dmesg -T | grep -i xid` on its node",
 )
 _NO_KERNELS = (
     "usually this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
@@ -60,8 +60,8 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "device kernel image is invalid": _NO_KERNELS,
     "invalid resource handle": (
         "usually a stream, event or handle of another GPU or of an earlier, failed context was used",
-        "see whether something failed before it; else whether each process sets its GPU (torch.cuda.set_device) before"
-        " it makes streams and process groups",
+        "check whether something failed before it; if not, check that each process sets its GPU (torch.cuda.set_device)"
+        " before it makes streams and process groups",
     ),
     "CUDA driver version is insufficient": _DRIVER,
     "the provided PTX was compiled": _DRIVER,
@@ -69,12 +69,12 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "all CUDA-capable devices are busy": _BUSY,
     "CUDA-capable device(s) is/are busy": _BUSY,
     "uncorrectable ECC": (
-        "the GPU's memory lost data: the GPU or the node has to be looked at, not the network",
+        "the GPU's memory lost data: inspect the GPU or the node, not the network",
         "drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER` and `dmesg -T | grep -i xid` there; reset the GPU",
     ),
     "unspecified driver error": _BUSY,
     "driver shutting down": (
-        "the process was ending already while NCCL still worked",
+        "the process was already ending while NCCL was still in use",
         "look at what ended it: its own lines before, another thread's exception, the launcher's signal",
     ),
     "initialization error": (
@@ -84,7 +84,7 @@ _ERRORS: Dict[str, Tuple[str, str]] = {
     "operation not permitted": (
         "the process may not do this: usually memory that GPUs share, for which a container needs rights",
         "on NVL72: an IMEX channel in the container (`ls /dev/nvidia-caps-imex-channels`), nvidia-imex on all nodes;"
-        " else NCCL_CUMEM_ENABLE=0 or NCCL_MNNVL_ENABLE=0 to see whether it is this",
+        " else NCCL_CUMEM_ENABLE=0 or NCCL_MNNVL_ENABLE=0 as a test",
     ),
     "peer access is not supported": (
         "these GPUs, this driver or this virtual machine have no direct way between the GPUs",

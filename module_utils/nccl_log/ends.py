@@ -27,18 +27,17 @@ _RESET = re.compile(r"\b[Rr]eset(?: the)? gpu\b")
 OWN_FAULT = (48, 62, 74, 79, 95, 119, 120)
 # What an Xid asks for -> what to do.
 _DO: Dict[Optional[str], str] = {
-    xid.NOTHING: "nothing; see `nvidia-smi -q -d ECC,ROW_REMAPPER` and what else the kernel's log has of it",
+    xid.NOTHING: "nothing; see `nvidia-smi -q -d ECC,ROW_REMAPPER` and other lines of the kernel about this GPU",
     xid.RESTART: "usually an error of the program: run it with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer; if it"
     " occurs on one GPU only, whatever runs there, drain the node",
     xid.SUPPORT: "send the archive of nvidia-bug-report.sh to NVIDIA's support; restart the node",
-    xid.RESET: "drain the node, end what runs on that GPU, and reset it: `nvidia-smi --gpu-reset -i ADDRESS`; where it"
-    " comes back, have the GPU looked at",
+    xid.RESET: "drain the node, end what runs on that GPU, and reset it: `nvidia-smi --gpu-reset -i ADDRESS`; if it"
+    " returns, have the GPU inspected",
     xid.WORKFLOW: "drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`, `nvidia-smi nvlink -s` and `-e` on it show"
     " whether memory or a link is bad; reset the GPU, and have it inspected if the error returns",
-    xid.REBOOT: "drain the node and restart it: the GPU does not come back before; where it goes again, have its seat,"
-    " power and cooling looked at",
+    xid.REBOOT: "drain and reboot the node; if the GPU fails again, have its slot, power and cooling inspected",
     xid.VM: "restart the virtual machine",
-    xid.POWER: "see the GPU's power cables and seat",
+    xid.POWER: "check the GPU's power cables and slot",
     None: "look the number up in NVIDIA's list of Xid errors, and see `nvidia-smi -q` on the node",
 }
 
@@ -88,20 +87,20 @@ def look_after(code: str) -> Optional[str]:
     said = ended_with(code)
     if "SIGKILL" in said or "Killed" in code:
         return (
-            "`dmesg -T | grep -i -E 'oom|killed process'` on its node, and the limit of its cgroup or pod; no word of"
-            " memory there: the scheduler's record of who ended it"
+            "`dmesg -T | grep -i -E 'oom|killed process'` on its node, and the limit of its cgroup or pod; if it shows"
+            " nothing about memory: the scheduler's record of what ended it"
         )
     if "SIGBUS" in said:
-        return "`df -h /dev/shm` in the job: containers need --shm-size=16g or --ipc=host; enough room: `dmesg -T`"
+        return "`df -h /dev/shm` in the job: containers need --shm-size=16g or --ipc=host; if not full: `dmesg -T`"
     if "SIGSEGV" in said or "SIGABRT" in said or "SIGILL" in said or "SIGFPE" in said:
         return (
-            "see that process's own last lines and the stack that its crash handler printed; else a core:"
+            "read the last lines of that process and the stack that its crash handler printed; else a core:"
             " `ulimit -c unlimited`, `coredumpctl gdb`"
         )
     if "SIGTERM" in said or "SIGHUP" in said or "SIGINT" in said:
-        return "it was ended on request: see which process ended before it, and the scheduler's record (`sacct -j JOB`)"
+        return "it was ended on request: find what ended before it, and the scheduler's record (`sacct -j JOB`)"
     return (
-        "see that process's own last lines, which show why: in the log of that rank or node (torchrun: --log-dir and"
+        "read the last lines of that process, which show why: in the log of that rank or node (torchrun: --log-dir and"
         " --tee 3; srun: --output with %t)"
     )
 

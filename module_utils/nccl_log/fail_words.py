@@ -57,10 +57,9 @@ def gids(reported: Sequence[Reported]) -> List[str]:
     parts = ["between GIDs %s" % ", ".join(" and ".join(pair) for pair in pairs[:3])]
     mixed = [pair for pair in pairs if len({bool(_IPV4.match(gid)) for gid in pair}) == 2]
     if mixed:
-        parts.append("one of them is an IPv4 address and the other is none, so the two do not reach each other: one GID"
-                     " index is another kind of address on each node (`show_gids` on both; take"
-                     " NCCL_IB_GID_INDEX out, or"
-                     " NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM alike on all)")  # fmt: skip
+        parts.append("one of them is an IPv4 address and the other is not, so the two cannot reach each other: one GID"
+                     " index is another kind of address on each node (`show_gids` on both; take NCCL_IB_GID_INDEX out,"
+                     " or NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM alike on all)")  # fmt: skip
     far = [pair for pair in pairs if all(_IPV4.match(gid) for gid in pair)]
     far = [pair for pair in far if pair[0].rpartition(".")[0] != pair[1].rpartition(".")[0]]
     if far:

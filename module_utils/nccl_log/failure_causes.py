@@ -57,8 +57,8 @@ POSSIBLE = {
     (
         "cuda",
         "driver shutting down",
-    ): "the process was ending already while NCCL still worked: what ended it, or a program"
-    " that does not wait for its threads and communicators, is the place to look",
+    ): "the process was already ending while NCCL was still in use: find what ended it, or whether the program does"
+    " not wait for its threads and communicators",
     ("cuda", "unknown error"): "the GPU or its driver: see Xid in dmesg",
     ("cuda", "all CUDA-capable devices are busy or unavailable"): "a GPU in exclusive mode that another process"
     " has, or one that the driver wants reset (NV_ERR_RESET_REQUIRED in dmesg)",
@@ -121,15 +121,15 @@ POSSIBLE = {
     ("store", ""): "rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is another one on some nodes; a"
     " firewall; ranks that came too late",
     ("stuck", ""): "another rank is gone, a GPU that hangs (Xid), or a deadlock in the program",
-    ("link_layer", ""): "HCAs and Ethernet ports that NCCL_IB_HCA does not keep apart, or a node with an HCA less",
+    ("link_layer", ""): "HCAs and Ethernet ports that NCCL_IB_HCA does not separate, or a node with fewer HCAs",
     ("exit", "-7"): "signal 7 (SIGBUS): /dev/shm is full",
     ("exit", "-9"): "signal 9 (SIGKILL): out of memory of the host, or the scheduler ended it",
     ("exit", "-11"): "signal 11 (SIGSEGV): a crash in native code",
     (
         "driver_functions",
         "",
-    ): "the driver's libcuda is older than the CUDA that this NCCL was built for, or a stub of it was loaded; NCCL may"
-    " continue without what needs the functions",
+    ): "the driver's libcuda is older than the CUDA that this NCCL was built for, or a stub library was loaded; NCCL"
+    " may continue without what needs the functions",
     ("no_pci_device", ""): "a device in software, or a container that does not show the device in /sys",
     ("net_plugin", "OFI"): "no EFA device in this container or instance, libfabric and plugin of different releases, or"
     " nodes that may not reach each other (security group)",
@@ -189,15 +189,15 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "shared_memory",
         "(size 0)",
-        "what the peer handed over names no segment (size 0): the two do not agree how memory is shared, as where one"
-        " of them takes memory of the host by cuMem; NCCL_CUMEM_HOST_ENABLE=0 on all goes round that; or the process"
-        " that made it has ended; it is not a lack of room",
+        "the peer's data names no segment (size 0): the two ranks share memory in different ways, for example one by"
+        " cuMem host memory (NCCL_CUMEM_HOST_ENABLE=0 on all ranks avoids that), or the process that made the segment"
+        " has ended; /dev/shm is not full",
     ),
     (
         "shared_memory",
         "No such file or directory",
-        "the process that made the segment has ended, or the two do not share /dev/shm (containers); it is not a lack"
-        " of room",
+        "the process that made the segment has ended, or the two do not share /dev/shm (containers); /dev/shm is not"
+        " full",
     ),
     ("shared_memory", "ermission denied", "another user's segment, or a container that may not write /dev/shm"),
     ("sharp", "reaming Tree lock", _STREAMING),
@@ -215,8 +215,8 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "topology",
         "Error : ring ",
-        "ranks that differ in settings (NCCL_*, /etc/nccl.conf), in NCCL's release or in what they see of GPUs and"
-        " links, so that what they made of rings does not fit together; or a GPU or link that one rank does not see",
+        "ranks with different settings (NCCL_*, /etc/nccl.conf), releases of NCCL, or views of GPUs and links, so that"
+        " their rings do not fit together; or a GPU or link that one rank does not see",
     ),
     (
         "topology",
@@ -306,8 +306,8 @@ WORDS: Tuple[Tuple[str, str, str], ...] = (
     (
         "connect",
         "No route to host",
-        "an interface that does not reach this node (NCCL_SOCKET_IFNAME on the peer), a peer's host that is down or"
-        " in another network (no ARP response), no route, or a firewall that rejects; a process that had ended gives"
+        "the peer's interface does not reach this node (NCCL_SOCKET_IFNAME on the peer); its host is down or in"
+        " another network (no ARP response); there is no route; or a firewall rejects; a process that had ended gives"
         " another error (Connection refused)",
     ),
     (
@@ -326,8 +326,8 @@ POSSIBLE_AT: Tuple[Tuple[str, str, str, str], ...] = (
         "out of memory",
         "shared memory",
         "memory of the host that was requested from CUDA (cuMem): the driver, WSL or the container does not provide"
-        " it, and the"
-        " GPU's own memory may be free; NCCL_CUMEM_HOST_ENABLE=0 goes round it; less often the GPU's memory is full",
+        " it, and the GPU's own memory may be free; NCCL_CUMEM_HOST_ENABLE=0 avoids it; less often the GPU's memory is"
+        " full",
     ),
     (
         "cuda",
@@ -341,8 +341,8 @@ POSSIBLE_AT: Tuple[Tuple[str, str, str, str], ...] = (
         "invalid device pointer",
         "by P2P",
         "memory of another GPU of the node that could not be opened: a driver, virtual machine or IOMMU that does not"
-        " let these GPUs share memory, or containers apart; NCCL_P2P_DISABLE=1 goes round it, by shared memory, and"
-        " shows whether it is that; the network has no part in it",
+        " let these GPUs share memory, or separate containers; NCCL_P2P_DISABLE=1 avoids it by shared memory and shows"
+        " whether that is the cause; the network is not involved",
     ),
     (
         "fabric_manager",
@@ -399,7 +399,7 @@ SYSTEM: Tuple[Tuple[str, str], ...] = (
     ("timed out", "no response: a firewall, no route, or a peer that hangs"),
     ("No route to host", "no route, or a firewall that refuses"),
     ("Network is unreachable", "no route from this interface"),
-    ("Address already in use", "another process has the port, such as one left over of a job before"),
+    ("Address already in use", "another process has the port, such as one left over from an earlier job"),
     ("Cannot assign requested address", "an address that this host does not have"),
     ("Name or service not known", "a host's name that does not resolve here"),
     ("Function not implemented", "a driver or kernel that is older than the library"),

@@ -11,7 +11,7 @@ from ..core.check import Check
 RETRIES = Check(
     "nccl_log.completion",
     why="an HCA reports that an operation of a connection failed: its status shows possible causes",
-    fix="see `busbar diagnose` on the logs of all ranks, and playbooks/verify.yml between the nodes named here",
+    fix="run `busbar diagnose` on the logs of all ranks, and playbooks/verify.yml between the nodes named here",
     severity="critical",
 )
 "Did every RDMA operation complete"
@@ -26,7 +26,7 @@ PORT = Check(
 QUEUE_PAIR = Check(
     "nccl_log.queue_pair",
     why="an RDMA connection was not established: on RoCE the peer's address usually did not resolve, or has no route",
-    fix="take NCCL_IB_GID_INDEX out of the job (2.21 and later find the RoCE v2 GID themselves); run"
+    fix="remove NCCL_IB_GID_INDEX from the job (NCCL 2.21 and later find the RoCE v2 GID automatically); run"
     " playbooks/verify.yml between the nodes: it pings every rail",
     severity="critical",
 )
@@ -57,7 +57,7 @@ DUPLICATE = Check(
 "Has each rank a separate GPU"
 VERSIONS = Check(
     "nccl_log.version",
-    why="all ranks of a job need the same NCCL: others refuse each other, or hang, or read each other's messages wrong",
+    why="all ranks of a job need the same NCCL: others refuse each other, hang, or misread each other's messages",
     fix="use one image or environment on all nodes; `python3 -c 'import torch;"
     " print(torch.cuda.nccl.version())'` on each",
     severity="critical",
@@ -65,7 +65,7 @@ VERSIONS = Check(
 "Do all ranks of a job run the same release of NCCL"
 BOOTSTRAP = Check(
     "nccl_log.bootstrap",
-    why="ranks meet by TCP, without any fast network: the line is about that, or about an address for it",
+    why="ranks find each other over TCP, not the fast network: the line is about that or its address",
     fix="NCCL_SOCKET_IFNAME has to name an interface that is up and has an address on every node (`ip -br address`), or"
     " be left out; each rank number may be started once",
     severity="critical",
@@ -74,7 +74,8 @@ BOOTSTRAP = Check(
 CONNECTION = Check(
     "nccl_log.connection",
     why="a rank whose connection is closed is usually a victim: look at the rank that ended first",
-    fix="look at what went away first: its last lines, `dmesg -T` on its node for OOM and Xid, the scheduler's record",
+    fix="look at the process that ended first: its last lines, `dmesg -T` on its node for OOM and Xid, the scheduler's"
+    " record",
     severity="critical",
 )
 "Did every rank stay connected until the end"
@@ -83,14 +84,14 @@ SHARED_MEMORY = Check(
     why="ranks of a node communicate through /dev/shm, and a segment there could not be made or used: usually no"
     " space, or CUDA refused the memory",
     fix="`df -h /dev/shm` in the job: start the container with --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of"
-    " medium Memory on /dev/shm), and remove what is left there: rm /dev/shm/nccl-*",
+    " medium Memory on /dev/shm), and, while no job runs on the node, remove leftover segments: rm /dev/shm/nccl-*",
     severity="critical",
 )
 "Has /dev/shm room for NCCL"
 CUDA = Check(
     "nccl_log.cuda",
-    why="a call of CUDA failed, in NCCL or beside it: it may be the GPU, its driver, its memory, an invalid request,"
-    " or an earlier fault of a kernel",
+    why="a CUDA call failed, in NCCL or in the program: the cause may be the GPU, its driver, its memory, an invalid"
+    " request, or an earlier fault of a kernel",
     fix="`nvidia-smi -q` and `dmesg -T | grep -i xid` on the node named here; no Xid there: run the program with"
     " CUDA_LAUNCH_BLOCKING=1 to see which kernel fails first",
     severity="critical",
@@ -155,7 +156,7 @@ EXIT = Check(
 "Did every process end normally"
 NET_PLUGIN = Check(
     "nccl_log.net_plugin",
-    why="the plugin that brings the network reports a failure: NCCL may end, wait, or continue over TCP",
+    why="the network plugin reports a failure: NCCL may end, wait, or continue over TCP",
     fix="see in the job itself whether the plugin's devices are there, and that plugin, its libraries and the driver"
     " are of one installation; NCCL_DEBUG=INFO shows which network is used",
 )
@@ -205,8 +206,8 @@ STORE = Check(
     "nccl_log.store",
     why="PyTorch's processes meet at a store in rank 0's process (MASTER_ADDR:MASTER_PORT), by TCP and before NCCL:"
     " usually it was not reached, ended, or a process came too late",
-    fix="see first how the process of rank 0 ended, and its own log; then whether every node reaches MASTER_ADDR and"
-    " MASTER_PORT (`nc -vz ADDRESS PORT`), and whether as many processes were started as in WORLD_SIZE",
+    fix="find out first how the process of rank 0 ended, and read its own log; then check whether every node reaches"
+    " MASTER_ADDR and MASTER_PORT (`nc -vz ADDRESS PORT`), and whether as many processes were started as in WORLD_SIZE",
     severity="critical",
 )
 "Did PyTorch's processes find each other"
@@ -226,17 +227,17 @@ WARNING = Check(
 "Does NCCL print no other warning"
 
 _OOM = (
-    "the kernel or the scheduler killed a process for memory of the host",
+    "the kernel or the scheduler killed a process because memory of the host ran out",
     "raise the job's memory limit (cgroup, pod, Slurm --mem), or let it need less: data loaders, pinned memory,"
     " checkpoints",
 )
 # Why and fix of kinds (and codes) that have their own, under a check of several kinds.
 OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("plugin_waits", ""): (
-        "GCP's plugin for TCP that writes into the GPU's memory (GPUDirectTCPX, or FasTrak) waits for what a peer"
-        " should send: a report of waiting, no crash and no refused connection; who waits is not who is to blame",
-        "see what the peers that it names did at that time: their own logs, whether their process runs, and the receive"
-        " daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes",
+        "GCP's plugin (GPUDirect-TCPX or FasTrak) waits for data from a peer: this is not a crash and not a refused"
+        " connection, and the waiting rank is not the cause",
+        "find out what the peers that it names did at that time: their own logs, whether their process runs, and the"
+        " receive daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes",
     ),
     ("net_plugin", "FasTrak"): (
         "GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: it usually causes later broken pipes and"
@@ -245,7 +246,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " on both nodes, has its GPUs and NICs, and shares its socket and /dev with the job's container",
     ),
     ("plugin_warning", ""): (
-        "a warning of the plugin that brings the network, which this command has no rule for: it may be no failure",
+        "a warning of the network plugin that this command has no rule for: it need not be a failure",
         "read it with the plugin's lines above it; see whether NCCL continues, and read the peers' logs of that time",
     ),
     ("fallback", "cuMem"): (
@@ -267,12 +268,12 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ),
     ("connect", ""): (
         "a TCP connection was not made: this usually causes the connections closed after it",
-        "try the address from the node that reports it (`ip route get ADDRESS`, `ping`), read the peer's log after"
-        " Bootstrap, and set NCCL_SOCKET_IFNAME to the interface between the nodes where it is another one",
+        "try the address from the node that reports it (`ip route get ADDRESS`, `ping`); read the peer's log after"
+        " Bootstrap; set NCCL_SOCKET_IFNAME to the interface between the nodes if NCCL has chosen another one",
     ),
     ("hca_skipped", ""): (
-        "NCCL passes over an RDMA device that it cannot open and continues with the others: this node may use an HCA"
-        " less than its peers",
+        "NCCL skips an RDMA device that it cannot open and continues with the others: this node may use one HCA less"
+        " than its peers",
         "`ls -l /dev/infiniband` and `ibv_devinfo` in the job: each device of the node needs its uverbs file there"
         " (device plugin, docker --device); then compare the lines `NET/IB : Using` of all nodes",
     ),
@@ -284,7 +285,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ),
     ("fallback", ""): (
         "NCCL could not use its first method and uses another one: not a failure",
-        "nothing where the job ran on and is fast enough; else see the lines before it",
+        "nothing if the job continued and is fast enough; otherwise read the lines before it",
     ),
     ("fallback", "Cannot initialize CollNet"): (
         "in-network reduction (SHARP) was requested and could not be set up: NCCL continues point to point, which is"
@@ -305,17 +306,17 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ),
     ("no_network", ""): (
         "this process does not have the requested network, or has none: its plugin is missing or did not start",
-        "read the plugin's and NET/ lines before it; see NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and NCCL_SOCKET_IFNAME"
-        " in the job and in /etc/nccl.conf, and that the interface that they name is up in the job (`ip -br address`)",
+        "read the plugin's and NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and"
+        " NCCL_SOCKET_IFNAME in the job and in /etc/nccl.conf; the interface that they name has to be up in the job"
+        " (`ip -br address`)",
     ),
     ("algorithm", ""): (
-        "for a call NCCL has no algorithm and protocol left, or does not accept the variables that name them:"
-        " possibly NCCL_ALGO or"
-        " NCCL_PROTO (a name that this release does not know, or none that fits the call), a plugin's tuner, or a size,"
-        " type or number of elements that no algorithm of this release takes; the message does not show which",
-        "take NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN out of the job and out of /etc/nccl.conf where they are set"
-        " (names are Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree, PAT, and LL, LL128, Simple); where none"
-        " is, NCCL_DEBUG_SUBSYS=COLL shows the call with its count and type: try a smaller one, or another release",
+        "NCCL has no algorithm and protocol left for a call, or does not accept the variables that name them: possibly"
+        " NCCL_ALGO or NCCL_PROTO (an unknown name, or none that fits the call); or a tuner plugin, or a size or type"
+        " that no algorithm of this release supports; the message does not show which",
+        "remove NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN from the job and from /etc/nccl.conf (names are Ring,"
+        " Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree, PAT; and LL, LL128, Simple); if none is set,"
+        " NCCL_DEBUG_SUBSYS=COLL shows the call with its count and type: try a smaller one, or another release",
     ),
     ("merely_tried", ""): (
         "a TCP connection was not made at this try, and NCCL tries it again: no failure yet",
@@ -331,8 +332,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("bootstrap", "mismatch"): (
         "a process sent rank 0 of the job other data than the rest: usually it has another release or build of NCCL,"
         " or is of an earlier start; TCP itself works",
-        "compare the libnccl.so.2 that each rank loads (`grep libnccl /proc/PID/maps`), and see that no process of an"
-        " earlier start is left over; the numbers in the line, where they make no sense, speak for two releases",
+        "compare the libnccl.so.2 that each rank loads (`grep libnccl /proc/PID/maps`), and check that no process of"
+        " an earlier start is left over; numbers in the line that make no sense point to two releases",
     ),
     ("accept", ""): (
         "a rank could not accept a TCP connection: usually its own listening socket was closed before",
@@ -403,7 +404,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("uds", ""): (
         "ranks of a node hand each other memory by Unix sockets, and one was not reached or broke",
         "see first whether the peer's process had ended; ranks of a node in several containers need a common network"
-        " namespace (host network); NCCL_CUMEM_ENABLE=0 does without these sockets",
+        " namespace (host network); NCCL_CUMEM_ENABLE=0 avoids these sockets",
     ),
     ("merge", ""): (
         "NCCL could not use several ports or HCAs as one",
@@ -420,7 +421,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("topology_file", ""): (
         "a file with a topology or a graph (NCCL_TOPO_FILE, NCCL_GRAPH_FILE) cannot be read, is not in order, or does"
         " not fit this node and job",
-        "`ls -l` of the file in the job itself; take the variable out, or get the file again from who provides it",
+        "`ls -l` of the file in the job itself; take the variable out, or get the file again from its provider",
     ),
     ("gdrcopy", ""): (
         "GDRCopy, which NCCL_GDRCOPY_ENABLE or a plugin requires, does not work: it affects latency only, not the"
@@ -431,8 +432,8 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("device_api", ""): (
         "the program requests NCCL's symmetric memory or its network from within kernels (GIN, RMA), and something"
         " that these need is not there",
-        "see the program's own options for GIN, RMA or symmetric memory (DeepEP and NVSHMEM-like libraries use them),"
-        " and what its documentation requires of HCA, driver and NCCL",
+        "check the program's own options for GIN, RMA or symmetric memory (DeepEP and NVSHMEM-like libraries use"
+        " them); check what its documentation requires of HCA, driver and NCCL",
     ),
     ("device_api", "space"): (
         "NCCL found no room for a window in the address range that it reserves for symmetric memory: the memory"
@@ -441,13 +442,13 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " gives back; where that is little, try another release of NCCL",
     ),
     ("confidential", ""): (
-        "confidential computing is on, and not for several GPUs: traffic between GPUs is not protected",
+        "confidential computing is on, but not in its multi-GPU mode: traffic between GPUs is not protected",
         "the provider or `nvidia-smi conf-compute -q` shows the mode of the machine",
     ),
     ("internal", ""): (
-        "NCCL found its own state in disorder: a fault of NCCL or of a plugin, memory that the program has overwritten,"
-        " or what is left after another failure",
-        "repair other failures of this log first; none: try another release of NCCL, and report it with the whole log",
+        "NCCL's state is inconsistent: a bug of NCCL or a plugin, overwritten memory, or an effect of another failure",
+        "repair other failures of this log first; if there are none, try another NCCL, and report it with the whole"
+        " log",
     ),
     ("nvml", ""): (
         "the NVIDIA management library (NVML) was missing, or its response was not usable for NCCL",
@@ -464,7 +465,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ("exit", "NODE_OUT_OF_MEMORY"): _OOM,
     ("time_limit", ""): (
         "the scheduler ended the job at its time limit",
-        "see by the last lines whether it was still at work: then raise the limit (`scontrol show job`); if it hung,"
+        "read in the last lines whether it was still working: then raise the limit (`scontrol show job`); if it hung,"
         " or was done and did not end, run `busbar hang HOST` next time",
     ),
     ("cancelled", ""): ("the job was cancelled: by a user, the scheduler, or another task's end", "see `sacct -j JOB`"),
@@ -492,15 +493,15 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
     ),
     ("port_in_use", ""): (
         "a process could not open its port, because another one has it: no network is involved, and nothing was sent",
-        "`ss -ltnp` on that node shows who has the port: end what is left of an earlier job, or take another port"
-        " (MASTER_PORT, --master_port, --rdzv_endpoint; --standalone or port 0 let torchrun choose), and let"
-        " one process only open it: two jobs, or two launchers on one node, need two ports",
+        "`ss -ltnp` on that node shows the process that has the port: end what is left of an earlier job, or use"
+        " another port (MASTER_PORT, --master_port, --rdzv_endpoint; --standalone or port 0 let torchrun choose), and"
+        " let only one process open it: two jobs, or two launchers on one node, need two ports",
     ),
     ("store", "port"): (
         "the process that is to open the port of PyTorch's store could not: nothing was sent, and no network is"
         " involved; usually another process on that host has the port, or MASTER_ADDR is not an address of that host",
-        "`ss -ltnp` on that host shows who has the port: end what is left of an earlier job, or take another port"
-        " (MASTER_PORT, --master_port, --rdzv_endpoint), and let one process only open it",
+        "`ss -ltnp` on that host shows the process that has the port: end what is left of an earlier job, or use"
+        " another port (MASTER_PORT, --master_port, --rdzv_endpoint), and let only one process open it",
     ),
     ("signalled", ""): (
         "a rank gave up the wait for a collective and had all others write their flight recorders: a rank that only"
@@ -509,7 +510,7 @@ OWN: Dict[Tuple[str, str], Tuple[str, str]] = {
         " waited; then what the other ranks did then, by their flight recorders' dumps",
     ),
     ("stuck", ""): (
-        "PyTorch's heartbeat monitor had no sign of life of the watchdog's thread: usually a call of CUDA or NCCL"
+        "PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread: usually a call of CUDA or NCCL"
         " hangs, or a lock, or an abort; the reporting rank is not the cause",
         "py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks"
         " (TORCH_NCCL_DUMP_ON_TIMEOUT=1); `nvidia-smi` and `dmesg -T | grep -i xid` on its node",
@@ -574,9 +575,9 @@ BY_WORDS: Tuple[Tuple[str, str, str, str], ...] = (
     (
         "plugin_warning",
         "Cannot get incoming CPU|Maximum retry reached for (?:accept|connect)",
-        "FastSocket did not get the CPU or queue that it wants for a connection: it is about the placement of flows,"
-        " and may cost time or speed; not a failure",
-        "see whether `NET/FastSocket : Connected` follows: then it continues, and nothing has to be done but for speed",
+        "FastSocket did not get the CPU or queue that it wants for a connection: it affects the placement of flows and"
+        " may cost speed; it is not a failure",
+        "if `NET/FastSocket : Connected` follows, NCCL continues; act only if the job is too slow",
     ),
 )
 CHECKS = {

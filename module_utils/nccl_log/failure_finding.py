@@ -121,9 +121,9 @@ def _order(case: Case, first: Reported) -> str:
     elif in_vain:
         text = in_vain
     elif kind == "exit" and first in named_gone(job):
-        text = "of the very host whose connections others lost: it likely went first, wherever its line stands"
+        text = "of the same host whose connections others lost: it likely failed first, wherever its line is"
     elif waited(first):
-        text = "the first failure of this log: whom it waited for may have failed or gone before"
+        text = "the first failure of this log: the rank that it waited for may have failed or ended before"
     elif kind != "closed" and came_before(lost, first):
         text = "a connection was lost before it in the log: which came first is unknown"
     elif came_before([one for one in job.failures if waited(one)], first):
@@ -216,15 +216,16 @@ _LESS = (
     " `nvidia-smi` whether another process has memory of that GPU; no fault of the network or of the GPU"
 )
 _NO_NEED = (
-    "a size that is not a real need: garbage of a collective that did not complete before it (all_gather_object and its"
+    "a size that is not really needed: invalid data of a collective that did not complete before it (all_gather_object"
+    " and its"
     " like make room by a size that they gather first), or a wrong shape; less often one tensor that no GPU can hold"
 )
 _SIZE = (
-    "see where the size comes from, in the call that requested it: a smaller batch does not repair a wrong size; what"
-    " failed or waited before it comes first; the GPU is not at fault"
+    "find where the size comes from, in the call that requested it: a smaller batch does not repair a wrong size; look"
+    " first at what failed or waited before it; the GPU is not at fault"
 )
 _ROOM = (
-    "`nvidia-smi` on that node shows who has the GPU's memory; leave room for NCCL: a lower fraction of the"
+    "`nvidia-smi` on that node shows which process has the GPU's memory; leave room for NCCL: a lower fraction of the"
     " framework (XLA_PYTHON_CLIENT_MEM_FRACTION, gpu_memory_utilization), a smaller batch, fewer communicators"
 )
 _COMPARE = (

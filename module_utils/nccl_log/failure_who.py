@@ -321,7 +321,7 @@ def gid_changed(job: Job, failed: Reported) -> List[str]:
     text = "before it the GID table%s changed: the address of the port came or went while the job ran" % (
         " of %s" % device if device else "",
     )  # fmt: skip
-    return [text + ", and connections of it are likely to fail then (who changes it: NetworkManager, DHCP, a bond)"]
+    return [text + ", and connections of it are likely to fail then (NetworkManager, DHCP or a bond may change it)"]
 
 
 def waits_for_ended(job: Job, reported: Sequence[Reported], cause: Optional[Finding]) -> str:

@@ -13,8 +13,8 @@ _SOFTWARE = re.compile(r"^(?:rxe|siw)(?:_?\d|_\w)")
 _OPA = re.compile(r"^(?:hfi1|opa)_?\d")
 _SHARED = re.compile(r"\bGB10\b|DGX Spark")
 
-WHY = "without GPUDirect RDMA every byte goes through memory that the CPU's side holds; here nothing else is to be had"
-FIX = "nothing on this device or platform: no module helps; where another HCA was meant, name it in NCCL_IB_HCA"
+WHY = "without GPUDirect RDMA every byte goes through host memory; this platform has no other path"
+FIX = "nothing on this device or platform: no module helps; if another HCA is intended, name it in NCCL_IB_HCA"
 
 
 def likely(device: str, gpus: AbstractSet[str]) -> str:

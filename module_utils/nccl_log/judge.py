@@ -192,10 +192,8 @@ def _tests(log: Log) -> List[Finding]:
         table.wrong if table.wrong else "some", "; its end reports: out of bounds values %s" % table.failed[-1].strip()
         if table.failed else "",
     )  # fmt: skip
-    why = "data that ranks received was not what was sent: no result of such a job is to be believed"
-    fix = (
-        "run nccl-tests on each node alone, then on pairs, and drain the node where it comes again; see `nvidia-smi -q"
-    )
+    why = "ranks received other data than was sent: no result of this job can be trusted"
+    fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs; see `nvidia-smi -q"
     fix += " -d ECC`; in a virtual machine or with an IOMMU try NCCL_P2P_DISABLE=1 on one node to find the path"
     return [WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")]
 

@@ -75,7 +75,7 @@ def bare(job: Job) -> List[Finding]:
     return [WARNING.judge(job.name, state, "no failure", have, "", fix, severity="critical", why=why)]
 
 
-_LONE = "a call within NCCL returned an error: a failure is it only where the calls around it return one, too"
+_LONE = "an error that a call within NCCL returned is a failure only if its callers return one, too"
 
 
 def _alone(traced: Sequence[Tuple[Call, Process]]) -> bool:
@@ -93,8 +93,8 @@ def _aborted(job: Job, aborted: Sequence[Process], call: Call) -> Finding:
         call.place, call.result,
     )  # fmt: skip
     have += "; what was before it is not in these lines"
-    why = "a process that aborts a communicator usually waited in vain, met an error, or was at its end"
-    fix = "see what stands before it in the logs of all ranks: a timeout of PyTorch's watchdog, an exception, a warning"
+    why = "a process that aborts a communicator usually gave up a wait, met an error, or was ending"
+    fix = "read the lines before it in the logs of all ranks: a timeout of PyTorch's watchdog, an exception, a warning"
     return WARNING.judge(job.name, "unknown", "no failure", have, "", fix, severity="critical", why=why)
 
 

@@ -186,7 +186,7 @@ def _nvlink(job: Job) -> List[Finding]:
                     possible = "NVLinks or NVSwitches that are down"
                     possible = (
                         "what the topology's file gives for NVLink, by which NCCL counts its channels; only"
-                        " where NCCL finds the same without it: %s" % possible
+                        " if NCCL finds the same without it: %s" % possible
                         if of_file
                         else possible
                     )

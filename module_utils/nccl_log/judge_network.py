@@ -24,17 +24,17 @@ AGAIN = "run it again with %s, and give this command the files of all ranks" % C
 
 NETWORK = Check(
     "nccl_log.network",
-    why="over TCP a node that has HCAs moves a fraction of what they can, and the CPU copies every byte",
-    fix="see on one of the hosts what RDMA sees, in the job's own container: `ibv_devinfo` has to show the HCAs with"
-    " state PORT_ACTIVE; then run site.yml for the node",
+    why="over TCP a node reaches a fraction of the bandwidth of its HCAs, and the CPU copies every byte",
+    fix="run `ibv_devinfo` on one of the hosts, in the job's own container: it has to show the HCAs with state"
+    " PORT_ACTIVE; then run site.yml for the node",
     severity="critical",
 )
 "Does NCCL use an RDMA network between nodes, and if not, why (`busbar diagnose`)"
 INTERFACE = Check(
     "nccl_log.interface",
     why="ranks find each other by TCP over this interface: one that does not reach the other nodes may end in a hang",
-    fix="set NCCL_SOCKET_IFNAME in the job to the interface that has the node's address (`ip -br address`), with ="
-    " before the name: NCCL_SOCKET_IFNAME==NAME",
+    fix="set NCCL_SOCKET_IFNAME in the job to the interface of the network between the nodes (`ip -br address`), with"
+    " = before the name: NCCL_SOCKET_IFNAME==NAME",
     severity="critical",
 )
 "Is the interface by which ranks find each other one that reaches other nodes"

@@ -14,7 +14,7 @@ from .job import Log
 from .jobs import Job, missing, numbers, of_ranks
 
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
-_NOT_HERE = "a rank that is not in a log may have started all the same"
+_NOT_HERE = "a rank that is missing in the log may still have started"
 _READY = "a communicator is ready once each of its ranks has Init COMPLETE"
 
 
@@ -53,7 +53,7 @@ def _apart(job: Job) -> Finding:
     have += "; possible causes: a rank took the unique id of an earlier start, or another rendezvous; or they are of"
     have += " several jobs or starts, of which the rest is not here"
     why = "ranks find each other by one unique id, which rank 0 makes: with another one they wait, or are refused"
-    fix = "see that each start makes a new id, and every rank reads that one: a new key of the store, or another port,"
+    fix = "check that each start makes a new id that every rank reads: a new key of the store, or another port,"
     fix += " for each process group that is made again; the same MASTER_ADDR and MASTER_PORT on all ranks"
     subject, want = "%s commIds" % job.name, "one commId of %d ranks" % own[0].ranks
     return RANKS.judge(subject, "unknown", want, have, "Init START", fix, why=why, severity="major")

@@ -17,13 +17,13 @@ from .jobs import Job, hosts_of, names
 EFFECT = Check(
     "nccl_log.variable_effect",
     why="a variable was set without effect: NCCL does not report that",
-    fix="take it out, or make what it needs available",
+    fix="remove the variable, or provide what it needs",
     severity="minor",
 )
 "Did the variables take effect"
 SAME = Check(
     "nccl_log.same_settings",
-    why="ranks with other settings may choose other algorithms and sizes: then the job hangs or fails, or is slow",
+    why="ranks with different settings may choose different algorithms: the job then hangs, fails, or is slow",
     fix="set it for all ranks alike, or nowhere: /etc/nccl.conf by site.yml with --tags nccl_conf",
 )
 "Have all ranks the same settings"

@@ -160,9 +160,7 @@ def waits(job: Job, reported: Sequence[Reported]) -> List[str]:
         who = "a rank" if gone[0].failure.rank is None else "rank %d" % gone[0].failure.rank
         text = "before it %s ended its process without destroying its process group" % who
         text += ", and its communicator was aborted" if aborted else ""
-        parts.append(
-            text + ": who waits for that rank waits for nothing; look at the program there first, not the network"
-        )
+        parts.append(text + ": ranks that wait for it wait forever; look at the program there first, not the network")
     elif aborted:
         parts.append("the communicator of %s was aborted" % names([job.who(one) for one in aborted], 3))
     return parts
@@ -321,7 +319,7 @@ def _progress(job: Job, signals: bool = True) -> List[Tuple[int, str]]:
 def stuck(text: str) -> str:
     """What PyTorch's heartbeat monitor says, in our words; "" of lines of other forms."""
     if "Terminating the process" in text:
-        return "PyTorch's heartbeat monitor ended processes, as their watchdog thread did not get on (watchdog hang)"
+        return "PyTorch's heartbeat monitor ended processes, as their watchdog thread made no progress (watchdog hang)"
     match = _STUCK.search(text)
     return "PyTorch's watchdog thread made no progress for %s s (got stuck)" % match.group(1) if match else ""
 

@@ -67,7 +67,7 @@ def told(log: Log, job: Job) -> List[str]:
         said.append("%s (%s)" % (of_ranks(numbers([rank])), place))
     # A line without a mark may be of any of them.
     signed = unsigned < min(last.values())[:2]
-    front = ", who fell silent first in front" if signed else ", the earliest in front"
+    front = ", in the order in which they fell silent" if signed else ", the earliest first"
     front += "" if signed else " (lines that name no rank follow it, and may be its own)"
     text = "the last line of each rank%s: %s" % ("" if many else front, ", ".join(said))
     text += "; no line is signed by %s" % of_ranks(numbers(silent)) if silent else ""

@@ -27,7 +27,7 @@ _RENAME = ("NCCL_MNNVL_CLIQUE_ID", "NCCL_MNNVL_UUID")
 MNNVL = Check(
     "nccl_log.mnnvl",
     severity="major",
-    why="between trays NVLinks carry several times what the NICs do, and the job waits for the NICs",
+    why="NVLinks between trays have several times the bandwidth of the NICs, and the job waits for the NICs",
     fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state show why a GPU is"
     " not in its domain; in containers /dev/nvidia-caps-imex-channels has to be there; then run the job again",
 )

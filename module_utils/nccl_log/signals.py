@@ -70,7 +70,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         "the launcher ends this process after another one failed, or on request: it did not fail itself",
     ),
     (ORDER, r"(?:main process )?[Rr]eceived (?P<name>SIG(?:TERM|INT|HUP))\b", "ended from outside"),
-    (ORDER, r"\bKeyboardInterrupt\b", "a user, or who passes signals on, has ended it (SIGINT, as by Ctrl-C)"),
+    (ORDER, r"\bKeyboardInterrupt\b", "a user, or a program for one, has ended it (SIGINT, as by Ctrl-C)"),
     (
         ORDER,
         r"srun: (?:Job step aborted|Terminating|Force Terminat)|srun: (?:launch/\S{1,40}: |error: )?.{0,60}"
@@ -255,7 +255,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         ERROR,
         r"gloo/\S{1,120}\.cc:\d+\].{0,40}[Tt]imed out",
         "Gloo (TCP between CPUs, no NCCL) waited for another rank, which"
-        " did not come: it may be late, stuck or gone; who waits is not who is to blame",
+        " did not come: it may be late, stuck or gone; the waiting rank is not the cause",
     ),
     (
         ERROR,
@@ -302,7 +302,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         r"\bIMEX\b.{0,80}(?:fail|error|not)|(?:[Ee]xport ref|[Ii]mport re(?:sponse|quest)).{0,80}(?:fail|error|timed)|"
         r"[Ff]ailed.{0,40}(?:export ref|(?:new|allocate) memory reference|import re(?:sponse|quest))",
         "memory that is shared over NVLink between nodes (IMEX, MNNVL): commonly nvidia-imex does not run on all nodes"
-        " of the domain, in one version and with one list of nodes, or the container has no IMEX channel;"
+        " of the domain, its versions or lists of nodes differ, or the container has no IMEX channel;"
         " NCCL_MNNVL_ENABLE=0 continues without",
     ),
     (
@@ -383,13 +383,12 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"[Ww]atchdog.{0,60}got stuck|Heartbeat monitor timed out",
-        "PyTorch's watchdog thread did not get on: a call of CUDA or NCCL hangs, or a lock (Python's GIL)",
+        "PyTorch's watchdog thread made no progress: a call of CUDA or NCCL hangs, or a lock (Python's GIL)",
     ),
     (
         WARNING,
         r"might run on corrupted/incomplete data|taking the entire process down",
-        "PyTorch's standing words after a timeout or failure: they prove no corrupted data; PyTorch ends the process"
-        " itself then",
+        "PyTorch's standard message after a failure, no proof of corrupted data; PyTorch then ends the process",
     ),
     (
         WARNING,
@@ -438,7 +437,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         WARNING,
         r"has NOT been destroyed before|destroy_process_group\(\) was not called",
-        "standing words at a process's end: no cause of a failure",
+        "a standard message at the end of a process: not the cause of a failure",
     ),
     (
         ERROR,
@@ -486,7 +485,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
     (
         ERROR,
         r"soft lockup|blocked for more than \d+ seconds|hung_task|rcu_sched detected stalls|\[Hardware Error\]",
-        "the kernel: a CPU or a task stands, or hardware failed",
+        "the kernel: a CPU or a task hangs, or hardware failed",
     ),
     (
         ERROR,
@@ -568,7 +567,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         ERROR,
         r"[Cc]onnection (?:refused|reset|closed|timed out|aborted)|[Bb]roken pipe|[Nn]o route to host|"
         r"[Nn]etwork is unreachable|[Hh]ost is down",
-        "a TCP connection failed or was lost: who reports it is not who is to blame",
+        "a TCP connection failed or was lost: the process that reports it need not be the cause",
     ),
     (
         WARNING,
@@ -584,7 +583,7 @@ ROWS: Tuple[Tuple[str, str, str], ...] = (
         ERROR,
         r"[Tt]imed ?out|\bTimeout(?:Error|Exception|Expired)?\b.{0,3}[:(]|\b[Tt]imeout (?:after|of|waiting|exceeded)|"
         r"DEADLINE_EXCEEDED",
-        "something did not come in time: who waited is named, not who is to blame",
+        "something did not come in time: the line names the process that waited, not the cause",
     ),
     (
         WAITS,

@@ -28,7 +28,7 @@ def how_sure(bad: Sequence[Finding]) -> str:
     others = {one.check for one in bad[1:] if one.check in _FAILURES and one.severity != "minor"} - {worst.check}
     if others:
         return (
-            "it is what likely came first; %d other kind%s of failure %s below, and which led to which no line proves"
+            "it is what likely came first; %d other kind%s of failure %s below, and no line proves which caused which"
             % (len(others), "s" * (len(others) > 1), "are" if len(others) > 1 else "is")
         )
-    return "it was reported; what led to it no line proves"
+    return "reported; the root cause is not in this log"

@@ -17,8 +17,8 @@ from ..core.finding import Finding
 
 STEP_TIME = Check(
     "nccl_log.step_time",
-    why="a network that is slow makes all steps slow; steps that vary by more than 10 % point at input, checkpoints,"
-    " garbage collection or a rank that is late now and then",
+    why="a network that is slow makes all steps slow; steps that vary by more than 10 % point to input, checkpoints,"
+    " garbage collection or a rank that is sometimes late",
     fix="time the parts of a step apart on every rank (wait for data, forward, backward, optimizer: torch.profiler),"
     " and run with synthetic data: if the steps are even then, it is the input",
 )
@@ -32,11 +32,10 @@ UTILISATION = Check(
 "Are the GPUs busy for more than 75 % of the time (`busbar diagnose --training`)"
 BEYOND = Check(
     "nccl_log.beyond_network",
-    why="what NCCL's log does not speak against is not the network's fault: more bandwidth will not make"
-    " the steps shorter",
-    fix="prove it with playbooks/benchmark.yml between these nodes; where that clears its bar look at compute, input or"
-    " overlap, in this order: kernels' share of a step (torch.profiler), wait for data, collectives"
-    " outside of the backward",
+    why="NCCL's log shows no fault of the network: more bandwidth will not make the steps shorter",
+    fix="prove it with playbooks/benchmark.yml between these nodes; if the result is above its bar, look at compute,"
+    " input or overlap, in this order: kernels' share of a step (torch.profiler), wait for data, collectives outside of"
+    " the backward",
     severity="minor",
 )
 "Does the network limit the training, as far as NCCL's log and the training's show"
@@ -117,7 +116,7 @@ def judge(training: Training, network: Sequence[Finding]) -> List[Finding]:
         state = "ok" if busy > 75 else "drift"
         found.append(UTILISATION.judge("training", state, "more than 75 %", have, "--training", because=cause))
     if cause is None:
-        have = "nothing in NCCL's log speaks against the network: look at compute, input or overlap"
+        have = "nothing in NCCL's log points to the network: look at compute, input or overlap"
         state = "ok" if any(finding.state == "drift" for finding in found) else "unknown"
         found.append(BEYOND.judge("training", state, None, have, "--training"))
     return found

@@ -45,7 +45,7 @@ def test_rings_that_do_not_fit_are_no_word_on_the_nodes_topology() -> None:
         " Internal check failed.\nLast error:\nError : ring 3 does not contain rank 5\n"
     )
     assert "critical: Error : ring 3 does not contain rank 5 (NCCL's last error, by which the call failed)" in said
-    assert "possible causes: ranks that differ in settings" in said
+    assert "possible causes: ranks with different settings" in said
     assert "NCCL warns about the node's PCI" not in said
 
 

@@ -115,7 +115,7 @@ def test_an_xid_is_told_with_its_gpu_its_meaning_and_what_follows_from_it() -> N
     assert "python3 (pid 7)" in (first.have or "")
     assert "gpu-reset" in first.fix
     assert "PCI 0000:c3:00: the GPU has fallen off the bus" in (second.have or "")
-    assert "restart" in second.fix
+    assert "reboot" in second.fix
     assert [one.because for one in rest if "Xid 45" in (one.have or "")] == [first.id]
 
 
@@ -545,7 +545,7 @@ def test_the_host_that_lost_connections_name_went_first_though_its_end_is_told_l
     first, *rest = findings(before + raised + " 2.21.5\n" + behind)
     assert first.check == "nccl_log.exit"
     assert "alpha: task 0" in (first.have or "")
-    assert "it likely went first" in (first.have or "")
+    assert "it likely failed first" in (first.have or "")
     [lost] = [one for one in rest if one.check == "nccl_log.connection"]
     assert lost.because == first.id
 
@@ -561,10 +561,10 @@ def test_the_host_that_lost_connections_name_went_first_though_its_end_is_told_l
 )
 def test_ends_of_others_and_those_that_were_ordered_do_not_go_before_a_lost_connection(end: str) -> None:
     said = " ".join(one.have or "" for one in findings(LOST_ALPHA + end))
-    assert "it likely went first" not in said
+    assert "it likely failed first" not in said
 
 
 def test_two_hosts_that_lost_each_other_leave_open_who_was_first() -> None:
     other = CLOSED.replace("beta:9:9", "alpha:8:8").replace("alpha<", "beta<")
     end = "srun: error: alpha: task 0: Exited with exit code 1\n"
-    assert not any("it likely went first" in (one.have or "") for one in findings(LOST_ALPHA + other + end))
+    assert not any("it likely failed first" in (one.have or "") for one in findings(LOST_ALPHA + other + end))

@@ -120,7 +120,7 @@ def test_an_exception_is_told_with_the_calls_above_it_of_its_own_rank() -> None:
     assert "on rank 2" in have
     assert "called from save > barrier" in have
     assert "no failure of NCCL is in these lines" in have
-    assert "who waits is not who is to blame" in have
+    assert "the waiting rank is not the cause" in have
 
 
 def test_the_kernel_at_whose_launch_an_exception_came() -> None:

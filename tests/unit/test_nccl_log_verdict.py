@@ -165,10 +165,10 @@ DUPLICATE = "n1:71:81 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 b
     [
         (DUPLICATE, "a line shows what is wrong"),
         (DUPLICATE + CLOSED.format(40, 2), "a line shows what is wrong"),
-        (CLOSED.format(40, 2), "it was reported; what led to it no line proves"),
+        (CLOSED.format(40, 2), "reported; the root cause is not in this log"),
         (
             TIMEOUT.format(0, 43, 0) + CLOSED.format(40, 2),
-            "it is what likely came first; 1 other kind of failure is below, and which led to which no line proves",
+            "it is what likely came first; 1 other kind of failure is below, and no line proves which caused which",
         ),
         (ready(1, 1), ""),
     ],
@@ -336,7 +336,6 @@ def test_a_warning_of_pytorchs_is_not_the_earliest_failure() -> None:
 
 def test_names_of_algorithms_that_are_none() -> None:
     one = of('n1:7:8 [0] x.cc:9 NCCL WARN Unrecognized element token "Rings" when parsing "Rings"\n')[1][0]
-    assert "a name that this release does not know" in one.why
     assert "Ring, Tree" in one.fix
 
 

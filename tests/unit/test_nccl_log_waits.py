@@ -47,13 +47,13 @@ def test_memory_that_no_gpu_has_follows_from_the_wait_before_it() -> None:
     first, *_rest = findings(text)
     memory = by_check(text)["cuda"]
     assert (first.check, memory.because) == ("nccl_log.watchdog", first.id)
-    assert "garbage of a collective" in (memory.have or "")
+    assert "invalid data of a collective" in (memory.have or "")
     assert "cause:" not in (memory.have or "")
     assert "smaller batch or" not in memory.fix
     # Before the wait, or of a size that a GPU has, it is what it says.
     early, *_rest = findings(MEMORY.format("150.00") + TIMEOUT.format(1, 57))
     assert early.check == "nccl_log.cuda"
-    assert "not a real need" in (early.have or "")
+    assert "invalid data of a collective" in (early.have or "")
     real = by_check(TIMEOUT.format(1, 57) + MEMORY.format("40.00"))
     assert "a wait was given up before it in the log" in (real["cuda"].have or "")
     assert real["watchdog"].because is None

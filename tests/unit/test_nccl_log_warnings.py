@@ -325,7 +325,7 @@ def test_events_that_are_no_failure_and_ras_are_minor() -> None:
     [
         ("Call to posix_fallocate failed : No space left on device", "cause: /dev/shm is full"),
         ("Error while attaching to shared memory segment /dev/shm/x (size 8), error: No such file or directory (2)",
-            "it is not a lack of room"),
+            "/dev/shm is not full"),
         ("Cuda failure 'operation not supported'", "virtual machine"),
         ("NET/IB : mlx5_0:1 Got async event : local access violation work queue error", "no cable"),
         ("Duplicate GPU detected : rank 4 and rank 0 both on CUDA device 1000", "ranks 0,4"),
