@@ -157,7 +157,7 @@ def reason(of_host: Mapping[str, Any]) -> str:
     if when == "never":
         return ""
     stored = answer.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
-    return str(stored.get("due", "nothing is known of its last result"))
+    return str(stored.get("due", "its last result is unknown"))
 
 
 def answered(plan: cluster_plan.Plan, reasons: Mapping[str, str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def add(command: argparse.ArgumentParser) -> None:
     option("--platform", metavar="NAME", help="shipped profile to hold the machine to, instead of the recognised one")
     text = "directory of a captured or simulated machine: hw/ and sys/ below it, or /sys, /proc and /etc"
     option("--root", type=Path, metavar="DIR", help=text)
-    text = "new directory for a draft of an inventory; with --platform custom, of a profile of the machine's own, too"
+    text = "new directory for a draft inventory; with --platform custom, also for a draft profile of this machine"
     option("--write", type=Path, metavar="DIR", help=text)
     option("--json", type=Path, metavar="FILE", help="also write the verdict as JSON")
     option("-v", "--verbose", action="store_true", help="print every finding and every open decision")

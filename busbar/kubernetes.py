@@ -200,7 +200,7 @@ def _held(api: Api, wanted: argparse.Namespace, tainted: bool) -> str:
     there = sum(map(_tainted, nodes))
     if there + (not tainted) <= most:
         return ""
-    return f"{there} of {len(nodes)} nodes carry the taint already, {most} may: see whether the gate is right"
+    return f"{there} of {len(nodes)} nodes have the taint already, the limit is {most}: is the gate right?"
 
 
 def _most(share: float, nodes: int) -> int:
@@ -281,7 +281,7 @@ class Api:
             host, port = (os.environ.get(f"KUBERNETES_SERVICE_{what}") for what in ("HOST", "PORT"))
             if not host or not port:
                 raise KubernetesError(
-                    "this is not a pod (KUBERNETES_SERVICE_HOST): use --server, such as http://127.0.0.1:8001 below"
+                    "this is not a pod (KUBERNETES_SERVICE_HOST): use --server, such as http://127.0.0.1:8001 with"
                     " `kubectl proxy`"
                 )
             server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -49,7 +49,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--check", action="store_true", help="print the plan and measure nothing")
     text = "node-minutes per night (default: busbar_measure_budget)"
     command.add_argument("--budget", type=number(0, 1e9, "number of node-minutes"), metavar="N", help=text)
-    command.add_argument("-v", "--verbose", action="store_true", help="print everything, each round, too")
+    command.add_argument("-v", "--verbose", action="store_true", help="print everything, including each round")
     add_ansible(command)
     command.set_defaults(run=run)
 

@@ -132,7 +132,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     try:
         launch.read(host, given["launcher"])
     except ReadError as error:
-        unfit.append(_unfit(str(error), "mend that on the node, then run it again"))
+        unfit.append(_unfit(str(error), "repair that on the node, then run it again"))
     # Another node's nccl_perf has them run here, as root, and looks at its own alone.
     programs = ["%s/%s_perf" % (given["nccl_tests_path"], name) for name in perf_output.COLLECTIVES]
     doubts = [trusted.doubt(program, host.system_root) for program in programs if os.path.lexists(program)]
@@ -151,7 +151,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
                 build = "NCCL %s, %s, nccl-tests %.12s" % (inputs.nccl.version, inputs.mpi.version, commit)
     except (ReadError, ParseError) as error:
         said = str(error) if isinstance(error, ReadError) else "%s %s" % (path, error)
-        unfit.append(_unfit(said, "mend that on the node; " + BUILD))
+        unfit.append(_unfit(said, "repair that on the node; " + BUILD))
     member: Dict[str, Any] = {"name": own_name, "build": build, "rails": own}
     if given["nvlink_domain"]:
         member["domain"], member["no_domain"] = imex.domain_of(host)
@@ -167,7 +167,7 @@ def users(host: Host, slurm_node: str) -> List[Dict[str, str]]:
         have = slurm.read(host, slurm_node)
         said += [_unfit("busy: %s" % job, IDLE) for job in have.jobs]
         if have.node is None:
-            said.append(_unfit("Slurm does not report it: %s" % have.problem, "mend Slurm, see docs/scale.md#slurm"))
+            said.append(_unfit("Slurm does not report it: %s" % have.problem, "repair Slurm: see docs/scale.md#slurm"))
         elif have.node.drained:
             said.append(_unfit("drained: %s" % have.node, "scontrol update nodename=%s state=resume" % slurm_node))
     return said

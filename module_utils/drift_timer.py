@@ -25,7 +25,7 @@ _FOLDER = "/etc/systemd/system"
 STATE = "/var/lib/busbar-drift"
 # Fewer nights than busbar drift compares a night with.
 LEAST_DAYS = 8
-_RUN = "play the role drift_timer for this host again"
+_RUN = "apply the role drift_timer to this host again"
 _WHY = "a missed audit looks like one without findings"
 UNITS = Check("drift_timer.units", why=_WHY, fix=_RUN)
 "Are the service and the timer on the control node as the role writes them"
@@ -332,17 +332,17 @@ def plan(have: Have, want: Optional[Want]) -> Plan:
             wrong = "" if enabled and active else state
             findings += [_judged(ENABLED, unit, wrong, "enabled, active", aspect="persisted"), *_last(job, service)]
             if changed or wrong:
-                starts.append(Command(("systemctl", "enable", unit), "it has to come back after a boot"))
-                starts.append(Command(("systemctl", "restart", unit), "it has to know its time"))
+                starts.append(Command(("systemctl", "enable", unit), "the timer has to start at boot"))
+                starts.append(Command(("systemctl", "restart", unit), "the timer has to take its new schedule"))
         elif enabled or active:
-            stops.append(Command(("systemctl", "disable", "--now", unit), "nothing shall start it any more"))
+            stops.append(Command(("systemctl", "disable", "--now", unit), "the timer is no longer wanted"))
     commands = list(stops)
     if want is not None:
         user = "" if have.user else "there is none"
         findings.append(_judged(USER, want.user, user, "a user to run as", aspect="persisted"))
         findings += [_input(path, text) for path, text in have.missing]
         commands += [] if have.user else [_useradd(want.user)]
-    commands += [Command(("systemctl", "daemon-reload"), "systemd has to know the units")] if changes else []
+    commands += [Command(("systemctl", "daemon-reload"), "systemd has to load the units")] if changes else []
     return Plan(tuple(findings), tuple(changes), (*commands, *starts), notes=tuple(notes))
 
 
@@ -363,7 +363,7 @@ def execute(host: Host, planned: Plan) -> List[str]:
 def _useradd(user: str) -> Command:
     # ssh runs a ProxyCommand by the user's shell.
     argv = ("useradd", "--system", "--user-group", "--create-home", "--home-dir", STATE, "--shell", "/bin/sh", user)
-    return Command(argv, "the run needs a user")
+    return Command(argv, "the service needs a user to run as")
 
 
 def _input(path: str, text: str) -> Finding:
@@ -377,7 +377,7 @@ def _last(job: Job, service: Mapping[str, str]) -> List[Finding]:
         return []
     have = "" if result == "success" else "%s, status %s" % (result, status)
     fix = "see journalctl -u %s.service for the reason" % job.name
-    return [_judged(LAST_RUN, "%s.service" % job.name, have, "a run that came to its end", fix)]
+    return [_judged(LAST_RUN, "%s.service" % job.name, have, "a completed run", fix)]
 
 
 def _judged(

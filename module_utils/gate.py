@@ -53,24 +53,25 @@ FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
 "Are the gate's program and its start scripts as written"
 STALE = Check(
     "gate.intent",
-    why="a gate with an intent other than the inventory's holds healthy nodes out of service, or lets faulty ones in",
+    why="a gate with another intent than the inventory's keeps healthy nodes out of service, or lets faulty ones in",
     fix=_RUN,
     aspect="persisted",
 )
 "Is the gate's intent equal to the current inventory"
-WIRED = Check("gate.wired", why="slurm.conf is the site's: what it does not name, Slurm does not run")
+WIRED = Check("gate.wired", why="Slurm runs only programs named in slurm.conf, and Busbar does not edit that file")
 "Does the running Slurm start the gate at the stages of `gate_stages`; the remedy has the line for slurm.conf"
 LIMITS = Check(
     "gate.limits",
-    why="what takes longer than Slurm grants is killed: its Prolog or Epilog has failed then, and the node is drained",
+    why="Slurm kills a Prolog or Epilog that exceeds its time limit; it then counts as failed, and the node is drained",
 )
 "Does the gate end within the time limits of the running Slurm"
-VERDICT = Check("gate.verdict", why=_WHY, fix="run busbar gate for this host with --run, and read its output")
+VERDICT = Check("gate.verdict", why=_WHY, fix="run busbar gate HOST -i INVENTORY --run, and read its output")
 "Has the gate given a verdict on the node in the last 48 hours"
 KEPT_OUT = Check(
     "gate.kept_out",
     why="a node stays out of service until its fault is repaired",
-    fix="repair the findings in %s: the next check that passes gives the node back; busbar gate --run shows it" % STATE,
+    fix="repair the findings in %s: the next passed check returns the node; busbar gate HOST -i INVENTORY --run shows"
+    " it" % STATE,
 )
 "Has the gate not taken the node out of service"
 HELD = Check(
@@ -368,7 +369,7 @@ def _wired_stage(have: Have, stage: str, config: Mapping[str, str]) -> Finding:
     want = "; ".join(lines)
     if given and not have.calls.get(stage):
         have_text = "%s=%s, which does not call it" % (parameter, given)
-        fix = "let %s call it before all else: %s || exit 1" % (given, path)
+        fix = "begin the program %s with this line: %s || exit 1" % (given, path)
         if fnmatch.fnmatch(path, given) or re.search(r"[*?\[]", given):
             fix = "ln -s %s %s/" % (path, given.rpartition("/")[0])
         return WIRED.judge(parameter, "drift", want, have_text, "scontrol show config", fix)
@@ -398,7 +399,7 @@ def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Findin
         if value and value < 65534 and value - before < needs:
             short.append("%s is %d s" % (name, value))
     want = "%g s for the gate at stage %s" % (needs, stage)
-    fix = "give gate_budget at most twice the seconds that are left, or raise it in slurm.conf"
+    fix = "raise the value in slurm.conf, then scontrol reconfigure; or lower gate_budget (half of it counts)"
     state = "drift" if short else "ok"
     return [LIMITS.judge(PARAMETERS[stage], state, want, ", ".join(short) or "enough", "scontrol show config", fix)]
 

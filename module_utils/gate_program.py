@@ -44,7 +44,7 @@ _KEPT = ("at", "boot_id", "stage", "verdict", "action", "seconds", "cpu_seconds"
 ANSWERED = Check(
     "gate.answered",
     why="the health of a node that did not respond is unknown",
-    fix="run busbar gate for this host with --run, then look at what hangs: dmesg, nvidia-smi",
+    fix="run busbar gate HOST -i INVENTORY --run, then find what hangs: dmesg, nvidia-smi",
     severity="critical",
 )
 "Did every query of the gate's state end in time"
@@ -284,7 +284,7 @@ def _act(
         return gate_slurm.Done("none", "", reason)
     told = os.environ.get("SLURMD_NODENAME", intent.node)
     if told != intent.node:
-        said = "this node is %s, and the gate's intent is of %s; set drain_slurm_node, then run site.yml --tags gate"
+        said = "this node is %s, the gate's intent is for %s; set drain_slurm_node, then run site.yml --tags gate"
         raise ReadError("slurmd", said % (told, intent.node))
     slurmctld = gate_slurm.Slurm(host, intent.scontrol, intent.node, end)
     if keeps_out(intent, verdict):

@@ -118,7 +118,7 @@ def too_many(nodes: Sequence[Seen], name: str, share: float) -> str:
         first = [seen.node.name for seen in sorted((one for one in of if one.counted), key=lambda seen: seen.order)]
         if name in first[most:] or (name not in first and len(first) >= most):
             others = len([one for one in first if one != name])
-            return "the gate has %d of %d nodes of partition %s out, and may have %d" % (
+            return "the gate has %d of %d nodes of partition %s out of service, its limit is %d" % (
                 *(others, len(of), partition, most),
             )
     return ""

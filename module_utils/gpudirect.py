@@ -356,7 +356,7 @@ def judge(have: Have, mode: str, failed: Optional[Failure] = None) -> Judgement:
     small = [model for model in have.models if re.search(r"\bGB10\b", model)]
     if small:
         fix = "set busbar_gpudirect: off for this host"
-        return Judgement("", "unsupported", "%s knows no GPUDirect RDMA, by either path" % small[0], fix)
+        return Judgement("", "unsupported", "%s has no GPUDirect RDMA by either path" % small[0], fix)
     possible, words, fix = dmabuf(have)
     if mode == "dmabuf" or (mode == "auto" and possible):
         state = "unknown" if possible is None else "ok" if possible else "unsupported"
@@ -364,7 +364,7 @@ def judge(have: Have, mode: str, failed: Optional[Failure] = None) -> Judgement:
             fix += ", or set busbar_gpudirect: auto"
         return Judgement("dmabuf", state, "DMA-BUF: %s" % words, fix)
     if mode == "auto" and possible is None and not have.loaded:
-        return Judgement("", "unknown", "nvidia_peermem is not loaded, and whether DMA-BUF works: %s" % words, fix)
+        return Judgement("", "unknown", "nvidia_peermem is not loaded, and DMA-BUF is not proven: %s" % words, fix)
     return _judge_peermem(have, failed, "" if possible else "%s: %s" % (words, fix))
 
 
@@ -463,12 +463,12 @@ def _persisted(have: Have, mode: str) -> Plan:
     source = (files or others)[0]
     said = brought.wrong or "loaded at boot by %s" % source
     if brought.wrong and others:
-        said = "loaded at boot by %s, and not again after openibd or an update of the initramfs" % others[0]
+        said = "loaded at boot by %s, but not after a restart of openibd or an update of the initramfs" % others[0]
     found = judged(brought.state, said, source, severity="minor" if brought.wrong and others else brought.severity)
     main = merge(found, Plan(changes=brought.changes, notes=brought.notes))
     if "debian" in have.ids:
         return main
-    frozen = "dracut copies modules-load.d and the modules named there into the initramfs, where they grow old"
+    frozen = "dracut copies modules-load.d and the modules named there into the initramfs, where they become outdated"
     return merge(main, _without(have, MODULE, PERSISTED, frozen))
 
 
@@ -498,7 +498,7 @@ def _without(have: Have, module: str, check: Check, why: str) -> Plan:
         if path == LIST or module not in module_lists.listed(text):
             continue
         change = FileChange(path, text, module_lists.unlisted(text, module), backup=True)
-        fix = "remove the package that has %s, or the file" % path
+        fix = "remove %s, or the package that owns it" % path
         plans.append(_of_others(check, change, "does not name %s" % module, "names %s" % module, fix, why))
     return merge(*plans)
 
@@ -511,7 +511,7 @@ def _of_others(check: Check, change: FileChange, want: str, said: str, fix: str,
 
 
 def _legacy(have: Have) -> Plan:
-    users = ", held by %s" % " and ".join(have.legacy_users) if have.legacy_users else ", and nothing holds it"
+    users = ", held by %s" % " and ".join(have.legacy_users) if have.legacy_users else ", and no module uses it"
     live = OLD_MODULE.judge(
         LEGACY,
         "withheld" if have.legacy_loaded else "ok",
@@ -541,7 +541,7 @@ def _blocked(have: Have) -> Plan:
         lines = module_lists.blocks(text, MODULE)
         if lines:
             change = FileChange(path, text, module_lists.unblocked(text, MODULE), backup=True)
-            fix = "remove the package that has %s, or the line" % path
+            fix = "remove that line from %s, or the package that owns the file" % path
             plans.append(_of_others(BLOCKED, change, want, lines[0], fix, BLOCKED.why))
     for place, line in ((_CMDLINE, have.cmdline), ("the next boot", have.next_boot)):
         for argument in module_lists.forbidding(line, MODULE)[:1]:

@@ -48,14 +48,14 @@ CONTAINERD = Check("host_limits.containerd", why=_MEMLOCK, fix=RUN, aspect="pers
 containerd of k3s and rke2"""
 UNIT = Check(
     "host_limits.unit",
-    why="a limit of the unit itself counts before systemd's defaults, at its next start and for all that it starts",
+    why="a limit in the unit itself overrides systemd's defaults, from its next start on and for all its processes",
     aspect="persisted",
 )
 """Do the units and drop-ins of slurmd, dockerd, the kubelet and users' managers (`user@.service`, `user.conf`) leave
 these limits unchanged at their next start"""
 GROUP = Check(
     "host_limits.group",
-    why="a line for a group or a user counts before that for all (*), whatever file it is in",
+    why="a line for a group or a user overrides the line for all users (*), in whatever file it is",
     severity="minor",
     aspect="persisted",
 )
@@ -328,7 +328,7 @@ def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
     own, low = _unit_limits(name, files, want)
     have = ", ".join("%s=%s in %s" % (keys[item], value, path) for item, (value, path) in (low or own).items())
     of_users = name == USER_CONF or name.startswith("user@")
-    start = "let users log in again" if of_users else "on a drained node systemctl restart %s" % name
+    start = "have users log in again" if of_users else "on a drained node systemctl restart %s" % name
     return UNIT.judge(
         name,
         "not_owned" if low else "ok",
@@ -392,7 +392,7 @@ def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tu
     if not good and before is None:
         have = "no file gives these limits: %s" % have
     if overridden:
-        have = "a later file than %s overrides it (%s)" % (path, ", ".join(later) or "look at the others there")
+        have = "a later file than %s overrides it (%s)" % (path, ", ".join(later) or "another file in that directory")
         fix = "correct its limits in %s" % (" and ".join(later) or "the file that is not Busbar's")
     found = check.judge(
         path,

@@ -34,7 +34,7 @@ _WANTED = {
     "amd": (Arg("amd_iommu", "off", present=False), Arg("iommu", "off", present=False), Arg("iommu", "pt")),
     "arm": (Arg("iommu.passthrough", "1", exclusive=True),),
 }
-_WHY = "translated by the IOMMU, GPUDirect goes through the root complex at a fraction of its speed, or fails"
+_WHY = "if the IOMMU translates addresses, GPUDirect goes through the root complex at a fraction of its speed, or fails"
 ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
 """Will the next boot have the kernel argument (persisted), and has this boot (live); if only persisted, a reboot is
 pending"""
@@ -48,14 +48,14 @@ virtual machine, too"""
 DOMAINS = Check(
     "iommu.domains",
     why=_WHY,
-    fix="reboot into the command line above; if it is active already, dmesg names what forces translation: switch"
+    fix="repair iommu.args first, then reboot; if the arguments are active, dmesg shows what forces translation: switch"
     " memory encryption (SME, TDX) or DMA protection off in the firmware's setup, and reboot",
     disruption="reboot",
 )
 "Are the IOMMU groups of GPUs and NICs in passthrough mode, by their type; in a virtual machine, those of its vIOMMU"
 AMD_IOMMU = Check(
     "iommu.amd_iommu",
-    why="the kernel knows no such value and ignores it; AMD's IOMMU is on wherever the firmware has it",
+    why="the kernel ignores this value; AMD's IOMMU is on if the firmware enables it",
     fix="remove it from the files that set it, run update-grub (GRUB) or grubby --update-kernel=ALL"
     " --remove-args=amd_iommu=on (EL), and reboot",
     severity="minor",

@@ -113,7 +113,7 @@ def read(host: Host) -> Boot:
     if host.has("grubby") and any(name.endswith(".conf") for name in host.listdir_system(BLS_ENTRIES)):
         entries, scope = _bls_entries(host)
         if stored is not None:
-            entries += _passed_entries("%s, for kernels to come" % KERNEL_CMDLINE, stored.rstrip("\n"), scope)
+            entries += _passed_entries("%s, for future kernels" % KERNEL_CMDLINE, stored.rstrip("\n"), scope)
         return Boot("bls", active, tuple(entries), stored, scope=scope, tuned=tuned.kernel_arguments(host))
     if host.has("update-grub") and host.read_system(GRUB_DEFAULT) is not None:
         cfg = host.read_system(GRUB_CFG)
@@ -324,7 +324,8 @@ def _contradicts(old: Arg, new: Arg) -> bool:
 def _sync(folder: str) -> Command:
     # Of this file system alone: one that hangs elsewhere must not hold us up.
     return Command(
-        ("sync", "--file-system", folder), "GRUB reads no journal: a power cut now would bring the old state"
+        ("sync", "--file-system", folder),
+        "GRUB reads no journal: after a power cut now it would read the old file",
     )
 
 
@@ -396,7 +397,7 @@ def _persisted(boot: Boot, arg: Arg, check: Check) -> Finding:
         spoilt, fix = _beyond_grubby(boot, plain([arg], [entry.line for entry in bad])), _culprit(boot, arg)
         state = "not_owned" if fix else "drift"
         if spoilt and not fix:
-            text = "grubby would spoil %s: edit the lines 'options' in %s%s by hand, so that they have %s"
+            text = "grubby would corrupt %s: edit the lines 'options' in %s%s by hand, so that they have %s"
             more = " and %s" % KERNEL_CMDLINE if boot.stored is not None else ""
             fix = text % (spoilt, BLS_ENTRIES, more, arg.grub_token if arg.present else arg)
     elif boot.entries:

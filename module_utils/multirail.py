@@ -359,7 +359,7 @@ def plan(have: Have, want: Want) -> Plan:
             continue
         changes.append(FileChange(path, text, None))
         check = SETTINGS if path == SYSCTL_FILE else SOURCE_ROUTING
-        asked = "no such file (policy %s has no use for it)" % want.policy.name
+        asked = "no such file (policy %s does not need it)" % want.policy.name
         findings.append(check.judge(path, "drift", asked, "it is there"))
     routing = _routing(have, want) if want.policy.routing else Plan()
     findings += routing.findings
@@ -419,7 +419,7 @@ def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
         elif have.rails and live is not None and live > wanted:
             name = "net.ipv4.conf.all.%s" % key
             fix = "sysctl -w %s=%d, and find out what set it: no sysctl file does" % (name, wanted)
-            said = "%d now, in no file" % live
+            said = "%d now, set by no file" % live
             wanted_text = "at most %d" % wanted
             found.append((CONFLICT.judge(name, "not_owned", wanted_text, said, fix=fix, aspect="live"), key))
     return found
@@ -534,7 +534,7 @@ def _undecided_rules(rail: Rail, aspect: str) -> Finding:
     if rail.other_address is not None and not rail.twice:
         said, fix = "not judged while its addresses are not those of the next boot", rail.other_address.fix
         because = rail.other_address
-    wanted = "table %d for what comes from its address" % rail.table
+    wanted = "table %d for packets from its address" % rail.table
     return SOURCE_ROUTING.judge(rail.subject, "unknown", wanted, said, " ".join(RULES), fix, because, aspect=aspect)
 
 
@@ -567,7 +567,7 @@ def _live_rules(have: Have, rail: Rail, want: Want) -> Tuple[Finding, List[Comma
         state, have_text, fix = "unknown", "the rules or routes cannot be read", "run %s" % " ".join(RULES)
     elif not own:
         state, have_text, fix = _no_address(rail)
-    wanted = "table %s for what comes from %s" % (table, ", ".join(sorted(own)) or "its address")
+    wanted = "table %s for packets from %s" % (table, ", ".join(sorted(own)) or "its address")
     finding = SOURCE_ROUTING.judge(
         rail.subject,
         state,
@@ -595,10 +595,10 @@ def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
     for rule, source, aspect in [*live, *((rule, path, "persisted") for rule, path in have.boot_rules)]:
         if _comes_before(rule, rail):
             said = "a rule from %s to table %s at priority %d" % (rule.source or "all", rule.table, rule.priority)
-            fix = "remove it where it is made, or give it a priority above %d" % (rail.table + RAIL_TABLES)
+            fix = "remove the rule where it is configured, or give it a priority above %d" % (rail.table + RAIL_TABLES)
             fix += "" if aspect == "persisted" else "; now: ip -4 rule del priority %d" % rule.priority
             subject = "rule %d from %s" % (rule.priority, rule.source or "all")
-            wanted = "no rule before %d" % rail.table
+            wanted = "no other rule for its packets before priority %d" % rail.table
             found.append(CONFLICT.judge(subject, "not_owned", wanted, said, source, fix, aspect=aspect))
     return found
 
@@ -622,8 +622,8 @@ def _brought(rail: Rail, table: Table) -> bool:
 
 
 def _kept_rules(rail: Rail, files: written.Files, want: Want, brought: bool) -> Finding:
-    path = rail.file or "who sets up %s" % rail.netdev
-    wanted = "table %d in %s" % (rail.table, rail.file or "the file of its owner")
+    path = rail.file or "the network manager of %s" % rail.netdev
+    wanted = "table %d in %s" % (rail.table, rail.file or "the configuration of its network manager")
     state, said, fix = files.state, files.wrong or "as wanted", RUN
     because = None
     if not rail.addresses:
@@ -642,14 +642,14 @@ def _unwritable(rail: Rail, table: Table) -> Tuple[str, str, str]:
     """State, have and fix where the rules of a rail cannot be in a file of ours: its owner's may have them."""
     owned, name = rail.owner, rail.netdev
     if owned.unclear:
-        return "unknown", owned.unclear, "let one file set %s up, in a way that can be read" % name
+        return "unknown", owned.unclear, "configure %s in one file only, in a form that Busbar can read" % name
     if not owned.claims:
-        return "unknown", "no file sets %s up" % name, "give %s its own file, with its addresses" % name
+        return "unknown", "no file configures %s" % name, "give %s its own file, with its addresses" % name
     claim = owned.claims[0]
     if claim.refused[0]:
         return "not_owned", claim.refused[0], claim.refused[1]
     if rail.shared:
-        said = "%s sets up %s, too" % (claim, ", ".join(rail.shared[:4]))
+        said = "%s also configures %s" % (claim, ", ".join(rail.shared[:4]))
         return "not_owned", said, "give every rail its own file"
     lacking = _lacking(claim.addressing, table)
     if not lacking:

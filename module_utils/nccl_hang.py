@@ -20,7 +20,7 @@ from .nccl.ras_answer import FINALIZE, INIT, NOCOMM, Communicator, Missing, Plac
 from .nccl.ras_join import Joined, jobs, join, names
 from .nccl.ras_views import Silence, View, ranges
 
-COLLECT = "before anything is killed, keep what is gone then: docs/diagnose.md#a-job-hangs"
+COLLECT = "before you kill anything, save what would be lost: docs/diagnose.md#a-job-hangs"
 ANSWERED = Check(
     "nccl_hang.answer",
     why="RAS runs in the job's own processes: where it is silent on all of them, they are stopped or dead",
@@ -29,7 +29,7 @@ ANSWERED = Check(
 "Does RAS give a valid response, twice"
 MISSING = Check(
     "nccl_hang.missing",
-    why="every other rank waits for it, for good",
+    why="every other rank waits for it forever",
     severity="critical",
 )
 "Do all processes of the job respond to RAS"
@@ -41,7 +41,7 @@ ERROR = Check(
 "Has no rank an error of NCCL"
 INITIALIZED = Check(
     "nccl_hang.init",
-    why="a communicator is there only when the last of its ranks has come",
+    why="a communicator is complete only when all of its ranks have joined",
     severity="critical",
 )
 "Have all ranks of a communicator started its initialisation"
@@ -53,20 +53,20 @@ STATUS = Check(
 "If ranks leave a communicator, do all of them leave it"
 BEHIND = Check(
     "nccl_hang.behind",
-    why="a collective begins when its last rank launches it: the others wait for who has launched the fewest",
+    why="a collective begins when its last rank launches it: the others wait for the rank that has launched the fewest",
     severity="critical",
 )
 "Have all ranks of a communicator launched as many collectives, or do the numbers move"
 ORDER = Check(
     "nccl_hang.order",
-    why="ranks that launch different collectives, or the same in another order, wait for each other for good",
+    why="ranks that launch different collectives, or the same in another order, wait for each other forever",
     severity="critical",
-    fix="it is the program: compare the stacks (py-spy dump --pid PID) of a rank of each kind",
+    fix="the cause is the program: compare the stacks (py-spy dump --pid PID) of a rank of each kind",
 )
 "Have all ranks of a communicator launched the same kinds of collectives"
 PROGRESS = Check(
     "nccl_hang.progress",
-    why="a job that launches nothing computes, reads, or is stuck within a collective, where RAS does not look",
+    why="a job that launches nothing computes, reads data, or is stuck within a collective, which RAS cannot see",
 )
 "Does the job launch collectives"
 
@@ -248,7 +248,7 @@ def _missing(
         # The text of 2.24 and 2.25 names processes that do not answer, and ranks, and not which is which.
         told = next((found[known.host(each.host)] for view in views for each in view.now.absent), None)
         found[""] = MISSING.judge(
-            "ranks without a place",
+            "ranks without a known host",
             "drift",
             want="a response of every process",
             have="; ".join(_cut(parts[""])),
@@ -277,7 +277,7 @@ def _gone_fix(known: Known, host: str, places: Sequence[Place]) -> str:
     stopped = [place for place in places if (known.seen(place) or _NOBODY).state == "T"]
     if stopped:
         first = known.pid(stopped[0])
-        return "find out who has stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s" % (
+        return "find out what stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s" % (
             host,
             first,
             "py-spy dump --nonblocking --pid %d" % first,
@@ -340,7 +340,8 @@ def _statuses(joined: Sequence[Joined], known: Known, source: Mapping[str, str])
                 want="all ranks alike",
                 have="%s%s" % (have, "; %s" % one.after if still else ""),
                 source=source[one.name],
-                fix="look at the ranks that lack: their logs, and py-spy dump --pid PID on their hosts; " + COLLECT
+                fix="look at the missing ranks: read their logs, and run py-spy dump --pid PID on their hosts; "
+                + COLLECT
                 if still
                 else "usual for a moment: query again",
             )
@@ -353,7 +354,7 @@ def _initializing(one: Joined, known: Known) -> str:
     there = set(one.now.places)
     lack = [rank for rank in range(one.now.size) if rank not in there] if one.now.whole else []
     text = "%s initialize it" % "; ".join(_ranks(one.now, group.ranks, known, group.number) for group in groups)
-    return text + ("; not come: rank %s" % ranges(lack) if lack else "")
+    return text + ("; missing: rank %s" % ranges(lack) if lack else "")
 
 
 # -- who waits for whom ------------------------------------------------------------------------------------------------
@@ -516,7 +517,7 @@ def _look(known: Known, places: Sequence[Place]) -> str:
     if not places:
         return "RAS does not name them; NCCL 2.28.7 and later name all. py-spy dump --pid PID on every host; " + COLLECT
     first = places[0]
-    return "on %s run py-spy dump --pid %d: Python outside of a collective there is code, data or storage; %s" % (
+    return "on %s run py-spy dump --pid %d: Python outside of a collective means code, data or storage; %s" % (
         known.host(first.host),
         known.pid(first),
         COLLECT,

@@ -147,7 +147,7 @@ def _stranger(each: processes.Listener, reading: Reading) -> Finding:
         printable("port %d of %s" % (each.port, user)),
         "unknown",
         want="a job's RAS",
-        have="a process without libnccl listens there, which is not spoken to",
+        have="a process without libnccl listens there; Busbar does not query it",
         source="/proc/net/tcp",
         fix="identify the process: ss -ltnp sport = :%d; for a job with NCCL linked statically query by hand: %s"
         % (each.port, _BY_HAND),
@@ -200,7 +200,7 @@ def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tu
             "start the job with its own port: NCCL_RAS_ADDR=localhost:%d; %s" % (process.port + 1, now),
         )
     return (
-        "nothing of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else ""),
+        "no RAS of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else ""),
         "it has no communicator yet, or NCCL_RAS_ENABLE=0 in an nccl.conf, or its release is before 2.24: start it with"
         " NCCL_DEBUG=INFO and look for 'RAS client listening socket'; " + now,
     )

@@ -38,7 +38,7 @@ RUN = advice.run("mtu")
 
 LIVE = Check(
     "netdev_mtu.live",
-    why="RDMA sends as much at once as the interface's MTU lets it; two ends that differ hang or fall back",
+    why="the interface's MTU limits RDMA packets; connections between ends with different MTUs hang or fall back",
     fix=RUN,
     disruption="link",
 )
@@ -62,8 +62,8 @@ PERSISTED = Check(
 
 ACTIVE_MTU = Check(
     "netdev_mtu.active_mtu",
-    why="this is what queue pairs send: the largest of 256 to 4096 bytes that fits into the MTU less %d of headers, so"
-    " that 4096 needs an MTU of 4192" % RDMA_HEADERS,
+    why="this is the packet size of queue pairs: the largest of 256 to 4096 bytes that fits into the MTU minus %d"
+    " bytes of headers; 4096 needs an MTU of 4192" % RDMA_HEADERS,
     disruption="link",
 )
 """Does RDMA use the largest size that fits: 4096 bytes from an MTU of 4192 on; if only this is wrong, the link has
@@ -204,14 +204,14 @@ def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optio
     """The claim whose target can be written, None where there is no such, or no single claim; state, have and fix."""
     owned = have.owners.get(name, Owner())
     if owned.unclear:
-        return None, "unknown", owned.unclear, "let one file set %s up, in a way that can be read" % name
+        return None, "unknown", owned.unclear, "configure %s in one file only, in a form that Busbar can read" % name
     if not owned.claims:
-        said = "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg sets it up"
+        said = "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg configures it"
         return None, "unknown", said, "give %s its own file, with its addresses" % name
     claim = owned.claims[0]
     others = owner.shared(claim, have.owners, subjects)
     if others:
-        said = "%s sets up %s, too" % (claim, ", ".join(others[:4]))
+        said = "%s also configures %s" % (claim, ", ".join(others[:4]))
         return None, "not_owned", said, "give the rails their own files, or set the MTU for all of them there"
     if claim.refused[0]:
         return None, "not_owned", claim.refused[0], claim.refused[1]
@@ -228,7 +228,7 @@ def _kept(
     right = bool(owned.claims) and not owned.unclear and owned.claims[0].mtu == want.mtu
     if right:
         claim, state, said, source = owned.claims[0], "ok", owned.claims[0].path, owned.claims[0].path
-    found = [OWNER.judge(subject, state, "one file that sets it up", said, source, fix)]
+    found = [OWNER.judge(subject, state, "one file that configures it", said, source, fix)]
     if claim is None:
         return found
     said = "MTU %d" % claim.mtu if claim.mtu is not None else "no MTU (a NIC comes up with 1500)"
@@ -315,7 +315,7 @@ def _live(one: Device, subject: str, want: Want) -> Finding:
 
 
 def _no_netdev(nic: Nic, want: Want) -> Finding:
-    fix = "look at dmesg for %s: is its driver loaded, is it handed to a virtual machine" % nic.pci
+    fix = "look for %s in dmesg: load its driver, or take it back from a virtual machine" % nic.pci
     said, source = "it has no network interface", nic.device.source
     return LIVE.judge(nic.label, "unknown", "MTU %d" % want.mtu, said, source, fix, disruption="none")
 

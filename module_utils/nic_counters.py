@@ -91,36 +91,36 @@ _WHERE = {
     RESENT: "look at PFC and DSCP map of both hosts (roce_qos.*) and of the switches between them",
     LINK: "look at cable, transceiver and switch port of this rail (mlxlink -d DEVICE -m -c -e), and at the MTU of both"
     " ends",
-    HOST: "this host does not take what comes: look at platform.pcie_link, platform.rail_pcie, pcie_path.* and"
+    HOST: "this host receives too slowly: look at platform.pcie_link, platform.rail_pcie, pcie_path.* and"
     " iommu.domains on it",
 }
 _MEANING = {
-    "np_ecn_marked_roce_packets": "packets came marked: a switch on the way was congested",
+    "np_ecn_marked_roce_packets": "packets arrived with an ECN mark: a switch on the way was congested",
     "np_cnp_sent": "this host signalled senders to slow down",
     "rp_cnp_handled": "this host slowed down on a congestion notification",
     "rp_cnp_ignored": "this host did not slow down on a congestion notification",
     "rx_prioN_marked": "this NIC marked packets: its host could not keep up",
-    "rx_prioN_cong_discard": "this NIC threw packets away: its host could not keep up",
-    "rx_prioN_buf_discard": "this NIC threw packets away: no buffer of the host was left",
-    "rx_prioN_discards": "this NIC threw packets away: its buffers were full",
-    "out_of_sequence": "packets came out of turn: loss, or adaptive routing, which is normal",
-    "duplicate_request": "a request came twice: loss, or adaptive routing, which is normal",
+    "rx_prioN_cong_discard": "this NIC dropped packets: its host could not keep up",
+    "rx_prioN_buf_discard": "this NIC dropped packets: no buffer of the host was left",
+    "rx_prioN_discards": "this NIC dropped packets: its buffers were full",
+    "out_of_sequence": "packets arrived out of order: loss, or adaptive routing, which is normal",
+    "duplicate_request": "a request arrived twice: loss, or adaptive routing, which is normal",
     "rnr_nak_retry_err": "the other end was not ready to receive, and the packet was sent again",
     "roce_slow_restart": "a queue pair restarted slowly",
     "packet_seq_err": "the other end reported missing packets",
     "local_ack_timeout_err": "the other end did not respond in time",
-    "rx_icrc_encapsulated": "packets came with a wrong RoCE checksum",
+    "rx_icrc_encapsulated": "packets arrived with a wrong RoCE checksum",
     "out_of_buffer": "a queue pair had no receive request left",
     "rx_out_of_buffer": "no receive buffer was left",
-    "rx_global_pause": "the network stopped all priorities",
-    "tx_global_pause": "this host stopped all priorities",
-    "rx_unsupported_op_phy": "control frames came that this NIC does not take, as pauses of a priority without PFC",
+    "rx_global_pause": "the network paused all priorities",
+    "tx_global_pause": "this host paused all priorities",
+    "rx_unsupported_op_phy": "unsupported control frames arrived, such as pauses of a priority without PFC",
     "rx_buffer_passed_thres_phy": "the port's receive buffer was nearly full",
-    "tx_pause_storm_warning_events": "this host stopped the network for long",
-    "tx_pause_storm_error_events": "this host stopped the network for so long that the NIC gave up pausing",
-    "outbound_pci_buffer_overflow": "PCIe took less than what came: packets were thrown away",
-    "outbound_pci_stalled_rd_events": "seconds in which PCIe held reads up",
-    "outbound_pci_stalled_wr_events": "seconds in which PCIe held writes up",
+    "tx_pause_storm_warning_events": "this host paused the network for a long time",
+    "tx_pause_storm_error_events": "this host paused the network for so long that the NIC gave up pausing",
+    "outbound_pci_buffer_overflow": "PCIe was slower than the link: packets were dropped",
+    "outbound_pci_stalled_rd_events": "seconds in which PCIe delayed reads",
+    "outbound_pci_stalled_wr_events": "seconds in which PCIe delayed writes",
     "rx_pci_signal_integrity": "the PCIe link had to recover: look at its slot",
     "tx_pci_signal_integrity": "the PCIe link was made to recover: look at its slot",
     "link_down_events_phy": "the link went down",
@@ -135,7 +135,7 @@ PRIORITY = Check(
 
 PAUSE = Check(
     "counters.pause",
-    why="a receiver that is fast enough for its link sends no pause; one of all priorities, or of another one, stops"
+    why="a receiver that is fast enough for its link sends no pause; global pause, or pause of another priority, stops"
     " other traffic",
     severity="minor",
 )
@@ -150,7 +150,7 @@ ECN = Check(
 
 LOSS = Check(
     "counters.loss",
-    why="one lost packet makes RoCE send a whole window again: a link that loses is slow and not broken",
+    why="RoCE sends a whole window again for one lost packet: a link that loses packets is slow rather than broken",
 )
 "Was nothing lost or retransmitted (`docs/verify.md`)"
 
@@ -232,7 +232,7 @@ def meaning(moved: Counters) -> List[str]:
         match = _PAUSED.fullmatch(name)
         text = _MEANING.get(_general(name))
         if match is not None:
-            who = "the network stopped this host" if match.group(1) == "rx" else "this host, too slow, stopped senders"
+            who = "the network paused this host" if match.group(1) == "rx" else "this slow host paused its senders"
             text = "%s in priority %s" % (who, match.group(2))
         if count and text is not None:
             found.append("%s +%d: %s" % (name, count, text))
@@ -272,7 +272,7 @@ def _priority(moved: Counters, sends: bool, priority: int) -> _Answer:
         return _unread(check, want, moved, names[priority])
     total = sum(counted.values())
     if not total:
-        fix = "see why nothing was sent; if something was, this driver does not count RDMA by priority"
+        fix = "find out why nothing was sent; if data was sent, this driver does not count RDMA per priority"
         return check, "unknown", want, "no %s_prioN_bytes moved" % way, fix
     wrong = sorted((number for number in counted if number != priority), key=lambda number: -counted[number])
     if sum(counted[number] for number in wrong) <= _OTHERS * total:

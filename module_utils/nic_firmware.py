@@ -40,11 +40,11 @@ _LOCKED = (
     "; the kernel is locked down (%s), which blocks access to PCI configuration space: use NVIDIA's tools with their"
     " signed driver (mst start), or boot without Secure Boot"
 )
-_POWER_CYCLE = "take the node out of service, switch it off and on at its BMC, then " + _RUN
+_POWER_CYCLE = "drain the node, power-cycle it through its BMC, then " + _RUN
 
 SETTINGS = Check(
     "nic_firmware.settings",
-    why="settings in the NIC's flash decide what it comes up as, and no driver can change them later",
+    why="settings in the NIC's flash decide how it starts, and no driver can change them later",
     fix=_RUN,
 )
 """Do the card's settings match the configured ones, for its next reset (`persisted`) and now (`live`); checked if
@@ -60,7 +60,7 @@ SUPPORTED = Check(
 "Does the card have every setting of `nic_firmware_settings` and the profile, and can it be written"
 IMAGE = Check(
     "nic_firmware.image",
-    why="whatever resets the card, a reboot as well, loads the firmware that was burned, be it meant or not",
+    why="every reset of the card, also a reboot, loads the burned firmware, intended or not",
     fix="declare the wanted firmware in busbar_firmware; or, on a drained node: mstfwreset -d %s -y reset for"
     " the burned one, or burn the running one again (mstflint -d %s -i FILE burn); then " + _RUN,
     aspect="persisted",
@@ -76,7 +76,7 @@ TOOL = Check(
 DEVICE = Check(
     "nic_firmware.device",
     why="the settings of a missing card cannot be changed",
-    fix="correct nic_firmware_devices, or see why the card is gone: lspci -s %s",
+    fix="correct nic_firmware_devices, or find out why the card is missing: lspci -s %s",
 )
 "Does each card of `nic_firmware_devices` exist, with a driver"
 
@@ -271,7 +271,7 @@ def plan(have: Have) -> Plan:
     ]
     if have.hypervisor and have.cards:
         said = "a virtual machine (%s): a NIC's firmware is its host's" % have.hypervisor
-        fix = "want no nic_firmware_settings, nic_firmware_recommended or, in the profile, nic_firmware of virtual"
+        fix = "set no nic_firmware_settings, nic_firmware_recommended or, in the profile, nic_firmware of virtual"
         fix += " machines; contact the operator of the host"
         findings.append(SETTINGS.judge("settings", "not_owned", _want(have.cards[0].wanted), said, "DMI", fix))
         return Plan(tuple(findings))
@@ -279,7 +279,7 @@ def plan(have: Have) -> Plan:
         findings.append(TOOL.judge(have.missing.source, "unknown", "a response", have.missing.message))
         return Plan(tuple(findings))
     if isinstance(have.record, Problem):
-        fix = "look at it, then remove it: the next run may reset each card whose settings wait once; then " + _RUN
+        fix = "inspect it, then remove it: the next run may once reset each card with waiting settings; then " + _RUN
         findings.append(TOOL.judge(have.record.source, "unknown", "a record", have.record.message, fix=fix))
     writes: List[Command] = []
     resets: List[Command] = []
@@ -393,14 +393,14 @@ def _live(
     image = _image(card, told, have.firmware)
     if persisted.state == "unknown" or isinstance(have.record, Problem):
         cause = persisted if persisted.state == "unknown" else TOOL.at(pending.STORE)
-        return judged("unknown", "what the next boot brings is not known", because=cause), (), (), image
+        return judged("unknown", "the value after the next boot is unknown", because=cause), (), (), image
     if image is not None and not image.ok:
         return judged("drift", because=image, fix=image.fix), (), (), image
     waiting = have.record.of(card.address, card.key)
     if waiting is not None and waiting.boot != have.boot and persisted.ok:
-        note = "a reboot has not brought it" + (": %s" % waiting.said if waiting.said else "")
+        note = "a reboot did not load it" + (": %s" % waiting.said if waiting.said else "")
         return (
-            judged("drift", note, _POWER_CYCLE + "; where that does not bring it, declare what the card takes"),
+            judged("drift", note, _POWER_CYCLE + "; if that does not load it, declare a value that the card accepts"),
             (),
             (),
             image,
@@ -445,7 +445,7 @@ def _against(have: Have, card: Card, told: Told, tried: Sequence[int]) -> str:
     if not told.levels.resets:
         return "since it offers no other reset than %s" % told.levels
     if max(tried, default=-1) >= told.levels.resets[-1]:
-        return "since a reset of level %d has not brought it" % tried[-1]
+        return "since a reset of level %d did not load it" % tried[-1]
     return ""
 
 

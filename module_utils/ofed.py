@@ -60,14 +60,14 @@ _RUN = advice.run("mofed")
 
 REPOSITORY_FILES = Check(
     "ofed.repository",
-    why="packages come from one release of one repository, signed with the key that the site has given",
+    why="packages come from one release of one repository, signed with the site's key for it",
     fix=_RUN,
     aspect="persisted",
 )
 "Do the repository, its key and its pin on the node match the inventory"
 PACKAGES = Check(
     "ofed.packages",
-    why="the fleet runs one release of OFED; drivers and libraries of two do not fit",
+    why="the fleet runs one release of OFED; drivers and libraries of two releases do not fit together",
     fix=_RUN,
     severity="critical",
     aspect="persisted",
@@ -111,7 +111,7 @@ MODULE = Check(
 OFED (flavour `inbox`: of the kernel); a mixed stack does not load, or crashes"""
 LOADED = Check(
     "ofed.loaded",
-    why="what is installed works after a reboot, or after openibd was restarted where nothing uses it",
+    why="the installed driver takes effect after a reboot, or after a restart of openibd if no process uses it",
     fix=advice.allow(_RUN, "reboot"),
     severity="critical",
     disruption="driver",
@@ -126,7 +126,7 @@ NVIDIA = Check(
 "Was nvidia-peermem built for the `ib_core` of this OFED, by the checksum of its symbol"
 DEPENDENTS = Check(
     "ofed.dependents",
-    why="OFED replaces the RDMA modules that this uses; without its counterpart it does not come back after a boot",
+    why="OFED replaces the RDMA modules that this uses; without a matching build it fails after the next boot",
     fix=_RUN,
     aspect="persisted",
 )
@@ -302,10 +302,10 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
         text = "%s by other packages, or by ofed_info" % release if release else text
         if not release and _loaded_from_elsewhere(have):
             text, fix = (
-                "no package, and the mlx5_core that is loaded is none of this host's files",
-                "see which container",
+                "no package, and the loaded mlx5_core is not one of this host's files",
+                "find the container that",
             )
-            fix += " loads it (crictl ps), and hold that to its release; or install %s here" % want.package
+            fix += " loads it (crictl ps), and use the wanted release in its image; or install %s here" % want.package
             return (PACKAGES.judge(want.package, "unknown", want.package, text, _MANAGER, fix),), False
     refresh = packages.refresh(case.system).argv
     words = next((said for argv, said in case.failed.items() if argv == refresh or _spec(case) in argv), None)
@@ -589,7 +589,7 @@ def _loaded(case: _Case, modules: Plan, mending: bool) -> Plan:
     same = MLX5 in have.loaded and not others
     good = same and wrong is None
     what = "OFED's mlx5_core" if want.flavour != "inbox" else "the kernel's own mlx5_core"
-    text = "another %s than what is installed" % ", ".join(others) if others else "mlx5_core is not loaded"
+    text = "another %s than the installed one" % ", ".join(others) if others else "mlx5_core is not loaded"
     finding = LOADED.judge(
         MLX5,
         "ok" if good else "drift",

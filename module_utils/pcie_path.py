@@ -57,8 +57,8 @@ _RUN = advice.run("pcie_path")
 
 ACS = Check(
     "pcie_path.acs",
-    why="a redirecting bridge sends what GPUs and NICs exchange up to the CPU: GPUDirect is slow or fails. Firmware or"
-    " an active IOMMU sets it at every boot; where virtual machines get devices of this host it has to stay",
+    why="a bridge with ACS redirection sends data between GPUs and NICs through the CPU: GPUDirect is slow or fails."
+    " Firmware or an active IOMMU sets it at every boot; it has to stay on hosts that pass devices to virtual machines",
     fix=_RUN,
 )
 """Does no bridge between GPUs and NICs that share a switch redirect their traffic to the CPU; SrcValid alone, which
@@ -560,7 +560,7 @@ def _judged(
     state, have, fix = "drift" if wrong else "ok", str(function.register or "no such capability"), None
     if function.problem:
         state, have = "unknown", function.problem
-        fix = "run as root; if that was so, look at lspci -vvv -s %s and at dmesg" % function.address
+        fix = "run as root; if it already ran as root, look at lspci -vvv -s %s and at dmesg" % function.address
     elif wrong and locked:
         state, fix = "unsupported", by_boot
         have += "; the kernel is locked down (%s) and does not allow writing it" % locked

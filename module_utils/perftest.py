@@ -75,11 +75,11 @@ _SAYS: Tuple[Tuple[str, str, str], ...] = (
     (
         r"Couldn't listen to port|Failed to bind socket",
         "the TCP port is taken",
-        "see who listens: ss -ltnp; an earlier run may still be there",
+        "run ss -ltnp to find the process that listens; an earlier run may be left over",
     ),
     (
         r"Couldn't connect to \S+",
-        "the other end does not listen: it did not start, or TCP does not reach it",
+        "the other end does not listen: it did not start, or TCP cannot reach it",
         "look at perftest.served of the other host; ping it from here; look for a firewall (TCP 18600 to 18799)",
     ),
     (
@@ -118,13 +118,13 @@ NOT_LISTENING = _SAYS[3][1]
 
 RAIL_BANDWIDTH = Check(
     "perftest.bandwidth",
-    why="what RDMA does on this rail is the most that NCCL can do: nothing above it makes up for a slow path",
+    why="NCCL can be no faster than RDMA on this rail",
 )
 "Does RDMA from this host reach its minimum bandwidth on each rail; shows the output of perftest if it does not run"
 
 RAIL_LATENCY = Check(
     "perftest.latency",
-    why="a path that takes a detour, or waits in a queue, shows in its latency first",
+    why="a detour or a queue on the path shows first in its latency",
     fix="compare with other rails and pairs: a longer way (rail order, cabling), or a CPU that sleeps (C-states)",
 )
 "Does RDMA from this host stay below the maximum latency on each rail; shows the output of perftest if it does not run"

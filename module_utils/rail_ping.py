@@ -45,7 +45,7 @@ RUN = "run site.yml --tags mtu for %s"
 
 PATH = Check(
     "rail_ping.path",
-    why="a rail whose ends, or a switch between them, differ in their MTU loses what is large and lets small tests"
+    why="if the MTU of the two ends, or of a switch between them, differs, large packets are lost while small tests"
     " pass: NCCL hangs in its first large collective",
 )
 """Does a packet of the full MTU reach the same rail of two other hosts, unfragmented; names the end that is smaller, or
@@ -306,7 +306,7 @@ def _judged(
     again = "ping %s from %s by hand" % (target.address, source.host)
     if answer is None or answer.sent == 0:
         said = problem or (answer.error if answer else "") or "ping did not respond"
-        return "unknown", said, "%s: see to that, then %s" % (source.host, again), None
+        return "unknown", said, "%s: repair that, then %s" % (source.host, again), None
     if answer.ok:
         return "ok", "%d of %d came back" % (answer.received, answer.sent), "", None
     if small is not None and not small.received:
@@ -324,7 +324,7 @@ def _judged(
     if answer.mtu is not None and answer.said_by:
         return (
             "drift",
-            "%s reports that the next hop takes %d" % (answer.said_by, answer.mtu),
+            "%s reports that the next hop accepts %d bytes" % (answer.said_by, answer.mtu),
             ("set the MTU of %s's port, or of the switch behind it, to at least %d" % (answer.said_by, mtu)),
             None,
         )
@@ -334,9 +334,9 @@ def _judged(
             answer.mtu,
             target.address,
             source.netdev,
-            source.mtu if source.mtu is not None else "that is not known",
+            source.mtu if source.mtu is not None else "an unknown value",
         )
-        fix = "on %s: ip route get %s; look for a route with an mtu, or by another interface" % (
+        fix = "on %s: ip route get %s; look for a route with an mtu, or through another interface" % (
             source.host,
             target.address,
         )
@@ -345,7 +345,7 @@ def _judged(
         fix = "on %s: ip route get %s, ip neigh show %s" % (source.host, target.address, target.address)
         return "drift", "%s; %s" % (lost, answer.error), fix, None
     if small is not None:
-        text = "%s; of packets of %d bytes %d did: a switch between the two takes less than %d"
+        text = "%s, but of those with %d bytes %d did: a switch between the two accepts less than %d"
         fix = "raise the MTU of the switch ports between %s and %s to 9216" % (source.host, target.host)
         return "drift", text % (lost, SMALL, small.received, mtu), fix, None
     known = source.mtu is not None and target.mtu is not None

@@ -61,8 +61,8 @@ _ALGORITHMS = {"collnetdirect", "collnetchain", "collnet"}
 
 _DOCS = "docs/fabric.md#sharp"
 UNPROVEN = (
-    "SHARP: what a node needs was looked at; that jobs use it only NCCL's log proves, Connected CollNet on every rank"
-    " (%s)" % _DOCS
+    "SHARP: the requirements on a node were checked; only NCCL's log proves that jobs use it: Connected CollNet on"
+    " every rank (%s)" % _DOCS
 )
 FABRIC = Check(
     "sharp.fabric",
@@ -114,7 +114,7 @@ FOLK = Check(
 THRESHOLD = Check(
     "sharp.threshold",
     why="below its threshold a job does not use SHARP, and over one node there is nothing to reduce in a switch",
-    fix="take the line out: both begin with 2",
+    fix="remove the line: the default of both thresholds is 2",
     aspect="persisted",
 )
 "Are there enough nodes for SHARP, by the thresholds that are set"
@@ -338,7 +338,7 @@ def _of_plugin(have: Have) -> Finding:
         return PLUGIN.judge(subject, "unknown", "ncclCollNetPlugin", str(problem), problem.source)
     said = "not found"
     if have.strangers:
-        said = "%s exports none: it is another plugin" % have.strangers[0]
+        said = "%s does not export it: it is another plugin" % have.strangers[0]
     return PLUGIN.judge(subject, "drift", "ncclCollNetPlugin", said, "the usual places and sharp_directories")
 
 
@@ -467,6 +467,6 @@ def _threshold(have: Have, want: Want) -> List[Finding]:
             state = "drift" if want.nodes and grammar.strtoll(value)[0] > want.nodes else "ok"
             said.append((state, "%s=%s %s" % (name, value[:40], what), source))
         state, text, source = max(said, key=lambda one: ("ok", "unknown", "drift").index(one[0]))
-        fix = None if state == "ok" else "%s: both begin with %d" % (_removed(name, source), NODES)
+        fix = None if state == "ok" else "%s: the default of both thresholds is %d" % (_removed(name, source), NODES)
         found.append(THRESHOLD.judge(name, state, wanted, text, source, fix))
     return found

@@ -29,7 +29,7 @@ _OUT = ("DOWN", "ERROR", "FAIL", "FAILING")
 _USED = ("ALLOCATED", "MIXED", "COMPLETING")
 _RUN = re.compile(r" \([^()]*\)$")
 
-_WHY = "a node is taken out of service before it is disturbed, and given back when it is proven"
+_WHY = "a node is drained before a disruptive change, and returned to service after it has passed its checks"
 STATE = Check("drain.state", why=_WHY)
 "Does Slurm respond for the node, and accept commands"
 IDLE = Check("drain.idle", why=_WHY, severity="minor")
@@ -136,7 +136,7 @@ def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wai
         commands += _drain(node, KEPT + reason, run)
     elif node.ours and (state == "resumed" or (state == "undone" and not _kept(node))):
         argv = ("scontrol", "update", "NodeName=" + name, "State=RESUME")
-        commands.append(Command(argv, "Busbar has drained it, and is done", timeout=60.0))
+        commands.append(Command(argv, "Busbar has drained it, and has finished its work there", timeout=60.0))
     return Plan((_judge(have, node, state),), commands=tuple(commands))
 
 

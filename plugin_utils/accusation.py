@@ -70,7 +70,7 @@ class Accused:
         if not self.strangers:
             return []
         names = nodeset.brief([printable(name)[:80] for name in self.strangers], _ROOM)
-        return [f"not in the inventory's gpu_nodes, nothing is done there: {names}"]
+        return [f"not in the inventory's group gpu_nodes, so nothing is done there: {names}"]
 
 
 def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accused:

@@ -149,7 +149,7 @@ def read(results: str | Path) -> Log:
     except FileNotFoundError:
         return Log()
     except ParseError as error:
-        raise ParseError(f"{path}: {error}; move it away once nothing of it is open any more") from None
+        raise ParseError(f"{path}: {error}; move the file away once no action in it is open") from None
     entries, torn = [], 0
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line:

@@ -34,6 +34,7 @@ MANY, DEPTH = 20000, 16
 # A float holds every integer up to here.
 LARGEST = 1 << 53
 SAID = "its result is not valid: "
+NOT_QUERIED = "not queried: "
 
 
 class Invalid(ValueError):

@@ -73,7 +73,7 @@ def read(path: Path) -> Draft:
     found = [(one.hosts, one.finding) for one in record.findings]
     made = draft(record.sweeps, record.hosts, found, str(path), record.taken)
     if not record.complete:
-        raise UnfitError([f"{path}: not all that were to sweep gave a whole plane: {AGAIN}"])
+        raise UnfitError([f"{path}: not every host that had to sweep returned a whole plane: {AGAIN}"])
     return made
 
 
@@ -136,7 +136,7 @@ def _unhealthy(fabric: Fabric, findings: Iterable[tuple[Sequence[str], Finding]]
     # What was judged says all of that; who did not judge shall not get a draft of a part.
     for sweep in () if reasons else fabric.lost:
         said = "; ".join(str(problem) for problem in sweep.problems[:3]) or "it saw no node, or no subnet manager"
-        reasons.append(f"a sweep by {sweep.host or 'no host'} gave no plane: {_cut(said)}: {AGAIN}")
+        reasons.append(f"a sweep by {sweep.host or 'no host'} returned no plane: {_cut(said)}: {AGAIN}")
     if not fabric.planes and not reasons:
         reasons.append(f"no plane was swept: {AGAIN}")
     for plane in () if reasons else fabric.planes:
@@ -144,7 +144,7 @@ def _unhealthy(fabric: Fabric, findings: Iterable[tuple[Sequence[str], Finding]]
             parts = [str(problem) for problem in plane.best.problems[:3]]
             parts += [f"{fabric.end(end)} {text}" for end, text in plane.holes[:3]]
             said = "; ".join(parts) or "its tools gave no reason"
-            reasons.append(f"{plane.label} is not whole: {_cut(said)}: {AGAIN}")
+            reasons.append(f"{plane.label} is incomplete: {_cut(said)}: {AGAIN}")
         masters = {one.guid for sweep in plane.sweeps for one in sweep.managers if one.state == "master"}
         if plane.joined or len(masters) > 1:
             reasons.append(f"{plane.label} is several, which a cable between them joins: {AGAIN}")

@@ -60,8 +60,8 @@ _AGAIN = "then run ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl
 JOB = Check(
     "nccl_cluster.job",
     severity="critical",
-    why="a job that gave no result proves nothing of its nodes",
-    fix="run it again with -vvv; what the job printed is in /var/lib/busbar/nccl_cluster on the first of its nodes",
+    why="a job without a result proves nothing about its nodes",
+    fix="run it again with -vvv; the output of the job is in /var/lib/busbar/nccl_cluster on the first of its nodes",
 )
 "Did every job between nodes give a result"
 

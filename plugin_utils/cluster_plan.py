@@ -35,7 +35,7 @@ RAIL_COLLECTIVE = "sendrecv"
 MEMBER = Check(
     "nccl_cluster.member",
     severity="minor",
-    why="a node that was left out is not proven together with the others",
+    why="a node that was left out was not measured together with the others",
     fix="run it again when the node is idle",
 )
 "Could the node be measured together with others: idle, reachable, built with MPI, and with another such node"

@@ -47,7 +47,7 @@ DOWN = Check(
 
 SWAPPED = Check(
     "ib_fabric.swapped",
-    why="swapped cables take their rails over the spines, or into another plane, where nothing responds",
+    why="swapped cables lead their rails over the spines, or into another plane, where nothing responds",
     severity="critical",
 )
 "Is no cable swapped: the finding names the pair, or the whole cycle"
@@ -61,7 +61,7 @@ each"""
 
 PLAN = Check(
     "ib_fabric.plan",
-    why="where the plan and the fabric differ, one of them is wrong, and what rests on the plan cannot be trusted",
+    why="where the plan and the fabric differ, one of them is wrong, and checks that use the plan cannot be trusted",
     severity="minor",
 )
 "Does the cabling match the plan, and do the plan's nodes, ports and names exist"
@@ -467,8 +467,8 @@ def _plug(fabric: Fabric, end: End, other: End) -> str:
             f" {plane.hosts[0]}"
         )
     return (
-        f"see that the cable {fabric.cable(end, other)} is plugged in at both ends, reseat it, then exchange it and its"
-        " transceivers"
+        f"check that the cable {fabric.cable(end, other)} is plugged in at both ends, reseat it, then exchange it and"
+        " its transceivers"
     )
 
 
@@ -481,7 +481,7 @@ def _odd(fabric: Fabric, known: Cabling) -> Iterator[Said]:
     rows = sum(len(lines) for lines in known.odd.values())
     hosts = _sweepers(fabric)
     fix = f"correct these lines of {_source(fabric)}, {_THEN}"
-    have = f"{count(rows, 'cable')} could not be looked for: {several(parts, 6)}"
+    have = f"{count(rows, 'cable')} could not be checked: {several(parts, 6)}"
     finding = PLAN.judge("rows of the plan", "unknown", "rows that name nodes and ports", have, _source(fabric), fix)
     yield Said(hosts, finding)
 
@@ -533,10 +533,7 @@ def _switch(
     gone = f"take its lines out of {_source(fabric)}, and sweep twice: the first" if who == _BY_PLAN else "this sweep"
     gone += " is the last that misses it"
     gone += "; its rails need another leaf" if rails else ""
-    fix = (
-        f"look whether {name} has power and whether its own console shows a fault; where it was taken away on purpose,"
-        f" {gone}; {_THEN}"
-    )
+    fix = f"check that {name} has power, and read its console for faults; if it was removed on purpose, {gone}; {_THEN}"
     subject = f"switch 0x{guid}" if cabling_plan.is_guid(guid) else f"switch {name}"
     finding = SWITCH_GONE.judge(subject, "drift", "in the fabric", f"{name}: {have}", _source(fabric), fix)
     known.switches[guid] = finding

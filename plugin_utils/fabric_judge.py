@@ -101,7 +101,7 @@ def judged(asked: Asked) -> Judged:
 
 def _nothing(asked: Asked) -> tuple[tuple[str, ...], Finding]:
     fix = (
-        "see why none of busbar_fabric_hosts gave a sweep (their findings of ib_fabric_info); then sweep again: "
+        "find out why no host of busbar_fabric_hosts returned a sweep (their ib_fabric findings); then sweep again: "
         f"{SWEEP_AGAIN}"
     )
     check = fabric_members.SWEEP

@@ -135,7 +135,7 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, want: float) -> Sa
     most = _most(port)
     state = "drift"
     fix = (
-        f"reseat the cable at both ends, {have}; where it comes back as it was, exchange cable and transceivers one"
+        f"reseat the cable at both ends, {have}; if that does not help, exchange cable and transceivers one"
         f" after the other ({fabric.module(end, other)}); then sweep again: {SWEEP_AGAIN}"
     )
     if most is not None and most < want:

@@ -34,20 +34,20 @@ _THEN = f"then sweep again: {SWEEP_AGAIN}"
 
 SWEEP = Check(
     "ib_fabric.sweep",
-    why="what was not seen is not known to be well: tools end with exit code 0 on a part of a fabric",
+    why="the state of what was not seen is unknown: the tools also end with exit code 0 for a part of a fabric",
 )
 "Was each plane swept completely: every switch and host responded, and the tools reported nothing"
 
 PLANE = Check(
     "ib_fabric.plane",
-    why="planes are apart so that one can fail alone; a cable between two makes one of them, with two subnet managers",
+    why="planes are separate so that one can fail alone; a cable between two merges them, with two subnet managers",
     severity="critical",
 )
 "Was every plane of the inventory's rails and of the last sweep swept, and are their switches separate"
 
 MISSING = Check(
     "ib_fabric.missing_host",
-    why="a rail that the fabric does not have is a rail less for every job on that host",
+    why="every job on that host lacks a rail that is not in the fabric",
     severity="critical",
 )
 "Is every rail of every host of the inventory in the fabric, by its GUID"
@@ -61,7 +61,7 @@ UNKNOWN = Check(
 
 GUID = Check(
     "ib_fabric.guid",
-    why="two ports with one GUID are one to the subnet manager: traffic for one goes to the other, by turns",
+    why="the subnet manager cannot distinguish two ports with one GUID: traffic for one goes to the other at times",
     severity="critical",
 )
 "Has each rail of the inventory a unique GUID"
@@ -250,7 +250,7 @@ def _by_hand(sweep: Sweep) -> str:
         return f"write {sweep.source} again when the fabric is quiet, {_THEN}"
     if not sweep.plane:
         return (
-            "see that a subnet manager runs in this plane (systemctl status opensm on its machine, or UFM), and start"
+            "check that a subnet manager runs in this plane (systemctl status opensm on its machine, or UFM), or start"
             f" it: sminfo -C {sweep.device} -P {sweep.port} as root on {sweep.host} names it once it does, {_THEN}"
         )
     return (
@@ -270,9 +270,9 @@ def _joined(fabric: Fabric, plane: Plane, known: Cabling) -> Said:
     fix = (
         f"pull out the cable {several(stray, 4, ' and ')}, {_THEN}"
         if stray
-        else "run sminfo at each of these ports: where both now name one manager, it has only moved, and a new sweep is"
-        " well; else look for the cable between switches that belong to two planes, by the switches' labels, pull it"
-        f" out, {_THEN}"
+        else "run sminfo at each of these ports: if both now name one manager, it has only moved, and a new sweep will"
+        " find no fault; otherwise look for the cable between switches that belong to two planes, by the switches'"
+        f" labels, pull it out, {_THEN}"
     )
     finding = PLANE.judge(
         f"{plane.label}: joined", "drift", "planes that share no switch", have, plane.best.source, fix
@@ -346,8 +346,8 @@ def _twice(fabric: Fabric) -> Iterator[Said]:
     for guid, of in sorted(holders.items()):
         if len(of) > 1:
             fix = (
-                "see which card has this GUID on its label, and set the other's back to its own while its host is"
-                f" drained: flint -d DEVICE --guid GUID sg; reboot that host, {_THEN}"
+                "find the card that has this GUID on its label; set the GUID of the other card to that on its own"
+                f" label, while its host is drained: flint -d DEVICE --guid GUID sg; reboot that host, {_THEN}"
             )
             hosts = tuple(sorted({host for host, _rail in of}))
             have = f"{len(of)} rails have it: {names(of)}"
@@ -414,7 +414,7 @@ def _was_at(fabric: Fabric, place: End | None) -> str:
 def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> Finding:
     at = several([_was_at(fabric, place) for _rail, place in lacking], 2)
     have = f"none of its {len(lacking)} rails is: {at}"
-    fix = f"see whether the host is up and its HCAs are there (ibstat on it, its BMC's console), {_THEN}"
+    fix = f"check that the host is up (its BMC's console) and that ibstat on it lists its HCAs, {_THEN}"
     return MISSING.judge(f"{host}: rails", "drift", "all rails in the fabric", have, "sweeps", fix)
 
 

@@ -58,8 +58,8 @@ recoveries 5/min, integrity errors and buffer overruns none"""
 
 SYMBOLS = Check(
     "ib_fabric.symbol_errors",
-    why="symbol errors are a link that will fail: from NDR on by UFM's own rule for isolating a port, of older links"
-    " 120 an hour",
+    why="symbol errors predict a failing link; the limit is UFM's rule for isolating a port from NDR on, and 120 an"
+    " hour on older links",
     fix=ERRORS.fix,
 )
 """Had no link more symbol errors since the last sweep than its speed allows: NDR 3 in 125 minutes (2.88 in 12), XDR 6
@@ -69,7 +69,7 @@ LINK_DOWNED = Check(
     "ib_fabric.link_downed",
     why="a link that goes down while jobs run ends them; where both ends count it, and no reboot explains it, it is the"
     " cable or a transceiver",
-    fix="reseat the cable at both ends; where it goes down again, exchange it, then the transceivers; then sweep"
+    fix="reseat the cable at both ends; if it goes down again, exchange it, then the transceivers; then sweep"
     " again: " + SWEEP_AGAIN,
     severity="critical",
 )
@@ -77,7 +77,7 @@ LINK_DOWNED = Check(
 
 SATURATED = Check(
     "ib_fabric.saturated",
-    why="a counter that has reached its end stands still, whatever happens",
+    why="a counter at its maximum counts no further errors",
     severity="minor",
 )
 "Are no error counters at their maximum"
@@ -205,8 +205,8 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
         if not errors:
             # Nothing is wrong with the cable: what came could not leave in time.
             fix = (
-                f"see whether the device at {_where(fabric, end, other)} is fast enough: platform.rail_pcie and"
-                " platform.pcie_link of the host, and link_speed of the ports beside it; where that is well, it is"
+                f"check whether the device at {_where(fabric, end, other)} is fast enough: platform.rail_pcie and"
+                " platform.pcie_link of the host, and link_speed of the ports beside it; if those are ok, the cause is"
                 " congestion: look at adaptive routing and at jobs that send many to one"
             )
         have = f"{'; '.join([*errors, *discards])}: {cable}"
@@ -257,8 +257,8 @@ def _downed(
         )
     elif any(_same_boot(fabric, one) is None for one in (end, other)):
         fix = (
-            "see with `uptime` on the machine at the end of this cable whether it was rebooted in that time; where it"
-            f" was not, {LINK_DOWNED.fix}"
+            "see with `uptime` on the machine at the end of this cable whether it was rebooted in that time; if it was"
+            f" not, {LINK_DOWNED.fix}"
         )
         have = f"{have}; whether with its host is not known"
         finding = LINK_DOWNED.judge(subject, "unknown", "up all the time", have, "counters", fix, severity="major")

@@ -57,13 +57,13 @@ HOST = Check(
 PLAN = Check(
     "ib_fabric.plan_file",
     why="without the cabling plan a moved cable looks like one that was always there",
-    fix="repair the file at that line, or name another in busbar_fabric_plan",
+    fix="correct the file at that line, or name another file in busbar_fabric_plan",
 )
 "Can the cabling plan be read that `busbar_fabric_plan` names"
 RECORD = Check(
     "ib_fabric.record",
     severity="minor",
-    why="counters have rates, and what is lost is missed, only against the sweep before",
+    why="error rates and missing devices are found only by comparison with the previous sweep",
     fix="give the user that runs Busbar a writable directory, and name it in nccl_benchmark_results_path",
 )
 "Could the sweep be stored on the control node, and the last one be read"
@@ -102,7 +102,7 @@ def due(
     hosts = tuple(name for name in names if name in there)
     if names and not hosts and len(wrong) < len(names):
         left = nodeset.brief([name for name in names if name not in wrong], _NAMES)
-        return Due(wrong=wrong, said=(f"FABRIC: not swept: --limit leaves out {left}, who would sweep it",))
+        return Due(wrong=wrong, said=(f"FABRIC: not swept: --limit leaves out {left}, which would sweep it",))
     young = [] if record is None else taken(record, interval, now)
     if not young or record is None:
         return Due(hosts, wrong=wrong)

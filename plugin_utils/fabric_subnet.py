@@ -52,7 +52,7 @@ PARTITION = Check(
 
 ROUTING = Check(
     "ib_fabric.routing",
-    why="with another engine, or without adaptive routing, flows share links that could run apart",
+    why="with another routing engine, or without adaptive routing, flows share links though others are free",
 )
 "Is the plane routed by the engine, and with the adaptive routing, that the site requires"
 
@@ -107,11 +107,11 @@ def managers(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, str]
     found = []
     if len(masters) != 1:
         fix = (
-            "stop the subnet manager on all but one of them (systemctl disable --now opensm), see that saquery SMIR"
-            " shows one master, then start the others again with a lower priority and the same sm_key: they have to"
-            f" come up as standbys; then sweep again: {SWEEP_AGAIN}"
+            "stop the subnet manager on all but one of them (systemctl disable --now opensm); check that saquery SMIR"
+            " shows one master; start the others again with a lower priority and the same sm_key, as standbys; then"
+            f" sweep again: {SWEEP_AGAIN}"
             if masters
-            else f"start the subnet manager, and see why none is master: {_OPENSM_LOG}"
+            else f"start the subnet manager, and read why none is master in {_OPENSM_LOG}"
         )
         found.append(_manager(plane, plane.label, "drift" if masters else "unknown", listed, fix))
     allowed = {one.lower().removeprefix("0x") for one in fabric.asked.wanted.managers}
@@ -213,8 +213,8 @@ def partitions(fabric: Fabric, plane: Plane) -> tuple[list[Said], dict[Check, st
             what = ", ".join(missing)
             fix = (
                 f"add the port (GUID 0x{fabric.ports[end].guid or end[0]}) to the partition as a full member, in"
-                " partitions.conf of the subnet manager (/etc/opensm/partitions.conf) or in UFM, let it read that"
-                " again (kill -HUP of opensm), then sweep again: " + SWEEP_AGAIN
+                " partitions.conf of the subnet manager (/etc/opensm/partitions.conf) or in UFM, let opensm read the"
+                " file again (pkill -HUP opensm), then sweep again: " + SWEEP_AGAIN
             )
             have = f"lacks {what}: {fabric.end(end)}"
             finding = PARTITION.judge(fabric.subject(end), "drift", want, have, "smpquery pkeys", fix)

@@ -29,7 +29,7 @@ _THEN = f"then sweep again: {SWEEP_AGAIN}"
 
 UPLINKS = Check(
     "ib_fabric.uplinks",
-    why="each uplink that is lost takes its share of the leaf's way to all others",
+    why="each lost uplink takes its share of the leaf's bandwidth to all other leaves",
 )
 """Does each leaf have all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on
 its spines"""
@@ -228,7 +228,7 @@ def _oversubscribed(
         f"cable more of its ports to the spines, evenly, or hang some hosts on another leaf; where it was built so, set"
         f" busbar_fabric_oversubscription: {ratio:.3g}"
         if leaf.up
-        else f"see why none of its uplinks is up: iblinkinfo -S 0x{leaf.guid}, {_THEN}"
+        else f"find out why none of its uplinks is up: iblinkinfo -S 0x{leaf.guid}, {_THEN}"
     )
     finding = OVERSUBSCRIPTION.judge(
         f"switch 0x{leaf.guid}", "drift", f"at most {limit:g}:1", have, plane.best.source, fix, because=cause

@@ -65,7 +65,7 @@ class Group:
         hosts, subjects, check, fix = self.hosts, self.subjects, self.finding.check, self.finding.fix
         if len(hosts) < FLEET or len(subjects) > 1 or self.varied or fix.startswith("run ") or check.startswith("run."):
             return ""
-        return f"{len(hosts):,} hosts say the same of {subjects[0]}: look at what they share before repairing each"
+        return f"{len(hosts):,} hosts report the same for {subjects[0]}: look at what they share before repairing each"
 
     @property
     def waiver(self) -> Acceptance | None:

@@ -24,14 +24,14 @@ LEAF = Check(
     "lldp.leaf",
     why="rail N of one host talks to rail N of all: plugged into another leaf it goes through the spine, and takes"
     " bandwidth from others there",
-    fix="plug the rail's cable into the leaf that is wanted; a cabling plan (busbar_fabric_plan, docs/cabling.md)"
-    " declares where each belongs",
+    fix="plug the rail's cable into the expected leaf; a cabling plan (busbar_fabric_plan, docs/cabling.md) declares"
+    " it",
 )
 """Is each rail connected to its port of the cabling plan, else to the leaf on which the other hosts have that rail;
 `unknown` without a majority"""
 SWAPPED = Check(
     "lldp.swapped",
-    why="two cables in each other's place: both rails go through the spine, with all that talk to them",
+    why="two cables are swapped: both rails send and receive through the spine",
     fix="exchange the two cables, at the hosts or at the switches",
 )
 "Is no cable swapped; the finding has both ends, and is reported for both hosts"
@@ -42,8 +42,7 @@ AGREED = 3 / 4
 # Ends that are looked at for the other one of a pair: a leaf has not so many that are wrong.
 CANDIDATES = 1000
 _NO_MAJORITY = (
-    "declare which is right: busbar_fabric_plan (docs/cabling.md); or look with lldpcli show neighbors on a host that"
-    " is known to be right"
+    "declare the right cabling: busbar_fabric_plan (docs/cabling.md); or run lldpcli show neighbors on a good host"
 )
 # A switch, or a port of one.
 Key = tuple[str, ...] | int

@@ -116,7 +116,7 @@ class Group:
             try:
                 self.search.take([_result(one) for one in mine if one.number == number])
             except ValueError as error:
-                raise ParseError("round %d is none of this search: %s" % (number, error)) from None
+                raise ParseError("round %d does not belong to this search: %s" % (number, error)) from None
 
     def bar(self, test: Test) -> Bar:
         if test.kind == RAILS:

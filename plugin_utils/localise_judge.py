@@ -71,15 +71,15 @@ RAIL = Check(
 RANK = Check(
     "localise.rank",
     why="one slow GPU holds up all others; it is slow with each GPU of its node, too, where no rail is in between",
-    fix="look at this GPU's clocks, power cap, temperature and throttle reasons (nvidia-smi -q -d CLOCK,PERFORMANCE),"
-    " at Xid errors and at what else runs on its CPUs; then measure again: " + SEARCH,
+    fix="look at this GPU's clocks, power cap, temperature and throttle reasons (nvidia-smi -q), at"
+    " Xid errors and at what else runs on its CPUs; then measure again: " + SEARCH,
 )
 """Is each GPU as fast with another GPU of the node as its bar; checked if the node is slow alone or its rails
 explain nothing"""
 
 LEAF = Check(
     "localise.leaf",
-    why="nodes that are fast in pairs and slow together share something: their switch",
+    why="nodes that are fast in pairs and slow together have a common cause: usually their switch",
     fix="look on this leaf's switch for discards, pause frames, a degraded port and unlike QoS settings, then measure"
     " again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=leaf -e"
     " nccl_benchmark_when=always",
@@ -88,7 +88,7 @@ LEAF = Check(
 
 UPLINK = Check(
     "localise.uplink",
-    why="uplinks are shared: they slow down every node of a leaf, and accuse none",
+    why="slow uplinks delay every node of a leaf, so no single node is the cause",
     fix="look on this leaf's switch for uplinks that are down, slow or have errors, and for unbalanced ECMP or adaptive"
     " routing; then measure again: ansible-playbook playbooks/benchmark.yml -i INVENTORY -e"
     " nccl_benchmark_scope=cluster -e nccl_benchmark_when=always",
@@ -97,7 +97,7 @@ UPLINK = Check(
 
 CLUSTER = Check(
     "localise.cluster",
-    why="all pairs and leaves are fast and the whole is not: what they share is slow, or a node is slow only at scale",
+    why="all pairs and leaves are fast, but not all together: something shared, or a node at scale, is slow",
     fix="look at the spine switches' counters, at routing and at the subnet manager; then measure again:"
     " ansible-playbook playbooks/benchmark.yml -i INVENTORY -e nccl_benchmark_scope=cluster -e"
     " nccl_benchmark_when=always",
@@ -106,7 +106,7 @@ CLUSTER = Check(
 
 BAR = Check(
     "localise.bar",
-    why="if fewer are good than slow, the majority proves nothing: the bar, or what all share, is wrong",
+    why="if fewer are good than slow, the majority proves nothing: the bar, or something shared, is wrong",
     fix="compare the bar with what the hardware can (docs/bars.md), then look at what all nodes share: switches, QoS,"
     " versions of driver and NCCL (ansible-playbook playbooks/verify.yml -i INVENTORY)",
 )

@@ -194,10 +194,10 @@ def _build(data: Any) -> Record:
     for test in record.tests:
         named = {*test.hosts, *test.lost, *(way.source for way in test.ways)}
         if not named <= known:
-            raise ParseError("tests: %s is none of the nodes" % min(named - known))
+            raise ParseError("tests: %s is not one of the nodes" % min(named - known))
     for one in record.findings:
         if not known.issuperset(one.hosts):
-            raise ParseError("findings: %s is none of the nodes" % min(set(one.hosts) - known))
+            raise ParseError("findings: %s is not one of the nodes" % min(set(one.hosts) - known))
     return record
 
 

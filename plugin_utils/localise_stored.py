@@ -49,7 +49,7 @@ def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tup
     path: nccl_benchmark_results_path, "" where no record is kept.   most_days: how old the record may be.
     now: seconds since 1970.
     """
-    want = "a search that came to its end at most %g days ago" % most_days
+    want = "a complete search, at most %g days old" % most_days
     source = str(localise_record.folder(path)) if path else "the inventory"
     try:
         record = localise_record.read(localise_record.folder(path)) if path else None

@@ -23,11 +23,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, fabri
 ROLE = "node_health"
 PORT_OUTLIER = Check(
     "node_health.port_outlier",
-    why="below every limit this port loses, or waits, many times as much as the ports like it: the next to fail, or a"
-    " host that holds the others up",
+    why="within limits, this port loses or waits many times as much as similar ones: it may fail next, or its host is"
+    " slow",
     fix="compare this rail with another one of its kind: cable and transceiver at both ends (mlxlink -d DEVICE -m -c"
-    " -e), slot (platform.rail_pcie), settings (roce_qos.*); exchange the cable with a good one's and see which of"
-    " them stands out in the next run",
+    " -e), slot (platform.rail_pcie), settings (roce_qos.*); exchange the cable with that of a good rail, and see"
+    " which rail stands out in the next run",
     severity="minor",
 )
 "Does no rail's port stand out from the ports like it: ten times what three quarters of them stay below"
@@ -104,11 +104,11 @@ MEASURES = (
         _of_a_million("port_xmit_packets", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"),
     ),
     Measure(
-        *("packets thrown away by the switch's side", "of a million", 1),
+        *("packets dropped on the switch's side", "of a million", 1),
         _of_a_million("port_xmit_packets", *port_limits.DISCARDS),
     ),
     Measure(
-        *("packets thrown away by the host", "of a million", 1),
+        *("packets dropped by the host", "of a million", 1),
         _of_a_million("port_rcv_packets", *port_limits.PCIE, *port_limits.BUFFERS),
     ),
     Measure(

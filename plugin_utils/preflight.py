@@ -39,7 +39,7 @@ ANSWERS = Check(
 GATE = Check(
     "preflight.gate",
     severity="critical",
-    why="what the gate calls critical stops or slows every job of this node",
+    why="a finding that the gate calls critical stops or slows every job on this node",
     fix=_LEAVE_OUT + "; report it to the administrators: busbar gate on that node shows the fault",
 )
 "Has the gate, on every node of the job that has it, found nothing critical"

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, judged
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite, work
 
-_WHY = "what a reboot is needed for is not in effect before it"
+_WHY = "a change that needs a reboot has no effect before it"
 RETURNED = Check(
     "reboot.returned",
     why=_WHY,
@@ -129,7 +129,7 @@ def decide(
     lost = [host for host, decision in earlier.items() if _lost(decision)]
     if lost:
         have = "not rebooted: {} did not come back as it should".format(", ".join(sorted(lost)[:3]))
-        fix = f"see to {lost[0]}, then run site.yml again"
+        fix = f"repair {lost[0]}, then run site.yml again"
         return Decision(False, tuple(waiting), (_judged(ROLLOUT, "withheld", have, waiting, fix),))
     if drain is not None and not drain.get("drained"):
         return Decision(False, tuple(waiting), (_not_drained(drain, waiting),))

@@ -39,7 +39,7 @@ MENDED = Check("remediate.mended", why=_WHY)
 "Is the node's fault repaired, according to the check that failed; a stale finding is ok"
 ASKED = Check(
     "remediate.asked",
-    why="what is not seen on the node now is not acted on: a file of findings is as old as it is",
+    why="a finding that is not seen on the node now is not acted on, because a file of findings may be old",
     fix="run busbar drift for this node, repair what prevents its audit, then remediate what that finds",
 )
 "Could the check that failed be repeated on the node"
@@ -51,13 +51,13 @@ ROLE = Check(
 to do"""
 ATTEMPTS = Check(
     "remediate.attempts",
-    why="what was tried in vain, or came back after it was repaired, has a cause that no repetition repairs",
+    why="a fault that a repair did not remove, or that came back, has a cause that another try does not repair",
     fix="find the cause, repair it by hand, and look at what was tried in the action log (docs/repair.md#remediate)",
 )
 "Was the repair not tried too often (`busbar_remediate_max_attempts`), and did the fault not return after a repair"
 ROLLOUT = Check(
     "remediate.rollout",
-    why="a mistake of remediation, or of a check, must not take many nodes at once",
+    why="a mistake of remediation, or of a check, must not take many nodes out of service at once",
 )
 "May the node be repaired: within `busbar_remediate_max_share`, and no node before it got worse"
 LEFT = Check(
@@ -222,7 +222,7 @@ def judge(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], mom
     if accused.check in BETWEEN and not now.silent:
         return _between(one, now, limits, log, moment)
     if accused.check == _ABSENT:
-        return _unasked(one, f"it took no part when it was to be measured, and is accused of nothing: {accused.have}")
+        return _unasked(one, f"it took no part in the measurement, and is accused of nothing: {accused.have}")
     if accused.check in OF_NO_NODE:
         why = "it accuses what several nodes share, and no node: nothing is done to nodes for it"
         return _told(one, accused, why, ROLE.judge(accused.id, "drift", "a role that repairs it", why, fix=accused.fix))
@@ -320,7 +320,7 @@ def _figure(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], m
     if held:
         return held
     ordered, reboot = _able(now, limits)
-    why = "it is measured again" + (f", and where it stands repaired by {', '.join(ordered)}" if ordered else "")
+    why = "it is measured again" + (f", and if it is still there, repaired by {', '.join(ordered)}" if ordered else "")
     return Item(one, one.finding, MEASURE, why, ordered, reboot, attempt)
 
 
@@ -342,11 +342,11 @@ def _between(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], 
     ordered, reboot = _able(now, limits)
     standing = now.findings.get(one.finding.id)
     if not now.searched:
-        return _unasked(one, "it is measured again with good nodes of its leaf first, of which none is known or there")
+        return _unasked(one, "it has to be measured with good nodes of its leaf first, but none is known or available")
     if standing is None and GOOD in now.passed:
         return Item(one, one.finding, STALE, "measured again with good nodes, it is as fast as it has to be")
     if standing is None:
-        return _unasked(one, "measured again with good nodes, it is neither good nor found out")
+        return _unasked(one, "measured again with good nodes, it is neither proven good nor proven slow")
     if standing.state != "drift":
         return _told(one, standing, f"{standing.state}: {standing.have}", _person(standing, standing.have or "-"))
     held, attempt = _too_often(one, standing, limits, log, moment)
@@ -354,9 +354,9 @@ def _between(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], 
         return held
     if not ordered:
         return _hardware(
-            one, standing, limits, "it stands when it is measured again, and no role has anything to repair"
+            one, standing, limits, "it is still there when measured again, and no role has anything to repair"
         )
-    why = f"it stands when it is measured again; {', '.join(ordered)} may repair it"
+    why = f"it is still there when measured again; {', '.join(ordered)} may repair it"
     return Item(one, standing, MEND, why, ordered, reboot, attempt)
 
 
@@ -370,10 +370,10 @@ def _too_often(
     if mended is not None:
         why = "it was repaired %.3g days ago and is back" % ((moment - mended) / DAY)
     elif tried >= limits.attempts:
-        why = "it was tried %d times within %d days in vain" % (tried, limits.days)
+        why = "it was tried %d times within %d days without success" % (tried, limits.days)
     else:
         return None, tried + 1
-    said = ATTEMPTS.judge(standing.id, "drift", "repaired for good", why, action_log.NAME, severity=standing.severity)
+    said = ATTEMPTS.judge(standing.id, "drift", "a lasting repair", why, action_log.NAME, severity=standing.severity)
     return _hardware(one, standing, limits, why, said), 0
 
 

@@ -66,7 +66,7 @@ def _acted(
     severity = finding.severity
     refused = plan["refused"] or state.get("refused")
     if refused:
-        fix = "see to what is named there, then " + AGAIN
+        fix = "repair what is named there, then " + AGAIN
         return ROLLOUT.judge(finding.id, "withheld", "acted on", refused, "the plan", fix, severity=severity)
     if check_mode:
         fix = "run it without --check; by hand: " + finding.fix

@@ -22,13 +22,13 @@ SHARP = "SHARP"
 LARGE = 10**9
 PROOF = Check(
     "sharp.proof",
-    why="the plugin's own line, and a busbw above the wire within one node (NVLS), look like SHARP and are none",
+    why="the plugin's own line, and a busbw above the wire within one node (NVLS), look like SHARP but are not",
     fix="playbooks/sharp.yml lists what nodes lack; run `busbar diagnose` on a job's NCCL_DEBUG output",
 )
 "Did every rank of the benchmark log `Connected CollNet`"
 GAIN = Check(
     "sharp.gain",
-    why="SHARP that is connected and brings nothing costs jobs its faults all the same",
+    why="SHARP that is connected without a gain still exposes jobs to its faults",
     fix="leave NCCL_COLLNET_ENABLE out of nccl_conf_extra, or look for the cause in the fabric (docs/fabric.md#sharp)",
 )
 "Is algbw from 1 GB on higher than without SHARP, but not above the possible maximum"
@@ -115,7 +115,7 @@ def _gain(job: Job, others: Sequence[Job], proof: Finding, record: Record, witho
         return unknown(f"{times:.3g} times, measured too seldom to know the noise", "set nccl_benchmark_repeats: 5")
     have = f"{by:.4g} GB/s beside {rings:.4g} at {size_text(mine.size)}: {times:.3g} times (noise {100 * noise:.0f} %)"
     if times > most * (1 + noise):
-        return unknown(f"{have}: more than SHARP can bring, so what was beside it was slow", "measure both again")
+        return unknown(f"{have}: more than SHARP can bring, so the run without SHARP was slow", "measure both again")
     return GAIN.judge(subject, "ok" if times > 1 + noise else "drift", want, have, "the records")
 
 

@@ -101,7 +101,7 @@ def refused(node: Node | None, overlap: bool) -> Given | None:
 
 def gone(said: str) -> Given:
     """Of a node that Slurm has lost; whether ssh reaches it nobody has tried."""
-    fix = f"look why Slurm has lost the node (scontrol show node, slurmd's log), then run it again; or {OVER_SSH}"
+    fix = f"find out why Slurm has lost the node (scontrol show node, slurmd's log), then run it again; or {OVER_SSH}"
     return {"unreachable": True, "engine": "slurm", "msg": said, "fix": fix}
 
 
@@ -115,7 +115,7 @@ def busy(said: str) -> Given:
 
 
 def not_asked(said: str, fix: str) -> Given:
-    return {"failed": True, "not_run": True, "msg": f"not asked: {said}", "fix": fix}
+    return {"failed": True, "not_run": True, "msg": f"{answer.NOT_QUERIED}{said}", "fix": fix}
 
 
 def by_partition(names: Collection[str], nodes: Mapping[str, Node], preferred: str | None) -> dict[str, list[str]]:

@@ -45,7 +45,7 @@ ENDED = "run it again; what was done is not undone, and is not done twice"
 VIA_SSH = ("Failed to connect to the host via ssh: ", "Make sure this host can be reached over ssh: ")
 HOST = Check(
     "run.host",
-    why="a host that did not answer counts like a host that is wrong",
+    why="a host that did not respond counts like a faulty host",
     fix="check that the node is up and that ssh to it works, then run busbar drift -i INVENTORY --limit HOST",
     severity="critical",
 )
@@ -166,7 +166,7 @@ def _judged(
 ) -> HostVerdict:
     """Judge one host. results, off: of it, as in ``judge``. due: the roles that had to report."""
     if ended and due and not results:
-        have = "not heard from: the run was ended before"
+        have = "no result: the run was ended before"
         return HostVerdict(host, (HOST.judge("host", "unknown", "an answer", have, "ansible-playbook", ENDED),))
     findings: list[Finding] = []
     passed: list[str] = []
@@ -215,7 +215,7 @@ def _role_result(
     if result.get("failed"):
         said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
         have = _one_line("; ".join(said))
-        said_whole = have if have.startswith((answer.SAID, "not asked: ")) else f"failed: {have}"
+        said_whole = have if have.startswith((answer.SAID, answer.NOT_QUERIED)) else f"failed: {have}"
         # Of a node's own answer there is none: plugin_utils/answer.py drops what it does not know.
         return [_no_result(role, role, said_whole, fix=result.get("fix") or start_way_out(have) or AGAIN)], []
     return [from_dict(item) for item in result["findings"]], result["passed"]
@@ -259,7 +259,7 @@ def accept(verdict: Verdict, entries: Mapping[str, Sequence[Acceptance]], today:
 def not_ok(verdict: Verdict) -> str:
     """What the task fails with."""
     bad = [host.host for host in verdict.hosts if not host.ok]
-    return "not ok on %s; the verdict above says what and why" % (printable(nodeset.brief(bad, 180)) or "any host")
+    return "not ok on %s; the verdict above names the findings" % (printable(nodeset.brief(bad, 180)) or "any host")
 
 
 def render(

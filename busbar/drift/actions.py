@@ -34,9 +34,9 @@ _RESULTS = {
 # What became of the node.
 _NODE = {
     ("resumed", "done"): "given back",
-    ("resumed", "failed"): "not given back: Slurm did not answer",
+    ("resumed", "failed"): "not given back: Slurm did not respond",
     ("left_drained", "done"): "left drained",
-    ("left_drained", "failed"): "left as it was: Slurm did not answer",
+    ("left_drained", "failed"): "left as it was: Slurm did not respond",
     ("drained", "held"): "left alone",
 }
 # What was done, where it is not the role itself.
@@ -252,7 +252,7 @@ def _sentences(
         line = f"{better} of {len(gained)} figures that were measured before and after are higher now"
         yield f"{line}: {spans[0]} GB/s, then {spans[1]} GB/s"
     if torn:
-        yield f"lines of the log that a crash has cut off, so that nobody knows what they said: {torn}"
+        yield f"lines of the log that a crash has cut off and that cannot be read: {torn}"
 
 
 def span(figures: Sequence[float] | None) -> str:

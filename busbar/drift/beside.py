@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, a
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
 
 DAY = 86400.0
-NO_ACTIONS = "nothing was repaired from here; busbar remediate keeps it"
+NO_ACTIONS = "no repair was started from here; busbar remediate writes it"
 MEASURED, ABSENT, UNREADABLE = "measured", "absent", "unreadable"
 _Read = TypeVar("_Read")
 

@@ -38,7 +38,7 @@ def _swept(section: Mapping[str, Any]) -> list[str]:
 
 
 def _when(section: Mapping[str, Any]) -> str:
-    old = ", too old to say what the cluster does today" if section["old"] else ""
+    old = ", too old to show the current state of the cluster" if section["old"] else ""
     days = int(max(section["age_days"], 0))
     age = f"{days} day{'s' * (days != 1)} old" if days else "less than a day old"
     return f"{section['finished']}, {age}{old}"
@@ -46,9 +46,9 @@ def _when(section: Mapping[str, Any]) -> str:
 
 def _searched(section: Mapping[str, Any]) -> list[str]:
     if section["state"] != "measured":
-        return [f"who is slow: {section['why']}"]
+        return [f"slow nodes: {section['why']}"]
     first, *rest = section["said"]
-    found = [f"who is slow, searched until {_when(section)}: {first}", *rest]
+    found = [f"slow nodes, searched until {_when(section)}: {first}", *rest]
     for cause in section["causes"][:LINES]:
         head = f"{cause['severity']}  {cause['state']}  {cause['check']}  {cause['subject']}"
         text = f"{head}  on {_short(cause['nodes'])}: expected {cause['want']}; actual {cause['have']}"
@@ -84,8 +84,8 @@ def _at_gate(section: Mapping[str, Any]) -> list[str]:
     found = [f"gate: {section['in_service']:,} of {section['asked']:,} nodes with a gate are in service by it"]
     for kind, word in (
         ("kept_out", "kept out"),
-        ("held", "would be kept out, and is held back"),
-        ("unknown", "gives no verdict that counts"),
+        ("held", "would be kept out, but the limit prevents it"),
+        ("unknown", "has no current verdict"),
     ):
         for line in section[kind][:LINES]:
             since = f" since {line['since']}" if line["since"] else ""

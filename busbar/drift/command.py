@@ -81,7 +81,7 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     text = "inventory, as for ansible-playbook"
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
-    more = command.add_argument_group(MORE, "FILE: - is standard output, {date} the day of the run.")
+    more = command.add_argument_group(MORE, "FILE: - is standard output; {date} is replaced by the day of the run.")
     _add_verdict(command, more)
     text = "hosts queried in parallel (default: ansible.cfg)"
     more.add_argument("--forks", type=_positive, metavar="N", help=text)
@@ -105,7 +105,7 @@ def _add_verdict(command: argparse._ActionsContainer, more: argparse._ActionsCon
     command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
     text = "delete older runs, and older files named by {date}"
     more.add_argument("--keep-days", type=_days, metavar="N", help=text)
-    text = "run it, without a shell, when the result changes"
+    text = "command to run, without a shell, when the result changes"
     more.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
     text = "file with the https address to notify"
     more.add_argument("--webhook", type=Path, metavar="FILE", help=text)
@@ -118,7 +118,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="list the runs of the history")
     text = "print the nodes of groups A,B, for --limit @FILE"
     command.add_argument("--nodes", metavar="GROUP", help=text)
-    text = "FILE: - is standard output, {date} the day of the run. --limit to --notify-always: only with --merge."
+    text = "FILE: - is standard output; {date} is the day of the run. --limit to --notify-always need --merge."
     more = command.add_argument_group(MORE, text)
     _outputs(command, more)
     text = "inventory: its secrets are removed from the report"
@@ -155,13 +155,13 @@ def _positive(text: str) -> int:
 
 def _days(text: str) -> int:
     if _positive(text) < LEAST_DAYS:
-        raise argparse.ArgumentTypeError(f"{text} is less than the {LEAST_DAYS} days that tonight is compared with")
+        raise argparse.ArgumentTypeError(f"{text} is less than {LEAST_DAYS}, the days that a run is compared with")
     return int(text)
 
 
 def _mode(text: str) -> int:
     if not re.fullmatch("0?[0-7]{3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is nothing like 640")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file mode such as 640")
     return int(text, 8)
 
 
@@ -329,7 +329,7 @@ def _night(
         _emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
         code = complain(command, error)
-        said += "a report could not be written; the log says why\n"
+        said += "a report could not be written; its log has the reason\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
         _tell(command, arguments, said, code, data["counts"]["new"])
     if arguments.keep_days:
@@ -355,7 +355,7 @@ def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
 def _tell_failure(command: str, arguments: argparse.Namespace) -> None:
     # Why may quote a line of the inventory.
     with signals.collected():
-        _tell(command, arguments, f"busbar {command} failed; its log says why\n", ERROR, 0)
+        _tell(command, arguments, f"busbar {command} failed; its log has the reason\n", ERROR, 0)
 
 
 def _tell(command: str, arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
@@ -370,14 +370,14 @@ def _attempt(command: str, step: Callable[[], None]) -> None:
     try:
         step()
     except notify.NotifyError as error:
-        complain(command, f"nobody was told: {error}", 0)
+        complain(command, f"the notification failed: {error}", 0)
 
 
 def _prune(command: str, arguments: argparse.Namespace, nights: History) -> None:
     moments = nights.moments()
     odd = ageing.odd(moments)
     if odd:
-        complain(command, f"{odd}: nothing is forgotten tonight; look at this machine's clock", 0)
+        complain(command, f"{odd}: no old run is deleted; check this machine's clock", 0)
         return
     newest = ageing.forgotten(moments, arguments.keep_days)
     if newest is None:
@@ -463,7 +463,7 @@ def show(arguments: argparse.Namespace) -> int:
         return _whole("report", _merged, arguments, ("ansible",) if arguments.inventory else ())
     idle = [f"--{name.replace('_', '-')}" for name in _OF_MERGE if getattr(arguments, name)]
     if idle:
-        return complain("report", f"{', '.join(idle)}: only with --merge; what a past run was held to stands")
+        return complain("report", f"{', '.join(idle)}: only with --merge; a past run cannot be changed")
     missing = not_installed(("ansible",) if arguments.inventory else ())
     if missing:
         return complain("report", missing)
@@ -501,9 +501,9 @@ def _merged(arguments: argparse.Namespace) -> int:
     wrong = {"--run": arguments.number, "--list": arguments.list, "--nodes": arguments.nodes and arguments.history}
     if any(wrong.values()):
         named = " and ".join(name for name, value in wrong.items() if value)
-        raise part.PartError(f"--merge shows the night of its files, and {named} one of a history: leave one out")
+        raise part.PartError(f"--merge shows the run of its files, and {named} a past run: leave one out")
     if arguments.limit is not None and not arguments.inventory:
-        raise part.PartError("--limit says whom of an inventory to expect: name it with -i INVENTORY")
+        raise part.PartError("--limit selects hosts of an inventory: add -i INVENTORY")
     manifest = inventory.read(arguments.inventory, arguments.limit) if arguments.inventory else None
     paths = [str(path.resolve()) for path in arguments.inventory or ()]
     merged = merge.join(part.read(arguments.merge), manifest, paths, arguments.within or WITHIN)
@@ -543,7 +543,7 @@ def _newer(begun: Run, nights: History) -> None:
         if run.inventory == begun.inventory and run.state == "done" and run.started >= begun.started:
             raise HistoryError(
                 f"history {nights.path} has run {run.id} of this inventory, begun {run.started}; these parts were begun"
-                f" {begun.started}, so they are in it or too late for it: leave --history out"
+                f" {begun.started}, so they are in it already, or are older than its last run: leave --history out"
             )
 
 

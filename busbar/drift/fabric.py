@@ -91,9 +91,9 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         "%d bad link%s" % (bad, "s" * (bad != 1)) if bad else "no bad link was seen",
     )
     if not record.complete:
-        yield "not all was swept: what is not drawn may be missing, or nobody saw it"
+        yield "the sweep is incomplete: what is not drawn may be missing, or was not seen"
     if not record.before:
-        yield "nothing was swept before: counters have no rates, and what is lost is not missed"
+        yield "there is no earlier sweep: error rates and missing devices are not known"
 
 
 def _bad(known: Known, mark: Mark, beside: Beside) -> dict[str, Any]:

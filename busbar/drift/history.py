@@ -255,7 +255,7 @@ class History:
             for table in ("finding", "host"):
                 self._db.execute(f"DELETE FROM {table} WHERE run IN (SELECT id FROM run WHERE {old})", (newest,))
             self._db.execute(f"DELETE FROM run WHERE {old} AND id NOT IN (SELECT first FROM finding)", (newest,))
-            said = "what its hosts said is not kept any more (--keep-days)"
+            said = "its results were deleted (--keep-days)"
             self._db.execute(f"UPDATE run SET state = 'pruned', message = ? WHERE {old}", (said, newest))
             used = "SELECT body FROM finding UNION SELECT passed FROM host UNION SELECT busbw FROM host"
             for column in ("notes", "health", "evidence"):
@@ -540,7 +540,7 @@ def _is(value: object, *kinds: type) -> Any:
 
 def _among(value: object, known: Sequence[str]) -> str:
     if value not in known:
-        raise ValueError(f"{value!r:.80} is none of {', '.join(known)}")
+        raise ValueError(f"{value!r:.80} is not one of {', '.join(known)}")
     return str(value)
 
 

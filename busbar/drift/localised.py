@@ -88,7 +88,7 @@ class Grid:
 def latest(beside: Beside) -> dict[str, Any]:
     """What the report says of it. Keys: docs/report.md."""
     path = localise_record.folder(beside.results) / "latest" / localise_record.NAME
-    way = "playbooks/localise.yml, which measures who is slow, has not run here"
+    way = "playbooks/localise.yml, which finds slow nodes, has not run here"
     found, record = beside.read(path, lambda: localise_record.read(path), way)
     if record is None:
         return found
@@ -203,7 +203,7 @@ def _cause(
         have = nodeset.nameless(have, group[0].hosts[0]) or "-"
         fix = nodeset.nameless(fix, group[0].hosts[0]) or ""
     if texts > 1:
-        have = f"{group[0].hosts[0]}: {finding.have or '-'}; and {texts - 1} others, of which the record tells"
+        have = f"{group[0].hosts[0]}: {finding.have or '-'}; and {texts - 1} others, which are in the record"
     return {
         "check": finding.check,
         "subject": beside.text(finding.subject, NAMES),
@@ -241,7 +241,7 @@ def _hosts(record: Record, accused: Iterable[str]) -> Iterator[Grid]:
     order = sorted(
         {host for test in tests for host in test.hosts}, key=lambda host: (leaves[host], nodeset.natural(host))
     )
-    grid = _between("hosts", "Who was measured with whom", order, places, accused)
+    grid = _between("hosts", "Nodes that were measured together", order, places, accused)
     if grid is not None:
         grid.breaks = [i for i in range(1, len(grid.rows)) if leaves[grid.rows[i]] != leaves[grid.rows[i - 1]]]
         yield grid

@@ -41,7 +41,7 @@ def held(path: Path, note: str) -> Iterator[None]:
         while not _taken(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 other = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-                raise Held(f"another run has {path}: {other or 'it has just begun'}")
+                raise Held(f"another run holds {path}: {other or 'it has just begun'}")
             time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         try:

@@ -46,9 +46,9 @@ def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[s
     the parts know it themselves. within: seconds from the first question to the last answer.
     """
     if not parts:
-        raise PartError("no part of a night was named")
+        raise PartError("no findings file was named")
     _alike(parts, "version", lambda part: part.version, "are of different versions of Busbar")
-    _alike(parts, "roles", lambda part: ", ".join(part.expected), "asked different roles")
+    _alike(parts, "roles", lambda part: ", ".join(part.expected), "checked different roles")
     _alike(parts, "commit", lambda part: part.commit, "are of different commits of the inventory")
     _alike(parts, "digest", lambda part: part.digest, "are of different states of the inventory (variables differ)")
     _one_night(parts, within)
@@ -59,7 +59,7 @@ def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[s
         hosts = parts[0].group
         inventory = parts[0].inventory
         if not hosts or not inventory:
-            raise PartError(f"{parts[0].path} does not say whom its inventory has: name it with -i INVENTORY")
+            raise PartError(f"{parts[0].path} does not list the hosts of its inventory: add -i INVENTORY")
     else:
         hosts = tuple(map(printable, expected.hosts))
         for part in parts:
@@ -100,7 +100,7 @@ def _one_night(parts: Sequence[Part], within: int) -> None:
     if last.ended - first.started > datetime.timedelta(seconds=within):
         raise PartError(
             f"{first.path} was begun {first.started:{MOMENT}} and {last.path} ended {last.ended:{MOMENT}}: more than"
-            f" {within} seconds lie between, so they are not of one night (--within SECONDS allows more)"
+            f" {within} seconds lie between, so they are not of one run (--within SECONDS allows more)"
         )
 
 
@@ -116,7 +116,7 @@ def _each_once(parts: Sequence[Part], expected: Sequence[str]) -> None:
             twice.setdefault(names(part.path for part in found), []).append(host)
     if twice:
         told = "; ".join(f"{_hosts(hosts)} in {files}" for files, hosts in twice.items())
-        raise PartError(f"hosts in more than one part: {told}; every host belongs to one --limit or slice")
+        raise PartError(f"hosts in more than one file: {told}; each host may be in one --limit or slice only")
     known = set(expected)
     strange = [host for host in of_host if host not in known]
     if strange:
@@ -124,7 +124,7 @@ def _each_once(parts: Sequence[Part], expected: Sequence[str]) -> None:
         raise PartError(f"hosts that the inventory does not expect: {_hosts(strange)} in {files}")
     missing = [host for host in expected if host not in of_host]
     if missing:
-        raise PartError(f"hosts in none of the parts: {_hosts(missing)}; ask them, too, and name that part as well")
+        raise PartError(f"hosts in none of the files: {_hosts(missing)}; audit them, too, and add that findings file")
 
 
 def _hosts(hosts: Sequence[str]) -> str:
@@ -138,7 +138,7 @@ def _with_limit(hosts: Mapping[str, HostResult]) -> dict[str, HostResult]:
         for name, host in hosts.items()
         if any(check.startswith(_COMPARED) for check in (*host.passed, *(finding.check for finding in host.findings)))
     ]
-    note = f"compared with each other, and with no host of the other parts: {_hosts(compared)} ({_COMPARED}*)"
+    note = f"compared with each other, and with no host of the other files: {_hosts(compared)} ({_COMPARED}*)"
     return {
         name: replace(host, notes=(*host.notes, note)) if name in compared else host for name, host in hosts.items()
     }

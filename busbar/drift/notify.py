@@ -38,7 +38,7 @@ def run(argv: Sequence[str], text: str, code: int, new: int) -> None:
         raise NotifyError(f"{argv[0]} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines() or ["nothing"]
-        raise NotifyError(f"{argv[0]} ended with {done.returncode} and said: {said[-1][:300]}")
+        raise NotifyError(f"{argv[0]} ended with {done.returncode} and printed: {said[-1][:300]}")
 
 
 def post(file: Path, text: str, code: int, new: int) -> None:
@@ -58,4 +58,4 @@ def post(file: Path, text: str, code: int, new: int) -> None:
     except http_client.HttpError as error:
         raise NotifyError(f"webhook of {file}: {error}") from error
     if not 200 <= status < 300:
-        raise NotifyError(f"webhook of {file} answered {status}")
+        raise NotifyError(f"webhook of {file} returned {status}")

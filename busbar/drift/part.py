@@ -102,7 +102,7 @@ def read(paths: Sequence[Path]) -> list[Part]:
         except OSError as error:
             raise PartError(f"{path} cannot be read: {error.strerror}") from error
         if identity in files:
-            raise PartError(f"{files[identity]} and {path} are one file: name each part once")
+            raise PartError(f"{files[identity]} and {path} are one file: name each file once")
         files[identity] = path
         room -= len(data)
         parts.append(_part(path, data))
@@ -116,10 +116,10 @@ def _bytes(path: Path, room: int) -> tuple[bytes, tuple[int, int]]:
     with open(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise PartError(f"{path} is no file: name the findings file of a run")
+            raise PartError(f"{path} is not a regular file: name the findings file of a run")
         data = stream.read(room + 1)
     if len(data) > room:
-        raise PartError(f"{path}: all parts together have more than {BYTES} bytes: no fleet's answers are that long")
+        raise PartError(f"{path}: all files together have more than {BYTES} bytes, which no fleet's results have")
     return data, (status.st_dev, status.st_ino)
 
 
@@ -128,7 +128,7 @@ def _part(path: Path, content: bytes) -> Part:
         return _of(path, typed(json.loads(content, object_pairs_hook=_once), dict, "it"))
     except (ValueError, RecursionError) as error:
         # Also of what json says, and of text that is no UTF-8.
-        raise PartError(f"{path} is no findings file, or not all of it: {clean(str(error), ())[:300]}") from error
+        raise PartError(f"{path} is not a findings file, or is incomplete: {clean(str(error), ())[:300]}") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -143,13 +143,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _of(path: Path, data: Mapping[str, Any]) -> Part:
     """Raises ValueError, and PartError for a file that is sound and of another kind of run."""
     if "run" not in data and "hosts" in data:
-        raise PartError(f"{path} does not say of which run it is: an older Busbar wrote it; ask its hosts again")
+        raise PartError(f"{path} does not name its run, because an older Busbar wrote it; audit its hosts again")
     run = typed(data.get("run"), dict, "run")
     if run.get("format") != findings_file.FORMAT:
         wanted = f"this Busbar reads {findings_file.FORMAT}"
         raise PartError(f"{path} has format {run.get('format')!r:.20}, {wanted}: merge with the Busbar that wrote it")
     if typed(data.get("check_mode"), bool, "check_mode") is not True:
-        raise PartError(f"{path} is of a run that changes nodes; a night is made of runs with --check only")
+        raise PartError(f"{path} is of a run that changes nodes; only runs with --check can be merged")
     left_out = _texts(data.get("left_out"), "left_out")
     if left_out:
         raise PartError(f"{path} leaves roles out (--tags or --skip-tags): {', '.join(left_out)[:300]}")

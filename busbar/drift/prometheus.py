@@ -11,7 +11,7 @@ from typing import Any
 
 _HELP = {
     "busbar_drift_last_run_timestamp_seconds": "End of the last run; alert when it is older than a day.",
-    "busbar_drift_last_complete_timestamp_seconds": "End of the last run in which every host gave a full answer.",
+    "busbar_drift_last_complete_timestamp_seconds": "End of the last run in which every host returned a full result.",
     "busbar_drift_duration_seconds": "How long the last run took.",
     "busbar_drift_exit_code": "0 in sync, 2 drift, 3 something could not be judged.",
     "busbar_drift_hosts": "Hosts by the class in which they ended.",
@@ -23,7 +23,7 @@ _HELP = {
 
 
 def render(report: Mapping[str, Any], complete: str | None) -> str:
-    """complete: end of the last run in which every host gave a full answer, None where there was none."""
+    """complete: end of the last run in which every host returned a full result, None where there was none."""
     run, counts = report["run"], report["counts"]
     common = {"simulated": "true"} if report["simulated"] else {}
     samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _HELP}

@@ -182,7 +182,7 @@ def tail(text: str, playbook: str = PLAYBOOK) -> str:
     """What ansible-playbook has said last, or of its errors."""
     lines = [line for line in _COLOUR.sub("", text).splitlines() if line.strip()]
     errors = [line.removeprefix("[ERROR]: ") for line in lines if "[ERROR]" in line or "ERROR!" in line]
-    said = " ".join(errors[:3] or lines[-3:]) or "it said nothing"
+    said = " ".join(errors[:3] or lines[-3:]) or "it printed nothing"
     if f"{playbook} could not be found" in said:
         said += (
             "; it is in the collection busbar.fabric: install busbar with pip beside Ansible, or the collection with"
@@ -197,7 +197,7 @@ def _read(file: Path, hosts: int) -> Mapping[str, Any]:
     with file.open("rb") as stream:
         data = stream.read(limit + 1)
     if len(data) > limit:
-        raise RunnerError(f"the findings of {hosts} hosts have more than {limit} bytes: nobody's answer is that long")
+        raise RunnerError(f"the findings of {hosts} hosts have more than {limit} bytes: no host's result is that long")
     try:
         found = json.loads(data, object_hook=findings_file.compacted)
         del data
@@ -304,7 +304,7 @@ def _number(value: object, what: str) -> float | None:
 def not_asked(host: str, end: str | None) -> Finding:
     """What stands in the report for a host that the verdict does not know."""
     return _unheard(
-        {"unreachable": "unreachable", "timed_out": "no answer in time"}.get(end or "", "not asked in time")
+        {"unreachable": "unreachable", "timed_out": "no response in time"}.get(end or "", "not queried in time")
     )
 
 

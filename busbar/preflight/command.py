@@ -51,18 +51,18 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "GPUs of a node, with --relative (default: Slurm's)"
     more.add_argument("--gpus", type=int, metavar="N", help=text)
     seconds = number(LEAST, 86400, "number of seconds")
-    command.add_argument("--limit", type=seconds, default=LIMIT, metavar="S", help="total seconds (%(default)g)")
+    command.add_argument("--limit", type=seconds, default=LIMIT, metavar="S", help="time limit in s (%(default)g)")
     text = f"nccl-tests (default: nccl_tests_path, {TESTS})"
     more.add_argument("--nccl-tests", type=_absolute, metavar="DIR", help=text)
     text = "message size (default: nccl_benchmark_max_bytes, 8G)"
     more.add_argument("--size", metavar="BYTES", help=text)
-    text = "site's own node check: 0 good, 1 bad, 2 no verdict"
+    text = "site's own node check; its exit code: 0 good, 1 bad, 2 no verdict"
     command.add_argument("--gate", metavar="PROGRAM", type=_absolute, help=text)
     text = "write the nodes to exclude there, one a line"
     command.add_argument("--exclude-file", type=Path, metavar="FILE", help=text)
     text = "store the record in DIR/localise, for busbar drift"
     command.add_argument("--record", type=Path, metavar="DIR", help=text)
-    more.add_argument("--python", default="python3", metavar="NAME", help="on the nodes, 3.6 or later (%(default)s)")
+    more.add_argument("--python", default="python3", metavar="NAME", help="Python 3.6+ on the nodes (%(default)s)")
     text = "options of srun, such as -- --gpu-bind=none"
     command.add_argument("options", nargs="*", metavar="-- SRUN OPTION", help=text)
     command.set_defaults(run=run)
@@ -173,7 +173,7 @@ def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
     ways = [bool(arguments.inventory), bool(arguments.platform), arguments.relative]
     if sum(ways) != 1:
         raise ParseError(
-            "set what the nodes have to reach by one of -i INVENTORY; --platform hgx-h100 --fabric infiniband (or"
+            "choose the yardstick by one of -i INVENTORY; --platform hgx-h100 --fabric infiniband (or"
             " roce); or --relative, which only compares them with each other"
         )
     if arguments.inventory:

@@ -76,7 +76,7 @@ class Preflight:
         self.say = say
         self.clock = clock
         self.end = clock() + limit
-        self.seen = Seen(cut="it was ended before anything was known")
+        self.seen = Seen(cut="it was ended before the first result")
         self.search = self._searched(dict.fromkeys(self.nodes, (None, "not queried yet")))
         self.simulated = False
         self.begun = time.time()

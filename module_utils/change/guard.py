@@ -114,7 +114,7 @@ class Ways:
         try:
             address = ip_address(text)
         except ValueError as error:
-            raise ParseError("%r is not an address: the interface that reaches it is not known" % text[:80]) from error
+            raise ParseError("%r is not an address: the interface that leads to it is unknown" % text[:80]) from error
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         if address.is_loopback:
@@ -173,7 +173,7 @@ def _netdevs(host: Host, devices: Sequence[str]) -> Dict[str, str]:
 
 def _peer(ways: Ways, peer: Sequence[str]) -> List[str]:
     by = [way for way in (ways.to(address) for address in peer) if way]
-    return ["Ansible's own connection (%s) comes by %s" % (" to ".join(peer), by[0])] if by else []
+    return ["Ansible's own connection (%s) uses %s" % (" to ".join(peer), by[0])] if by else []
 
 
 def _mounts(host: Host, ways: Ways) -> List[str]:
@@ -188,11 +188,11 @@ def _mounts(host: Host, ways: Ways) -> List[str]:
         else:
             continue
         if not servers:
-            said = "%s at %s names no address: by which device it comes is not known"
+            said = "%s at %s names no address: the interface that it uses is unknown"
             raise ParseError(said % (mount.kind, mount.folder))
         by = [way for way in map(ways.to, servers) if way]
         if by:
-            reasons.append("%s at %s (%s) comes by %s" % (mount.kind, mount.folder, mount.source, by[0]))
+            reasons.append("%s at %s (%s) uses %s" % (mount.kind, mount.folder, mount.source, by[0]))
     return reasons
 
 
@@ -206,7 +206,7 @@ def _nvme(host: Host, ways: Ways) -> List[str]:
         address = dict(pair.partition("=")[::2] for pair in text.split(",")).get("traddr", "")
         way = ways.to(address)
         if way:
-            reasons.append("storage %s (NVMe over %s from %s) comes by %s" % (name, transport, address, way))
+            reasons.append("storage %s (NVMe over %s from %s) uses %s" % (name, transport, address, way))
     return reasons
 
 
@@ -216,7 +216,7 @@ def _iscsi(host: Host, ways: Ways) -> List[str]:
         address = host.read("%s/%s/persistent_address" % (ISCSI, name)) or ""
         way = ways.to(address)
         if way:
-            reasons.append("storage (iSCSI %s from %s) comes by %s" % (name, address, way))
+            reasons.append("storage (iSCSI %s from %s) uses %s" % (name, address, way))
     return reasons
 
 

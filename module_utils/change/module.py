@@ -51,6 +51,6 @@ def run(module: Any, work: Work) -> NoReturn:
     except (ParseError, ReadError) as error:
         module.fail_json(msg=str(error))
     except BlockingIOError:
-        module.fail_json(msg="an earlier run of this module is still at work here; run it again when that has ended")
+        module.fail_json(msg="an earlier run of this module still works here; run it again when that run has ended")
     module.exit_json(**result)
     raise AssertionError("exit_json returned")

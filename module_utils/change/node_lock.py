@@ -79,7 +79,7 @@ class Answer:
 def from_dict(data: object) -> Run:
     """Raises ParseError for anything but what to_dict gives."""
     if not isinstance(data, Mapping) or not all(isinstance(data.get(key), kind) for key, kind in _KEYS.items()):
-        raise ParseError("%.200r is not a run" % (data,))
+        raise ParseError("%.200r does not name a run" % (data,))
     return Run(**{key: data[key] for key in _KEYS})
 
 
@@ -237,9 +237,9 @@ def judge(answer: Answer) -> Finding:
     fix = ""
     if not answer.held and answer.holder is not None:
         if answer.holder.run is None:
-            fix = "if no other run is at work there, remove %s on the node; then run it again" % PATH
+            fix = "make sure that no other run works on the node; then remove %s on the node, and run it again" % PATH
         else:
-            fix = "run it again when that one has ended; if it is dead, with -e busbar_lock_break=%s" % (
+            fix = "run it again when that run has ended; if it is dead, run with -e busbar_lock_break=%s" % (
                 answer.holder.run.id
             )
     return HELD.judge(

@@ -80,5 +80,5 @@ class Check:
             "unknown",
             want="a response",
             have=problem.message,
-            fix="run or read %s on the host and repair it" % printable(problem.source),
+            fix="run or read %s on the host, and repair what it reports" % printable(problem.source),
         )

@@ -59,7 +59,7 @@ def idle(host: Host, name: str) -> str:
     if unit.masked:
         return "%s is masked (%s)" % (name, unit.path)
     installs = any(one.section == "Install" for _path, text in unit.parts for one in ini.settings(text))
-    return "" if not installs or wanted(host, name) else "%s is disabled: nothing wants it at boot" % name
+    return "" if not installs or wanted(host, name) else "%s is disabled: nothing starts it at boot" % name
 
 
 def overrides(host: Host, check: Check, own: Collection[str], names: Collection[str] = ()) -> Plan:
@@ -72,7 +72,7 @@ def overrides(host: Host, check: Check, own: Collection[str], names: Collection[
         unit = read(host, name)
         # A file of ours that is empty is not as written. Whoever has instances knows which of them may be masked.
         if unit.masked and unit.path not in own and "@" not in name:
-            fix = "see who has masked it and why; then systemctl unmask %s" % name
+            fix = "find out why it is masked; then run systemctl unmask %s" % name
             findings[unit.path] = check.judge(unit.path, "not_owned", "%s runs" % name, "it is masked", fix=fix)
         for path, text in unit.parts if unit.path in own or name in names else ():
             if path not in (*own, unit.path):
@@ -84,7 +84,7 @@ def overrides(host: Host, check: Check, own: Collection[str], names: Collection[
 def owned_by_others(host: Host, check: Check, own: Collection[str]) -> List[Finding]:
     """Judge files of ours that others than root may change: root runs them, or what they name."""
     doubts = [(path, host.doubt(path)) for path in own if host.is_file_system(path)]
-    want, fix = "only root may change it", "chown root:root and chmod go-w %s, or the folder above it that is named"
+    want, fix = "only root may change it", "chown root:root and chmod go-w %s, or its parent folder that is named here"
     found = [(path, doubt) for path, doubt in doubts if doubt]
     return [check.judge("owner of " + path, "not_owned", want, doubt, path, fix % path) for path, doubt in found]
 
@@ -96,7 +96,7 @@ def _judge(host: Host, check: Check, name: str, path: str, setting: ini.Setting)
     if setting.section == "Unit" and key.startswith(("Condition", "Assert")):
         holds = _holds(host, key.replace("Assert", "Condition")[len("Condition") :], value)
         state = "unknown" if holds is None else "ok" if holds else state
-        said += ", and whether that holds is not known" if holds is None else ", which does not hold"
+        said += ", and it is unknown whether it is met" if holds is None else ", which is not met"
     elif key not in _EFFECTIVE or (value.lower() in _OFF and not key.startswith("Exec")):
         return None
     fix = "take %s= out of %s, then systemctl daemon-reload" % (key, path)

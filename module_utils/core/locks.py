@@ -82,7 +82,7 @@ def _ours(descriptor: int, path: str, mode: int) -> int:
     try:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid():
-            raise ReadError(path, "belongs to %s: look who made it, then remove it" % trusted.user(found.st_uid))
+            raise ReadError(path, "belongs to %s: find out what made it, then remove it" % trusted.user(found.st_uid))
         if found.st_mode & 0o7777 != mode:
             os.fchmod(descriptor, mode)
     except (ReadError, OSError):

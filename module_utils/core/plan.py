@@ -118,7 +118,7 @@ class Plan:
 
         def refused(finding: Finding) -> Finding:
             have = said if finding.have is None else "%s; %s" % (finding.have, said)
-            return replace(finding, state="withheld", have=have, fix="see to that, then " + finding.fix)
+            return replace(finding, state="withheld", have=have, fix="resolve that first, then " + finding.fix)
 
         return self._without(lambda disruption: disruption != "none", refused)._advised()
 

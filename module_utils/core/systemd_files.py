@@ -40,7 +40,7 @@ def start(unit: str, mask: str) -> str:
     if not mask:
         return command
     unmask = "systemctl unmask %s%s" % ("--runtime " if mask.startswith("/run/") else "", unit)
-    return "find out who masked %s (%s), and why; if it has to run, %s, then %s" % (unit, mask, unmask, command)
+    return "find out why %s is masked (%s); if it has to run, %s, then %s" % (unit, mask, unmask, command)
 
 
 def unit_files(host: Host, name: str) -> Dict[str, str]:

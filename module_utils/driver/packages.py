@@ -198,7 +198,7 @@ def of_release(system: System, name: str, version: str) -> str:
 
 def hold(system: System, names: Sequence[str], found: Packages) -> Tuple[Command, ...]:
     """Commands after which no upgrade takes these packages along."""
-    why = "no upgrade may take the driver along"
+    why = "an upgrade of the system must not replace the driver"
     if system.kind == "apt":
         return (Command(("apt-mark", "hold", *names), why),)
     plugin = () if VERSIONLOCK_PLUGIN in found.installed else (install(system, [VERSIONLOCK_PLUGIN], why),)
@@ -210,7 +210,7 @@ def release(system: System, names: Sequence[str], found: Packages) -> Tuple[Comm
     locked = [name for name in names if name in found.locked]
     if system.kind == "apt" or not locked:
         return ()
-    return (_versionlock("delete", locked, "dnf installs no other version than the one that is locked"),)
+    return (_versionlock("delete", locked, "dnf installs only the locked version"),)
 
 
 def _versionlock(action: str, names: Sequence[str], why: str) -> Command:

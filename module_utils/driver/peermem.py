@@ -35,7 +35,7 @@ class Reason:
 
 NO_SYMBOLS = Reason(
     "it was built without the peer-memory symbols of OFED, or ib_core refused it",
-    "with OFED's headers installed rebuild the NVIDIA module: %s; a precompiled package has to give way to the DKMS"
+    "install OFED's headers, then rebuild the NVIDIA module: %s; replace a precompiled driver package by the DKMS"
     " package first" % REBUILD,
 )
 NO_API = Reason(

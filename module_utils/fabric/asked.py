@@ -28,8 +28,8 @@ are Ethernet"""
 ANSWER = Check(
     "ib_fabric.answer",
     why="if a tool hangs or the subnet manager does not respond, the state of the fabric is unknown",
-    fix="run the command on the host and see what it waits for; a switch or host that drops management packets makes"
-    " each question wait",
+    fix="run the command on the host to see what it waits for; a device that drops management packets delays each"
+    " query",
 )
 """Did the tools end in time, and did the subnet manager of each port respond"""
 
@@ -48,7 +48,7 @@ UNHEALTHY = Check(
 
 def judge(reading: Reading) -> List[Finding]:
     found: List[Finding] = [
-        TOOLS.judge(problem.source, "drift", want="installed, and root's alone", have=problem.message)
+        TOOLS.judge(problem.source, "drift", want="installed, and writable by root alone", have=problem.message)
         for problem in reading.missing
     ]
     if not found:
@@ -69,7 +69,7 @@ def _umad(reading: Reading) -> List[Finding]:
             rails = [port for port in infiniband if not port.of_nvswitch]
             have = "none is active: %s" % ", ".join(map(str, rails)) if rails else "none"
             have += "; %s manage NVSwitches" % ", ".join(map(str, bridges)) if bridges else ""
-            fix = "look at ibstat on the host, or take it out of busbar_fabric_hosts"
+            fix = "run ibstat on the host and repair its ports, or take the host out of busbar_fabric_hosts"
             return [*found, UMAD.judge("InfiniBand ports", "unknown", want=want, have=have, fix=fix)]
         have = "Ethernet alone: %s" % ", ".join(map(str, reading.local)) if reading.local else "no RDMA device"
         fix = "name a host with InfiniBand ports in busbar_fabric_hosts instead of this one"
@@ -78,26 +78,26 @@ def _umad(reading: Reading) -> List[Finding]:
     for port in reading.ports:
         name = str(port)
         if port.link_layer not in (None, "InfiniBand"):
-            fix = "take %s out of what is swept through" % name
+            fix = "take %s out of ib_fabric_devices, or set ib_fabric_devices to the ports to sweep from" % name
             found.append(UMAD.judge(name, "unsupported", want=want, have=port.link_layer or "", fix=fix))
         elif port.of_nvswitch:
-            fix = "take %s out of what is swept through" % name
+            fix = "take %s out of ib_fabric_devices, or set ib_fabric_devices to the ports to sweep from" % name
             found.append(UMAD.judge(name, "unsupported", want=want, have="manages NVSwitches", fix=fix))
         elif name in refused:
-            found.append(UMAD.judge(name, "unknown", want="a management device that opens", have=refused[name]))
+            found.append(UMAD.judge(name, "unknown", want="a umad device that can be opened", have=refused[name]))
         else:
-            found.append(UMAD.judge(name, "ok", want="a management device that opens", have="it opens"))
+            found.append(UMAD.judge(name, "ok", want="a umad device that can be opened", have="opened"))
     return found
 
 
 def _answers(reading: Reading) -> List[Finding]:
     if reading.busy:
-        fix = "wait for the other sweep of this host, or see who holds /run/busbar/%s" % LOCK
-        return [ANSWER.judge("sweep", "unknown", want="one at a time", have="another one is running", fix=fix)]
+        fix = "wait for the other sweep of this host, or find its process: fuser -v /run/busbar/%s" % LOCK
+        return [ANSWER.judge("sweep", "unknown", want="one sweep at a time", have="another sweep is running", fix=fix)]
     found = [
         ANSWER.judge(problem.source, "unknown", want="an end in time", have=problem.message) for problem in reading.hung
     ]
-    fix = "see that a subnet manager runs in this plane: sminfo and ibstat (SM lid) on the host"
+    fix = "check that a subnet manager runs in this plane: run sminfo and ibstat (SM lid) on the host"
     for problem in reading.silent:
         want = "a response of the subnet manager"
         found.append(ANSWER.judge(problem.source, "unknown", want=want, have=problem.message, fix=fix))
@@ -108,7 +108,7 @@ def _answers(reading: Reading) -> List[Finding]:
 
 def _logs(reading: Reading) -> List[Finding]:
     """Return what was not read of the subnet managers' files here; the control node judges the rest."""
-    fix = "see that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
+    fix = "check that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
     return [
         (UNHEALTHY if problem.source.endswith(UNHEALTHY_PORTS) else MANAGER_LOG).judge(
             problem.source, "unknown", "all of it read", problem.message, problem.source, fix % problem.source

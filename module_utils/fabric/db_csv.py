@@ -102,7 +102,7 @@ def parse(text: str, source: str = "ibdiagnet2.db_csv") -> Told:
 
 
 def _more(number: int) -> List[str]:
-    return ["and %d more of ibdiagnet's complaints" % number] if number > 0 else []
+    return ["and %d more of ibdiagnet's messages" % number] if number > 0 else []
 
 
 def _sections(text: str, found: Told) -> Iterator[Tuple[str, int, List[str], bool]]:

@@ -342,7 +342,7 @@ class _Planes:
                     continue
                 try:
                     if time.monotonic() >= self.deadline:
-                        raise ReadError("smpquery pkeys", "the plane's %g s are over" % self.seconds)
+                        raise ReadError("smpquery pkeys", "the plane's time limit of %g s is over" % self.seconds)
                     argv = ["smpquery", *at, "pkeys", str(port["lid"])]
                     merged.keys[guid] = smpquery.parse_pkeys(self.host.ask(argv, timeout=ASK))
                 except (ReadError, ParseError) as error:
@@ -362,7 +362,7 @@ class _Planes:
         """What a tool printed in what is left of the plane's time; None, and a problem, where that is nothing."""
         name = " ".join(argv)
         if time.monotonic() >= self.deadline:
-            problems.append(told.problem(name, "was not queried, since the plane's %g s were over" % self.seconds))
+            problems.append(told.problem(name, "was not queried: the plane's limit of %g s was over" % self.seconds))
             return None
         try:
             said = self._run_now(argv)

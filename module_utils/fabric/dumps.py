@@ -124,7 +124,7 @@ def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, To
         found.append((tool, one))
     problems += [told.problem(source, said) for said in told.complaints("\n".join(complaints_of_none))]
     if nobodys:
-        said = "%d lines are of no output that is known, the first: %s" % (len(nobodys), nobodys[0])
+        said = "%d lines belong to no known output, the first: %s" % (len(nobodys), nobodys[0])
         problems.append(told.problem(source, said))
     elif not found and not complaints_of_none and not source.endswith((".err", ".stderr")):
         problems.append(told.problem(source, "is empty"))

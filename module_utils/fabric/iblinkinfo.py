@@ -68,8 +68,8 @@ def parse(text: str, source: str = "iblinkinfo") -> Told:
         found.cut = "it names no port"
     if undecoded:
         found.notes.append(
-            "the rate of %d ports is not named, as by tools that are older than the links (XDR: rdma-core before 50):"
-            " install a newer infiniband-diags" % undecoded
+            "%d ports are printed without a rate; tools that are older than the links do so (XDR: rdma-core before"
+            " 50): install a newer infiniband-diags" % undecoded
         )
     return found
 

@@ -199,6 +199,6 @@ def parse_ports(text: str, source: str = "ibnetdiscover -p") -> Told:
 def _undecoded(found: Told, count: int) -> None:
     if count:
         found.notes.append(
-            "the rate of %d ports is not named, as by tools that are older than the links (XDR: rdma-core before 50):"
-            " install a newer infiniband-diags" % count
+            "%d ports are printed without a rate; tools that are older than the links do so (XDR: rdma-core before"
+            " 50): install a newer infiniband-diags" % count
         )

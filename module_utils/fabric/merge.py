@@ -60,7 +60,7 @@ class Merged:
         self.unhealthy: Dict[Tuple[str, int], str] = {}
         self.problems: List[Problem] = []
         self.lacking: List[Problem] = []
-        self.differs = _Ends("what was read first and last differ, so the fabric changed, or two nodes have one GUID")
+        self.differs = _Ends("the first and the last read differ: the fabric changed, or two nodes have one GUID")
         self.one_sided = _Ends("a cable is seen from one end only")
         self.gone = _Ends("what is at the other end of a cable was not read")
         self.lonely = _Ends("nodes without a cable: their neighbours did not respond")

@@ -59,8 +59,7 @@ NODES_CONFIG = Check(
 hosts: have all nodes of a domain the same"""
 STATE = Check(
     "imex.state",
-    why="in a domain that is not UP some node cannot export or import memory: NCCL ends with an error there, or leaves"
-    " NVLink between nodes aside",
+    why="if the domain is not UP, a node cannot export or import memory: NCCL fails, or uses no NVLink between nodes",
     fix="run nvidia-imex-ctl -N -H on the node, read /var/log/nvidia-imex.log on those that are not READY; %s"
     % _RECHECK,
     severity="critical",
@@ -78,8 +77,8 @@ CHANNEL = Check(
 
 MEMBERSHIP = Check(
     "imex.domain",
-    why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently does without NVLink between"
-    " nodes, for the whole job",
+    why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently uses no NVLink between nodes,"
+    " for the whole job",
     fix="look at the switch trays' Fabric Manager and NMX-C, and at nvidia-smi -q (Fabric) on the node; reset the GPU"
     " or reboot the node; %s" % _RECHECK,
     severity="critical",
@@ -283,7 +282,7 @@ def _judge_nodes(have: Have, domain: NvlinkDomain, service: Finding) -> Finding:
         )
     twice = sorted({one for one in have.nodes if have.nodes.count(one) > 1})
     if twice:
-        return NODES_CONFIG.judge(NODES, "drift", want, "%s stands there twice" % twice[0])
+        return NODES_CONFIG.judge(NODES, "drift", want, "%s is listed twice" % twice[0])
     if len(have.nodes) > domain.nodes:
         return NODES_CONFIG.judge(NODES, "drift", want, "%d addresses" % len(have.nodes))
     return NODES_CONFIG.judge(NODES, "ok", want, "%d addresses" % len(have.nodes))

@@ -26,14 +26,14 @@ from .node import Have
 GPU_COUNT = Check(
     "node_health.gpu_count",
     why="a GPU on the bus that nvidia-smi does not list has failed, though the driver may report 'not supported'",
-    fix="look for Xid lines in dmesg, drain and reboot the node; where it stays away, power-cycle, then replace it",
+    fix="look for Xid lines in dmesg; drain and reboot the node; if it is still missing, power-cycle, then replace it",
     severity="critical",
 )
 "Does nvidia-smi list every GPU that is on the bus"
 NIC_TEMPERATURE = Check(
     "node_health.nic_temperature",
-    why="a NIC or module at its own limit drops its link before long",
-    fix="look at the node's fans and at what blocks the NIC's air, reseat the module; " + RECHECK,
+    why="a NIC or module at its own temperature limit soon drops its link",
+    fix="check the node's fans and the airflow of the NIC, reseat the module; " + RECHECK,
 )
 "Is each rail's NIC, and its module, below its own temperature limit"
 FABRIC_MANAGER = Check(
@@ -52,7 +52,7 @@ FABRIC_STATE = Check(
 AER = Check(
     "node_health.aer",
     why="PCIe errors between GPU, NIC and CPU slow the network path long before a device is lost",
-    fix="look at AER lines in dmesg for the very error, reseat the device, its riser or cable; " + RECHECK,
+    fix="read the AER lines in dmesg for the type of error; reseat the device, its riser or cable; " + RECHECK,
 )
 "Have GPUs, rails' NICs and the bridges above had no uncorrected PCIe errors since the previous run, and few corrected"
 RMA = Check(
@@ -380,7 +380,7 @@ def keep(host: Host, have: Have, found: Plan) -> Plan:
         if to_keep != have.kept:
             record.write(host, to_keep)
     except ReadError as error:
-        fix = "make %s a folder of root's that can be written, and run this again" % record.FOLDERS[-1]
+        fix = "make %s a directory that root owns and can write, and run this again" % record.FOLDERS[-1]
         said = RECORD.judge(record.FILE, "unknown", "kept", error.problem.message, error.problem.source, fix)
         return replace(found, findings=(*(one for one in found.findings if one.check != RECORD.id), said))
     return found

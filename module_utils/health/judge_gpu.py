@@ -46,12 +46,12 @@ RECOVERY = Check(
 "Does the driver request no recovery of the GPU (reset, reboot, drain)"
 ECC = Check(
     "node_health.ecc",
-    why="an uncorrected memory error ends a program or falsifies it; corrected ones are normal, in these numbers not",
+    why="an uncorrected memory error ends a program or corrupts its data; corrected ones are normal, but not so many",
 )
 "Is ECC on, without uncorrected errors since the driver was loaded and with few corrected ones"
 ROW_REMAP = Check(
     "node_health.row_remap",
-    why="a defective memory row or page is taken out of use at the next reset; without a spare left the GPU has to go",
+    why="a defective memory row or page is taken out of use at the next reset; without a spare, replace the GPU",
 )
 """Are remapped memory rows (before Ampere: retired pages) few, none pending and none failed"""
 REPAIR = Check(
@@ -62,13 +62,13 @@ REPAIR = Check(
 THROTTLE = Check(
     "node_health.throttle",
     why="one GPU whose clock is held down by heat or by its power supply holds up every rank of a job",
-    fix="look at the node's fans, air intake, cooling loop and power supplies, and at the BMC's event log; compare with"
-    " its neighbours in the rack; " + RECHECK,
+    fix="check fans, air intake, cooling loop, power supplies and the BMC's event log; compare with its neighbours in"
+    " the rack; " + RECHECK,
 )
 "Does no GPU throttle by heat or power brake, now or for long since the previous run"
 POWER_LIMIT = Check(
     "node_health.power_limit",
-    why="a forgotten power cap slows the GPU under load, and shows nowhere else",
+    why="a forgotten power cap slows the GPU under load, and no error reports it",
     severity="major",
 )
 "Is each GPU's power limit its default, or `node_health_power_limit`"
@@ -81,7 +81,7 @@ CLOCKS = Check(
 TEMPERATURE = Check(
     "node_health.temperature",
     why="at this temperature the GPU throttles automatically",
-    fix="look at the node's fans, air intake and cooling loop, and at the BMC's event log; " + RECHECK,
+    fix="check the node's fans, air intake and cooling loop, and the BMC's event log; " + RECHECK,
 )
 "Is each GPU cooler than its slowdown temperature"
 MIG = Check(
@@ -93,8 +93,8 @@ MIG = Check(
 CONFIDENTIAL = Check(
     "node_health.confidential_computing",
     why="under confidential computing transfers between GPUs and to the NIC go through encrypted bounce buffers",
-    fix="switch it off on the host (nvtrust: gpu-admin-tools --set-cc-mode=off --reset-after-cc-mode-switch), or take"
-    " the node out of the group of those that are held to these bars",
+    fix="switch it off on the host with NVIDIA's gpu-admin-tools: nvidia_gpu_tools.py --devices gpus --set-cc-mode=off"
+    " --reset-after-cc-mode-switch; or move the node into a group without these bars",
 )
 "Is confidential computing off"
 PCIE_REPLAY = Check(
@@ -220,7 +220,7 @@ def _recovery(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
         return settle(RECOVERY, gpu, name, "None", said, source, cause)
     if word in _RECOVERY:
         return RECOVERY.judge(name, "drift", "None", said, source, "%s %s" % (_RECOVERY[word], RECHECK), cause)
-    fix = "look up what the driver means (nvidia-smi -q, GPU Recovery Action) and do that; %s" % RECHECK
+    fix = "look up the requested action (nvidia-smi -q, GPU Recovery Action) at NVIDIA, and do it; %s" % RECHECK
     return RECOVERY.judge(name, "unknown", "None", said, source, fix, cause)
 
 
@@ -244,7 +244,7 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
         if grown.get("ecc " + kind, 0) > most * days
     }
     if many:
-        fix = "run dcgmi diag -r 3 on the drained node; where it fails, or they continue, have the GPU replaced"
+        fix = "run dcgmi diag -r 3 on the drained node; if that fails, or the errors continue, have the GPU replaced"
         return ECC.judge(name, "drift", "few corrected errors", counts(many) + within(seconds), source, fix)
     have = "on, no uncorrected errors since the driver was loaded" if gpu.ecc and gpu.ecc_pending else None
     return settle(ECC, gpu, name, "on, no uncorrected errors", have, source)
@@ -266,9 +266,7 @@ def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig
         want = "no failure, fewer than %d rows or %d pages" % (limits.ROWS, limits.RETIRED)
         return ROW_REMAP.judge(name, "drift", want, worn, source, REPLACE, severity="critical")
     if pages >= limits.RETIRED_MANY or (double or 0) >= limits.RETIRED_DOUBLE or more:
-        fix = (
-            "run dcgmi diag -r 3 on the drained node; where it fails, or more pages are retired, have the GPU replaced"
-        )
+        fix = "run dcgmi diag -r 3 on the drained node; if that fails, or more pages are retired, have the GPU replaced"
         want = "fewer than %d, %d for double bit, none new" % (limits.RETIRED_MANY, limits.RETIRED_DOUBLE)
         text += "; %d new%s" % (more, within(seconds)) if more else ""
         return ROW_REMAP.judge(name, "drift", want, text, source, fix, cause)
@@ -426,9 +424,9 @@ def link_errors(gpu: smi.Gpu, name: str, links: Optional[nvlink.LinkErrors], gro
     text = ", ".join("%s +%d" % item for item in worst[:6]) + within(seconds)
     if len(worst) > 6:
         text += ", and %d more counters" % (len(worst) - 6)
-    fix = "watch it: this alone needs no action; if the same link grows in every run, " + RESET
+    fix = "no action is needed for a single increase; if the counters of the same link grow in every run, " + RESET
     if bad:
-        fix = "%s where it comes again run dcgmi diag -r 3, and have the GPU or the board replaced;" % RESET
+        fix = "%s if it happens again, run dcgmi diag -r 3, and have the GPU or the board replaced;" % RESET
     return NVLINK_ERRORS.judge(
         name, "drift", "no growth", text, command, "%s %s" % (fix, RECHECK), severity="major" if bad else "minor"
     )

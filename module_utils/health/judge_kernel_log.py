@@ -23,14 +23,14 @@ from .node import Have
 
 XID = Check(
     "node_health.xid",
-    why="the driver has logged a fault of the GPU that outlasts the program which met it",
+    why="the driver has logged a GPU fault that remains after the program has ended",
     severity="critical",
 )
 "Has the kernel logged no Xid, or fatal SXid of an NVSwitch, that needs a reset or more since the previous run"
 KERNEL_LOG = Check(
     "node_health.kernel_log",
-    why="only the kernel's log reports Xid errors and driver failures; what it has lost stays unknown",
-    fix="see that dmesg can be run as root; keep more of the log: log_buf_len=4M on the kernel's command line, or"
+    why="only the kernel's log reports Xid errors and driver failures; faults in its missing part stay unknown",
+    fix="check that root can run dmesg; store more of the log: log_buf_len=4M on the kernel's command line, or"
     " systemd-journald with Storage=persistent",
     severity="minor",
 )
@@ -41,7 +41,7 @@ NIC_DRIVER = Check("node_health.nic_driver", why="a NIC whose firmware, queue or
 "Has the driver of each rail's NIC logged no failure of firmware, module, queue or power since the previous run"
 PCIE_ERROR = Check("node_health.pcie_error", why="a PCIe error or refused access cuts a GPU or NIC off, or loses data")
 "Has the kernel logged no PCIe or IOMMU error of GPUs, rails' NICs and the bridges above since the previous run"
-KERNEL = Check("node_health.kernel", why="a CPU or process that stands still holds up every rank of a job")
+KERNEL = Check("node_health.kernel", why="a CPU or process that hangs holds up every rank of a job")
 "Has the kernel logged no machine check, crash, lock-up, hung process or lack of memory since the previous run"
 STORAGE = Check("node_health.storage", why="a file server or drive that does not respond looks like a network hang")
 "Has the kernel logged no unresponsive file server or drive since the previous run"
@@ -60,14 +60,15 @@ _ACTIONS = {
     xid.SUPPORT: "save the archive of nvidia-bug-report.sh and send it to NVIDIA's support, drain the node and reboot"
     " it;",
     xid.RESET: RESET,
-    xid.WORKFLOW: "keep nvidia-bug-report.sh's archive for the vendor's support; " + RESET,
-    xid.REBOOT: "drain the node and reboot it; where the GPU stays away, power-cycle it, then reseat or replace it;",
+    xid.WORKFLOW: "save the archive of nvidia-bug-report.sh for the vendor's support; " + RESET,
+    xid.REBOOT: "drain the node and reboot it; if the GPU is still missing, power-cycle the node, then reseat or"
+    " replace the GPU;",
     xid.VM: "restart the virtual machine;",
-    xid.POWER: "power the node off and see that the power cables of each GPU of this finding are connected;",
+    xid.POWER: "power the node off and check that the power cables of each GPU of this finding are connected;",
 }
 _SWITCH = (
-    "drain the node and run nvidia-smi --gpu-reset without -i, which resets all GPUs and NVSwitches, or reboot; where"
-    " it comes back, have the NVSwitch or its board replaced;"
+    "drain the node and run nvidia-smi --gpu-reset without -i, which resets all GPUs and NVSwitches, or reboot; if the"
+    " error returns, have the NVSwitch or its board replaced;"
 )
 
 
@@ -174,8 +175,8 @@ def _complete(log: Log) -> Finding:
     if log.problem is not None:
         return KERNEL_LOG.judge(log.problem.source, "unknown", "complete", log.problem.message, log.problem.source)
     if log.dropped:
-        text = "%d lines were left out: they are about more devices than are stored" % log.dropped
-        fix = "read %s on the node; what it reports there has to be repaired; %s" % (log.source, RECHECK)
+        text = "%d lines were left out: they are about more devices than Busbar stores" % log.dropped
+        fix = "read %s on the node; repair what it reports; %s" % (log.source, RECHECK)
         return KERNEL_LOG.judge("kernel log", "unknown", "complete", text, log.source, fix)
     return KERNEL_LOG.judge("kernel log", "ok", "complete", "complete, %d lines" % log.total, log.source)
 
@@ -228,8 +229,8 @@ def notes(have: Have, path: Places) -> List[str]:
     for event in have.events:
         ignored = event.cause is not None or (event.number == 154 and event.is_quiet)
         if not ignored and (event.is_quiet or event.pci not in in_trouble):
-            end = "at most the program has to be restarted"
-            end = end if event.is_quiet else "the driver requests nothing any more"
+            end = "no error that needs more than a restart of the program"
+            end = end if event.is_quiet else "the driver requests no recovery any more"
             key = end, "SXid" if event.switch else "Xid", event.number
             sums[key] = sums.get(key, 0) + event.count
     texts = []

@@ -31,16 +31,14 @@ MLXLINK = Check(
 "Does mlxlink, if installed, work for each rail's port"
 MODULE_TEMPERATURE = Check(
     "node_health.module_temperature",
-    why="a module that is too warm gets bits wrong, and at its own alarm it may switch its laser off",
-    fix="look at the node's fans and at what blocks the air of its cages, reseat the module, then exchange it; "
-    + RECHECK,
+    why="a transceiver that is too warm causes bit errors, and at its alarm it may switch its laser off",
+    fix="check the node's fans and the airflow at its cages, reseat the module, then exchange it; " + RECHECK,
 )
 "Is each rail's module below its own alarm and warning temperature, a warning is minor; checked if mlxlink is installed"
 BIT_ERRORS = Check(
     "node_health.bit_errors",
-    why="what error correction could not repair is sent again, and all ranks wait for it: such a link fails before"
-    " long",
-    fix="clean and reseat the cable at both ends, then exchange it, then the transceivers; wait %d minutesfor new"
+    why="data that error correction cannot repair is sent again, and all ranks wait for it; such a link soon fails",
+    fix="clean and reseat the cable at both ends, then exchange it, then the transceivers; wait %d minutes for new"
     " counts, %s" % (port_limits.LONG // 60, RECHECK),
 )
 """Does each rail's link have few bit errors after error correction: a share of 1e-15 from NDR on, 1e-12 before;

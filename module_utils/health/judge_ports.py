@@ -30,21 +30,22 @@ PORT_COUNTERS = Check(
 "Can the counters of each rail's port be read: sysfs, and on Ethernet `ethtool -S`"
 PORT_SATURATED = Check(
     "node_health.port_saturated",
-    why="a counter that has reached its end stands still, whatever happens",
+    why="a counter at its maximum counts no further errors",
     severity="minor",
 )
 "Are no error counters at their maximum"
 PORT_LINK_DOWNED = Check(
     "node_health.port_link_downed",
     why="a link that goes down while jobs run ends them, though it comes back within seconds",
-    fix="see in dmesg when, and whether its switch was worked on; where not, %s; %s" % (_CABLE, RECHECK),
+    fix="read in dmesg when the link went down, and ask whether the switch was under maintenance; if not, %s; %s"
+    % (_CABLE, RECHECK),
     severity="minor",
 )
 "Did no rail's link go down and come back since the previous run; three times a day are major"
 PORT_SYMBOL_ERRORS = Check(
     "node_health.port_symbol_errors",
-    why="symbol errors that the link's error correction could not repair are a link that will fail: from NDR on by"
-    " UFM's own rule for isolating a port, of older links 120 an hour",
+    why="symbol errors that error correction could not repair predict a failing link; the limit is UFM's rule for"
+    " isolating a port from NDR on, and 120 an hour on older links",
     fix="%s; %s" % (_CABLE, RECHECK),
 )
 """Had no rail more symbol errors since the previous run than its speed allows: NDR 3 in 125 minutes, XDR 6, older ones
@@ -58,29 +59,29 @@ PORT_ERRORS = Check(
 "Did few packets arrive damaged, and no buffer overrun, since the previous run"
 PORT_DISCARDS = Check(
     "node_health.port_discards",
-    why="the network took packets so slowly that this port threw them away",
-    fix="this is the switch's side: look at the congestion of its leaf and at adaptive routing, at PFC of both ends"
+    why="the network accepted packets so slowly that this port dropped some",
+    fix="the cause is on the switch's side: check congestion on its leaf, adaptive routing, and PFC of both ends"
     " (roce_qos.*, lldp.*); " + RECHECK,
     severity="minor",
 )
 "Did the switch accept what the rails sent"
 PORT_HOST_DISCARDS = Check(
     "node_health.port_host_discards",
-    why="this host took packets so slowly that its NIC threw them away: the switch is not to blame",
+    why="this host accepted packets so slowly that its NIC dropped some: the switch is not the cause",
     severity="minor",
 )
 "Did this host accept all incoming data: PCIe, the port's buffers, receive requests"
 PORT_RDMA_RETRIES = Check(
     "node_health.port_rdma_retries",
-    why="a path that loses packets is not broken but slow: RoCE sends a whole window again for each",
-    fix="look at PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*), and at"
-    " the other nodes of its jobs; prove the paths: ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
+    why="a path that loses packets is slow rather than broken: RoCE sends a whole window again for each lost packet",
+    fix="check PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*), and the other"
+    " nodes of its jobs; test the paths: ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
     severity="minor",
 )
 "Were few RDMA packets retransmitted since the previous run"
 PORT_PAUSE = Check(
     "node_health.port_pause",
-    why="a host that stops its senders takes less than its link brings, and congestion spreads from it",
+    why="a host that pauses its senders receives more slowly than its link, and congestion spreads from it",
     fix="this host is the slow receiver: look at platform.rail_pcie, pcie_path.*, iommu.domains and node_health.aer of"
     " it; " + RECHECK,
     severity="minor",
@@ -88,7 +89,7 @@ PORT_PAUSE = Check(
 "Did this host stop its senders by PFC for less than one per cent of the time"
 
 _PCIE = (
-    "this host's PCIe takes less than the link brings: look at platform.rail_pcie, platform.pcie_link, pcie_path.*,"
+    "this host's PCIe is slower than the link: look at platform.rail_pcie, platform.pcie_link, pcie_path.*,"
     " iommu.domains and node_health.aer of it; " + RECHECK
 )
 _BUFFERS = (
@@ -96,8 +97,8 @@ _BUFFERS = (
     " platform.rail_pcie and pcie_path.*; " + RECHECK
 )
 _SOFTWARE = (
-    "no program had posted a buffer for what came: look at the CPU load of this rail's jobs and at their affinity, the"
-    " network path is well; " + RECHECK
+    "no program had posted a buffer for what came: look at the CPU load of this rail's jobs and their affinity, not at"
+    " the network; " + RECHECK
 )
 _UP = "up all the time"
 # How much of each counter a night brought, as the control node compares it over the fleet.
@@ -244,7 +245,7 @@ def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding
     if downs:
         grave = downs >= port_limits.DOWNS * max(1.0, growth.seconds / DAY)
         often = "%d times" % downs if downs > 1 else "once"
-        text = "went down and came back %s%s" % (often, _within(growth))
+        text = "went down and came up again %s%s" % (often, _within(growth))
         severity = "major" if grave else None
         found.append(PORT_LINK_DOWNED.judge(port.label, "drift", _UP, text, source, severity=severity))
     symbol = "symbol_error" if port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
@@ -287,7 +288,7 @@ def _traffic(port: Port, growth: Growth, compared: Dict[str, bool], before: Sequ
     paused = (_paused("tx", growth) or 0) / 1e6
     storms = counts.get("tx_pause_storm_error_events", 0)
     if storms or paused > port_limits.PAUSED * growth.seconds:
-        text = "stopped its senders for %.1f %% of %.1f h" % (100 * paused / growth.seconds, growth.seconds / 3600)
+        text = "paused its senders for %.1f %% of %.1f h" % (100 * paused / growth.seconds, growth.seconds / 3600)
         if storms:
             text += "; %d pause storms, after which the NIC gave up pausing" % storms
         found.append(

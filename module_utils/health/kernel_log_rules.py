@@ -58,21 +58,21 @@ _STALL = r"(?:soft lockup|hard LOCKUP|workqueue lockup|rcu.*(?:detected (?:exped
 _OOPS = r": [0-9a-fA-F]{1,16} \[#[0-9]{1,4}\]"
 _HUNG = r"task .* blocked (?:for|in I/O wait for) more than"
 _FRAME = r".*\[(?:mlx5_|nvidia|ib_|rdma_)\w*\]"
-_NIC = "drain the node and reboot it; where it comes back, power-cycle the node, update the NIC's firmware, replace it"
+_NIC = "drain the node and reboot it; if it returns, power-cycle the node, update the NIC's firmware, then replace it"
 _SEAT = "drain the node, reseat the device, its riser or cable, and power-cycle the node; replace what fails again"
-_PLUG = "reseat the module or cable, clean it, and replace it where the line comes back"
-_COOL = "look at the node's fans and at what blocks the NIC's air, and reseat the module"
-_GPU = "drain the node and reboot it; where the GPU stays away, power-cycle the node, then reseat or replace the GPU"
+_PLUG = "reseat and clean the module or cable; replace it if the error returns"
+_COOL = "check the node's fans and the airflow of the NIC, and reseat the module"
+_GPU = "drain the node and reboot it; if the GPU is still missing, power-cycle the node, then reseat or replace the GPU"
 _BIOS = "enable Above 4G Decoding in the BIOS and boot the node"
 _PART = "read the BMC's event log for the DIMM or CPU, drain the node, have that part replaced, and boot the node"
 _CPU = "drain the node and reboot it; update the driver that the stack in the log names"
-_WAIT = "see with ps -o pid,stat,wchan:32,cmd what it waits for, and repair that or reboot the node"
+_WAIT = "run ps -eo pid,stat,wchan:32,cmd to see what the process waits for; repair that, or reboot the node"
 _DISK = (
-    "check the drive (nvme smart-log, smartctl), drain the node, replace the drive where it fails, and boot the node"
+    "check the drive (nvme smart-log, smartctl), drain the node, replace the drive if it has failed, and boot the node"
 )
 _NFS = "restore the file server, or the network path to it"
 _SERVER = "the file server does not respond"
-_OOM = "give jobs a memory limit (ConstrainRAMSpace=yes in cgroup.conf), and reboot the node: a service may be gone"
+_OOM = "give jobs a memory limit (ConstrainRAMSpace=yes in cgroup.conf), and reboot: a service may have been killed"
 _IOMMU = "set what role iommu requires (iommu=pt, ACS off on the path) and reboot; if it continues, update the driver"
 # fmt: off
 RULES: Tuple[Rule, ...] = (
@@ -125,9 +125,9 @@ RULES: Tuple[Rule, ...] = (
     Rule("nic.unplugged", MINOR, _MLX5 + r"Port module event: module [0-9]+, Cable unplugged",
          "a cable or module was unplugged", _PLUG, "nic.plugged", boot=60.0),
     Rule("nic.power", MINOR, _MLX5 + r"Detected insufficient power on the PCIe slot",
-         "the PCIe slot gives the NIC too little power", _SEAT, "nic.power_enough", boot=60.0),
+         "the PCIe slot provides too little power for the NIC", _SEAT, "nic.power_enough", boot=60.0),
     Rule("nic.queue", MAJOR, r"NETDEV WATCHDOG: (\S+) \(mlx5_core[^)]{0,60}\): trans|%s \S+: NETDEV WATCHDOG: |" % _PCI
-         + _MLX5 + r"[TR]X timeout (?:detected|on )", "a queue of the interface stood still", _NIC, repeats=CRITICAL),
+         + _MLX5 + r"[TR]X timeout (?:detected|on )", "a queue of the interface timed out", _NIC, repeats=CRITICAL),
     Rule("nic.probe", CRITICAL, r"mlx5_core: probe of %s failed with error -(?!517)|" % _PCI + _MLX5 +
          r"(?:probe with driver \S+ failed with error -(?!517)|mlx5_\w+ failed with error code|MS in \S+ state)",
          "the driver gave up on the NIC", _NIC, "nic.started"),
@@ -160,8 +160,8 @@ RULES: Tuple[Rule, ...] = (
          "the IOMMU does not respond", _CPU),
     Rule("kernel.crash_driver", CRITICAL, _OOPS + _FRAME, "a driver of the network path has crashed (oops)", _CPU),
     Rule("kernel.crash", MAJOR, _OOPS, "a part of the kernel has crashed (oops)", _CPU),
-    Rule("kernel.lockup", CRITICAL, _STALL + _FRAME, "a CPU stood still in a driver of the network path", _CPU),
-    Rule("kernel.stall", MAJOR, _STALL, "a CPU stood still", _CPU),
+    Rule("kernel.lockup", CRITICAL, _STALL + _FRAME, "a CPU locked up in a driver of the network path", _CPU),
+    Rule("kernel.stall", MAJOR, _STALL, "a CPU locked up", _CPU),
     Rule("kernel.hung_driver", MAJOR, r"task nv_queue\S* blocked|" + _HUNG + _FRAME,
          "a process hangs in a driver of the network path", _CPU),
     Rule("kernel.hung_storage", NOTE, _HUNG + r".*\[(?:nfs|sunrpc|lustre|ptlrpc)"),
@@ -187,7 +187,7 @@ RULES: Tuple[Rule, ...] = (
     Rule("storage.read_only", MAJOR,
          r"\((\S+)\): Remounting filesystem read-only|XFS \((\S+)\): .*(?:hut(?:ting)? down|log I/O error)"
          r"|EXT4-fs error \(device (\S+)\)",
-         "the file system is closed for writing after an error", _DISK),
+         "the file system was set read-only or shut down after an error", _DISK),
     Rule("storage.io_error", MAJOR, r"(?:Buffer I/O error on dev(?:ice)? |I/O error, dev )(?!fd|sr|sd|loop)(\w+)",
          "the drive does not read or write", _DISK),
     # -- lines of the drivers that no rule explains

@@ -14,8 +14,7 @@ from ..core.host import Host, ParseError, Problem, attempt
 TOOL = ("getconf", "PAGESIZE")
 PAGE_SIZE = Check(
     "node_health.page_size",
-    why="GPUs and NICs of this platform map memory in the kernel's pages: with small ones they miss in their TLBs, and"
-    " NVIDIA supports no others there",
+    why="GPUs and NICs of this platform map memory in kernel pages: smaller ones cause TLB misses and are unsupported",
     fix="boot a kernel that was built with pages of that size (linux-nvidia-64k on Ubuntu, kernel-64k on EL)",
     disruption="reboot",
 )

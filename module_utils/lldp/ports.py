@@ -32,24 +32,24 @@ HEADER = 14
 
 AGENT = Check(
     "lldp.agent",
-    why="without it the switches' LLDP is not received: into which port a rail is plugged, and its settings",
-    fix="install lldpd, then %s; or let systemd-networkd 256 or later have the rails (LLDP=yes); where neither can"
-    " be, set busbar_lldp: none" % start(UNIT, ""),
+    why="without an LLDP agent it is unknown which switch port a rail is plugged into, and how that port is configured",
+    fix="install lldpd, then %s; or let systemd-networkd 256 or later manage the rails (LLDP=yes); if neither is"
+    " possible, set busbar_lldp: none" % start(UNIT, ""),
 )
 "Does lldpd, or systemd-networkd, respond"
 
 NEIGHBOUR = Check(
     "lldp.neighbour",
-    why="a rail whose neighbour is not known may be plugged in anywhere, and into a port that is set up otherwise",
-    fix="see on the host: lldpcli show neighbors; let the switch port send LLDP; where the NIC's own firmware takes the"
-    " frames (ethtool --show-priv-flags, mlxconfig -d DEVICE query), let it pass them on; or give a table of the"
-    " switches: busbar_lldp_neighbours",
+    why="a rail whose neighbour is unknown may be plugged into the wrong switch port, or into one with other settings",
+    fix="run lldpcli show neighbors on the host; enable LLDP on the switch port; if the NIC's firmware consumes the"
+    " frames (mlxconfig -d DEVICE query: LLDP_NB_RX_MODE, ethtool --show-priv-flags INTERFACE), switch that off; or"
+    " set busbar_lldp_neighbours to a table of the switches' ports",
 )
 "Does each rail that is up, or each member of a bond, receive LLDP from one switch; none is `unknown`"
 
 MTU = Check(
     "lldp.mtu",
-    why="a switch port drops what is larger than the frames that it takes, and large messages never arrive",
+    why="a switch port drops frames that are larger than its MTU, so large messages never arrive",
     fix="raise the MTU of the switch port, usually to 9216; or lower busbar_mtu on all hosts",
 )
 "Does the switch port accept frames of the rail's MTU, if the switch announces its maximum"
@@ -64,14 +64,14 @@ PFC = Check(
 
 DSCP = Check(
     "lldp.dscp",
-    why="a switch that gives the DSCP of RDMA another priority than the NIC does takes it out of the lossless queue",
-    fix="map the DSCP on the switch as in busbar_roce (dscp, priority, cnp_dscp, cnp_priority), or correct that",
+    why="a switch that maps the DSCP of RDMA to another priority than the NIC moves it out of the lossless queue",
+    fix="map the DSCP on the switch as in busbar_roce (dscp, priority, cnp_dscp, cnp_priority), or correct busbar_roce",
 )
 "Does the switch give the DSCPs of busbar_roce, and RoCE's UDP port, their priorities, according to its DCBX"
 
 ETS = Check(
     "lldp.ets",
-    why="a lossless priority that shares its queue with others, or has no bandwidth, stands still with them",
+    why="a lossless priority that shares a queue stalls with the other traffic in it; without bandwidth it starves",
     fix="give the lossless priority of busbar_roce a separate traffic class on the switch, with bandwidth",
 )
 """Does the lossless priority have a traffic class of the switch with bandwidth, which no priority without PFC
@@ -202,7 +202,7 @@ def _heard(port: Port, found: Sequence[Neighbour], source: str) -> Finding:
 
 def _mtu(port: Port, one: Neighbour, want: Asked, source: str) -> Finding:
     mtu = want.mtu or port.mtu
-    frames = "%s takes frames of %s bytes" % (one.label, one.mfs)
+    frames = "%s accepts frames of %s bytes" % (one.label, one.mfs)
     if mtu is None:
         return MTU.judge(port.label, "unknown", "the rail's MTU", "its MTU cannot be read", source)
     state = "ok" if (one.mfs or 0) >= mtu + HEADER else "drift"

@@ -19,7 +19,7 @@ EFA = Check(
     "platform.efa",
     why="an Elastic Fabric Adapter uses AWS's own protocol (SRD) through libfabric, so no InfiniBand or RoCE check of"
     " this suite applies to it: other checks that are ok here do not prove the node's network",
-    fix="take the node out of gpu_nodes, and hold it to AWS's own checks (aws-ofi-nccl, fi_info -p efa)",
+    fix="take the node out of gpu_nodes, and check it with AWS's own tools (fi_info -p efa, aws-ofi-nccl)",
     severity="critical",
 )
 "Has the node no Elastic Fabric Adapter of AWS, whose network cannot be checked; only if there is one"
@@ -45,13 +45,13 @@ def notes(topology: Topology) -> List[str]:
     machine = topology.virtualization
     if machine.is_vm:
         return [
-            "a virtual machine (%s): PFC, ETS and ECN of its ports, NIC firmware settings, PHY counters, ACS, IOMMU and"
-            " ATS and, where it sees no NVSwitch, the Fabric Manager belong to its hypervisor: neither required here"
-            " nor proven" % machine.owner
+            "a virtual machine (%s): PFC, ETS and ECN of its ports, NIC firmware settings, PHY counters, ACS, IOMMU"
+            " and ATS belong to its hypervisor, as does the Fabric Manager if it sees no NVSwitch: neither required"
+            " here nor proven" % machine.owner
         ]
     if machine.cloud == OCI:
         return [
-            "bare metal of OCI: its agent (Compute RDMA GPU plugins) sets the rails' addresses and may set their QoS"
-            " again; let one of both do that"
+            "bare metal of OCI: its agent (Compute RDMA GPU plugins) sets the rails' addresses and may overwrite their"
+            " QoS; let only one of the two set QoS"
         ]
     return []

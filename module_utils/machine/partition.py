@@ -27,8 +27,8 @@ RAIL_PARTITION = Check(
     "platform.rail_partition",
     why="a port without the key cannot talk in that partition, and two limited members of it cannot talk to each other:"
     " jobs fail to connect, or time out",
-    fix="add the port (ibstat on the host shows its Port GUID) to the partition as a full member where the subnet"
-    " manager has them (/etc/opensm/partitions.conf, or UFM), and let it read that again (kill -HUP of opensm); then"
+    fix="add the Port GUID (ibstat on the host) to the partition as a full member, in /etc/opensm/partitions.conf of"
+    " the subnet manager or in UFM; let opensm read the file again (pkill -HUP opensm); then"
     " run site.yml --tags platform for this host again",
     severity="critical",
 )

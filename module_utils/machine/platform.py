@@ -51,13 +51,13 @@ GPU_COUNT = Check(
 GPU_DRIVER = Check(
     "platform.gpu_driver",
     why="a GPU that the NVIDIA driver does not have cannot be used",
-    fix="check nvidia-smi and dmesg for Xid errors, load the driver or reset the GPU; " + _RECHECK,
+    fix="check nvidia-smi and dmesg for Xid errors, load the driver (modprobe nvidia) or reset the GPU; " + _RECHECK,
     severity="critical",
 )
 "Does the NVIDIA driver have each GPU"
 GPU_MODEL = Check(
     "platform.gpu_model",
-    why="bars, NVLinks and paths are those of the profile's GPU",
+    why="the expected bandwidth, NVLinks and paths are those of the profile's GPU model",
     fix="set busbar_platform to what this node is, or replace the GPU",
     severity="critical",
 )
@@ -70,7 +70,7 @@ GPU_PCIE = Check(
 "Has each GPU's slot its full width now, and can it run at its full generation (an idle GPU trains its link down)"
 GPU_TOOL = Check(
     "platform.gpu_tool",
-    why="NVLinks and the NVSwitch fabric have no other source than nvidia-smi",
+    why="only nvidia-smi reports the state of NVLinks and of the NVSwitch fabric",
     fix="run nvidia-smi on the node; if it hangs, a GPU or the driver is stuck: drain and reboot the node",
 )
 "Does nvidia-smi work"
@@ -84,8 +84,8 @@ NVLINKS = Check(
 NVLINK_FABRIC = Check(
     "platform.nvlink_fabric",
     why="until the fabric is registered CUDA does not start on NVSwitch machines",
-    fix="see that nvidia-fabricmanager of the driver's version runs (NVL72: on the switch trays) and is not masked"
-    " (node_health.fabric_manager), read its log; " + _RECHECK,
+    fix="check that nvidia-fabricmanager of the driver's version runs (NVL72: on the switch trays) and is not masked"
+    " (node_health.fabric_manager); read its log; " + _RECHECK,
     severity="critical",
 )
 "Is the NVSwitch fabric registered"
@@ -102,7 +102,7 @@ _NO_DRIVER = (
 )
 RAIL_STATE = Check(
     "platform.rail_state",
-    why="NCCL skips a port that is not ACTIVE without a word",
+    why="NCCL silently skips a port that is not ACTIVE",
     fix="check the cable and the switch port (mlxlink -d ADDRESS -m shows both); " + _RECHECK,
     severity="critical",
 )
@@ -115,9 +115,9 @@ _NO_MANAGER = (
 _STATE_FIXES = {
     "INIT": _NO_MANAGER,
     "ARMED": _NO_MANAGER,
-    "Disabled": "enable the port: ip link set dev INTERFACE up on Ethernet, ibportstate -D 0 PORT enable on InfiniBand;"
-    " if it stays so, the switch port is disabled; " + _RECHECK,
-    "LinkUp": "the cable works, and the port stays down: look for mlx5_core in dmesg, toggle the port (mlxlink -d"
+    "Disabled": "enable the port: ip link set dev INTERFACE up on Ethernet, ibportstate -C DEVICE -P PORT -D 0 PORT"
+    " enable on InfiniBand; if it stays down, the switch port is disabled; " + _RECHECK,
+    "LinkUp": "the cable works, but the port stays down: look for mlx5_core in dmesg, toggle the port (mlxlink -d"
     " ADDRESS --port_state TG), see whether the subnet manager isolates it; " + _RECHECK,
 }
 RAIL_RATE = Check(
@@ -129,7 +129,7 @@ RAIL_RATE = Check(
 RAIL_LINK_LAYER = Check(
     "platform.rail_link_layer",
     why="a port of the other link layer is not on this fabric",
-    fix="set LINK_TYPE_P1 with mlxconfig (1 InfiniBand, 2 Ethernet) and power-cycle, or correct busbar_fabric",
+    fix="mlxconfig -d ADDRESS set LINK_TYPE_P1=1 (InfiniBand) or =2 (Ethernet), and reboot; or correct busbar_fabric",
     severity="critical",
 )
 "Is the rail's port of the right kind"
@@ -150,7 +150,8 @@ rails on it; not checked in a virtual machine"""
 RAIL_PATH = Check(
     "platform.rail_path",
     why="GPUDirect RDMA is only used, and only fast, over the short path",
-    fix="put the NIC into the slot that the profile names, or capture the profile of this node type again",
+    fix="put the NIC into the slot that the profile names; if these nodes are built otherwise, draft their profile:"
+    " busbar check --platform custom --write DIR",
 )
 "Is the rail's NIC as close to its GPUs as in the profile"
 RAIL_NUMA = Check(
@@ -170,15 +171,15 @@ RAIL_FIRMWARE = Check(
 security bulletins warn of is minor; not checked without a declaration"""
 RAIL_MTU = Check(
     "platform.rail_mtu",
-    why="queue pairs send at most what the port's active_mtu lets them; the subnet manager sets it to what both ends of"
-    " the link can, and to no more than its configuration",
+    why="no packet of a queue pair is larger than the port's active_mtu; the subnet manager sets it to the smallest of"
+    " both ends' maximum and its own configuration",
     fix="compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
     " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + _RECHECK,
 )
 "InfiniBand: is the port's `active_mtu` 4096, which the subnet manager sets (RoCE: `netdev_mtu.active_mtu`)"
 CROSS_CHECK = Check(
     "platform.cross_check",
-    why="two sources that disagree mean that one of them is misread, so nothing built on either is proven",
+    why="if two sources disagree, one of them is misread, and no result that is based on them is proven",
     fix="compare the named pair by hand (nvidia-smi topo -m, lspci -t) and report the case",
 )
 "Do `nvidia-smi topo -m` and NCCL's topology file agree with sysfs"

@@ -26,8 +26,8 @@ _RECHECK = "then run site.yml --tags platform for this host again"
 RAIL_GID = Check(
     "platform.rail_gid",
     why="RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
-    fix="give the rail's interface its address; where it has one, set it down and up (ip link) for new GIDs,"
-    " and look at gids and gid_attrs/types of the port; " + _RECHECK,
+    fix="give the rail's interface its address; if it has one, set the interface down and up (ip link), which makes"
+    " new GIDs, then check gids and gid_attrs/types of the port; " + _RECHECK,
     severity="critical",
 )
 """RoCE: does the rail have a RoCE v2 GID, at any index, with an address of its interface; `unknown` if addresses or
@@ -58,7 +58,7 @@ def judge_gid(
     elif usable:
         state, have = "ok", "index %d: %s" % (usable[0].index, usable[0].address)
         if addresses is not None:
-            state, have = "unknown", "%s, and who has that address is not known: %s" % (have, addresses)
+            state, have = "unknown", "%s, and it is unknown which interface has that address: %s" % (have, addresses)
     elif found:
         untold = [gid for gid in found if gid.type is None]
         state = "unknown" if untold else "drift"
@@ -89,7 +89,7 @@ def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]
             continue
         own = {address: name for name in interfaces(nic, port) for address in _of(addresses, [name])}
         twice = {address for address in own if address in first and first[address][0] != own[address]}
-        said = ["%s, which %s (%s) has too" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
+        said = ["%s, which %s (%s) also has" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
         if own:
             findings.append(
                 RAIL_ADDRESS.judge(

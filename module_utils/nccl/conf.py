@@ -64,7 +64,7 @@ RAILS = Check(
 DEVICE_NAME = Check(
     "nccl_conf.device_name",
     why="NCCL would read another name, or another variable, out of this one; the file is left untouched",
-    fix="find out who named it so, and rename it (rdma dev set, ip link set)",
+    fix="find out what gave the device this name, and rename it (rdma dev set OLD name NEW, ip link set OLD name NEW)",
     severity="critical",
 )
 "Is the name of each device or interface unambiguous for NCCL; if not, nccl.conf is not changed"
@@ -105,7 +105,7 @@ FILE = Check(
 "Is nccl.conf as rendered"
 FILE_MODE = Check(
     "nccl_conf.file_mode",
-    why="NCCL skips a file that the job's user cannot read, without a word",
+    why="NCCL silently skips a file that the job's user cannot read",
     fix=_RUN,
     severity="critical",
     aspect="persisted",
@@ -114,7 +114,7 @@ FILE_MODE = Check(
 PROOF = Check(
     "nccl_conf.proof",
     why="only the library's own parser knows what it takes from the file",
-    fix="read the message; run as root where user namespaces are off, and list an existing libnccl.so.2 in"
+    fix="repair what the message names; without user namespaces run as root; list an existing libnccl.so.2 in"
     " busbar_nccl_libraries",
     aspect="persisted",
 )
@@ -520,15 +520,15 @@ def _difference(old: str, new: str) -> List[str]:
 
 def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
     states = {"proven": "ok", "mismatch": "drift", "not_provable": "unknown"}
-    source, have = "%s reading %s" % (library, path), "does" if proof.outcome == "proven" else proof.message
+    source, have = "%s reading %s" % (library, path), "it does" if proof.outcome == "proven" else proof.message
     fix = None
     if proof.doubt:
         # Whoever may write the library says what it says.
         source += ", proven as UID %d and not as root, for %s" % (NOBODY, proof.doubt)
-        have = "does, by its own word: %s" % proof.doubt if proof.outcome == "proven" else have
-        fix = "read the message; for a proof by root %s in busbar_nccl_libraries" % WAY_OUT
+        have = "it does, but the library is not trusted: %s" % proof.doubt if proof.outcome == "proven" else have
+        fix = "repair what the message names; for a proof as root %s in busbar_nccl_libraries" % WAY_OUT
     severity = "critical" if proof.outcome == "mismatch" else None
-    want = "reads back what was meant"
+    want = "NCCL reads the intended values from it"
     return PROOF.judge(library, states[proof.outcome], want, have, source, fix, severity=severity)
 
 

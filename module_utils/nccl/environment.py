@@ -307,10 +307,10 @@ class _Reader:
         if text is None or not shell_assignments.MENTION.search(text):
             return
         if len(text) > shell_assignments.LONGEST and parser is not parse_nccl_conf:
-            self._problems.append(Problem(path, "mentions NCCL's variables and is too long to be gone through"))
+            self._problems.append(Problem(path, "mentions NCCL's variables and is too long to be read in full"))
             return
         if self._left < len(text):
-            self._problems.append(Problem(path, "was not gone through: there is too much before it"))
+            self._problems.append(Problem(path, "was not read: the limit was reached with the files before it"))
             return
         self._left -= len(text)
         self._keep(path, parser(text), reach, parser is parse_nccl_conf)
@@ -478,13 +478,13 @@ def _judge_one(
 ) -> Optional[Finding]:
     where = "%s:%d" % (one.source, one.line)
     if one.value is None:
-        why = "only running it would show it, and nothing is run here"
+        why = "only running the file would show the value, and Busbar does not run it"
         fix = "look at line %d of %s; if it is intended, add it to nccl_conf_accepted" % (one.line, one.source)
-        have = "%s is set or handed on in a form that is not understood" % one.variable
+        have = "%s is set or passed on in a form that Busbar cannot read" % one.variable
         return _judged(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
     found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
     if missing:
-        why = "NCCL passes over a file that is not there, and over ~/.nccl.conf with it"
+        why = "NCCL skips a file that does not exist, and with it ~/.nccl.conf"
         found = [_judged(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
     if not found and one.raw:
         found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)

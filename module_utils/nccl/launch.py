@@ -60,11 +60,11 @@ _REFUSALS = (
     ("host key is known for", _KEYS_OF_HOSTS),
     ("has changed and you have requested strict checking", _KEYS_OF_HOSTS),
     ("Host key verification failed", _KEYS_OF_HOSTS),
-    ("Permission denied (", "let the user of the node that starts the job into the other nodes by ssh, by a key"),
+    ("Permission denied (", "give the user that starts the job access to the other nodes by ssh with a key"),
     ("Could not resolve hostname", "give the hosts addresses that this node resolves: nccl_benchmark_address"),
-    ("Connection refused", "see that sshd runs on the other nodes, and that this node may connect to it"),
-    ("No route to host", "see that this node reaches the others: nccl_benchmark_address"),
-    ("Connection timed out", "see that this node reaches the others: nccl_benchmark_address"),
+    ("Connection refused", "check that sshd runs on the other nodes, and that this node may connect to it"),
+    ("No route to host", "check that this node reaches the others; their addresses are in nccl_benchmark_address"),
+    ("Connection timed out", "check that this node reaches the others; their addresses are in nccl_benchmark_address"),
     ("orted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
     ("prted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
     ("not enough slots", "leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf"),
@@ -74,10 +74,10 @@ _REFUSALS = (
         "can not load PMIx library",
         "install PMIx's library for slurmd on every node (libpmix.so; Debian: libpmix-dev), and restart slurmd",
     ),
-    ("not built with SLURM's PMI", "start it by --mpi=pmix, with an MPI that speaks PMIx"),
+    ("not built with SLURM's PMI", "start it with --mpi=pmix and an MPI that supports PMIx"),
     ("Immediate execution impossible", "the nodes were not free for a minute: see squeue and sinfo -R"),
     ("DOWN, DRAINED", "Slurm starts nothing on such nodes: see sinfo -R, resume them, or use mpirun"),
-    ("node configuration is not available", "see that the nodes are in one partition, with so many tasks a node"),
+    ("node configuration is not available", "check that one partition has the nodes, and allows so many tasks"),
     ("nvalid node name", "the hosts' names are not Slurm's: nccl_benchmark_address has to be its NodeName"),
     ("nvalid partition", "set --partition in nccl_benchmark_launcher_options"),
     ("nvalid account", "set --account in nccl_benchmark_launcher_options"),
@@ -92,29 +92,29 @@ _REFUSALS = (
 JOB = Check(
     "nccl_perf.job",
     severity="critical",
-    why="processes that each run alone, or in two jobs, end well and print figures above any bar of a network",
-    fix="read stderr in the run's directory, start hostname by the same words, " + _AGAIN,
+    why="processes that run alone, or in two jobs, succeed and print figures above any bar of a network",
+    fix="read stderr in the run's directory, run hostname with the same launcher command, " + _AGAIN,
 )
 "Were all processes of a run between nodes one job, each rank once, on the requested hosts"
 
 LEFT = Check(
     "nccl_perf.left",
     severity="critical",
-    why="a process that is left holds its GPU, and spoils every run and job after it",
+    why="a process that is left over holds its GPU, and disturbs every later run and job",
     fix="look for the program on these nodes (pgrep -fa _perf), end it, " + _AGAIN,
 )
 "Has every process of a run between nodes ended, on every host"
 
 BINDING = Check(
     "nccl_perf.binding",
-    why="a rank that shares its GPU, or runs on the other socket, is slow for a reason that no link has",
-    fix="see that all GPUs of a node are there for each rank, and the CPUs next to them, " + _AGAIN,
+    why="a rank that shares its GPU, or runs on the other socket, is slow, and no link is the cause",
+    fix="check that each rank can use all GPUs of its node and the CPUs next to them, " + _AGAIN,
 )
 "Has every rank its own GPU, and does it run on the CPUs next to it"
 
 VARIABLES = Check(
     "nccl_perf.variables",
-    why="a variable that one node has and another has not, or that was not requested, measures something else",
+    why="a variable that only some nodes have, or that was not requested, changes what is measured",
     fix="take it out of /etc/environment, the shell's profiles and Slurm's prologs on these nodes, " + _AGAIN,
 )
 "Have all ranks the same variables of NCCL, and only the requested ones"
@@ -336,7 +336,7 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
             line = next((line.strip() for line in said.splitlines() if phrase.partition("\n")[0] in line), last)
             return "%s started nothing: %.200s; %s" % (launcher.kind, line, way_out)
     ended = "ended with %s" % rc if rc is not None else "was ended"
-    way_out = "run it by hand with hostname in the place of the program"
+    way_out = "run the command by hand with hostname in place of the program"
     return "%s %s and no rank has started; it printed: %.200s; %s" % (launcher.kind, ended, last, way_out)
 
 
@@ -402,13 +402,13 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     if not all(one.pmix for one in begun):
         alone = [view for view in views if not view.begin.pmix]
         wrong.append("%d ranks cannot find each other, each is a separate job (%s)" % (len(alone), _name(alone[0])))
-        fix = "start it by an MPI that the program is built with; by srun --mpi=pmix has to work (srun --mpi=list), "
+        fix = "use the MPI that the program is built with; srun needs --mpi=pmix to work (srun --mpi=list), "
     jobs = {one.job: one.host for one in reversed(begun)}
     if len(jobs) > 1:
         wrong.append("%d jobs, such as %s" % (len(jobs), _few(["%r on %s" % each for each in sorted(jobs.items())])))
     worlds = sorted({-1 if one.world is None else one.world for one in begun})
     if worlds != [launch.ranks]:
-        wrong.append("the launcher speaks of %s ranks" % " and ".join("?" if n < 0 else str(n) for n in worlds))
+        wrong.append("the launcher reports %s ranks" % " and ".join("?" if n < 0 else str(n) for n in worlds))
     ranks = Counter(one.rank for one in begun)
     twice = sorted(str(rank) for rank, times in ranks.items() if times > 1)
     if twice:
@@ -420,7 +420,7 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
         wrong.append("ranks on %s, which was not requested" % _few(others))
     crowded = ["%d on %s" % (places[name], name) for name in names if places[name] > launch.per_node]
     if crowded and not twice:
-        wrong.append("ranks where they do not belong: %s" % _few(crowded))
+        wrong.append("ranks on the wrong hosts: %s" % _few(crowded))
     if wrong:
         return JOB.judge(subject, "drift", want, "; ".join(wrong), launch.kind, fix=fix and fix + _AGAIN)
     if missing:
@@ -436,10 +436,10 @@ def _left(views: Sequence[RankView], launch: Launch, subject: str, job: Finding)
     want = "no process on any host"
     stuck = ["%d on %s" % (view.ending.left, view.host) for view in views if view.ending and view.ending.left]
     if stuck:
-        return LEFT.judge(subject, "drift", want, "processes that do not die: %s" % _few(stuck), launch.kind)
+        return LEFT.judge(subject, "drift", want, "processes that could not be killed: %s" % _few(stuck), launch.kind)
     silent = [_name(view) for view in views if view.ending is None]
     if silent:
-        have = "not known, since the end was not reported by %s" % _few(silent)
+        have = "unknown: no end was reported by %s" % _few(silent)
         return LEFT.judge(subject, "unknown", want, have, launch.kind)
     if len(views) < launch.ranks:
         return LEFT.judge(subject, "unknown", want, job.have, launch.kind, because=job)

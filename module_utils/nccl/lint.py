@@ -202,7 +202,7 @@ def lint_variable(
     bare = value.strip(_BLANKS).strip("\"'")
     faults = []
     if bare != value:
-        why = "NCCL trims nothing and knows no quotes: what stands round the value is a part of it."
+        why = "NCCL trims nothing and knows no quotes: the characters around the value become a part of it."
         want = show("%s=%s" % (name, bare))
         faults.append(Fault(QUOTES, want, why, "Write %s." % want, cost(name, value, bare)))
     faults += _meaning_faults(name, bare, use_of(libraries, version, hcas, place))

@@ -41,7 +41,7 @@ FOREIGN_VARIABLE = Check(
 "Is the variable NCCL's, or its plugins'"
 WRONG_PLACE = Check(
     "nccl_conf.lint.wrong_place",
-    why="It is right in one job, and wrong in what every job reads.",
+    why="It belongs to one job, not to a file that every job reads.",
     fix="Set it in the job that needs it.",
     severity="minor",
     aspect="persisted",
@@ -50,7 +50,7 @@ WRONG_PLACE = Check(
 
 # Name -> severity, why.
 _WRONG_PLACE = {
-    "NCCL_COMM_ID": ("critical", "It is the meeting point of one job; here every job of the cluster would share it."),
+    "NCCL_COMM_ID": ("critical", "It is the rendezvous address of one job; here every job would share it."),
     "NCCL_CONF_FILE": ("major", "Which files are read is settled before any of them is opened: here it does nothing."),
     "NCCL_HOSTID": ("major", "Ranks with equal values are taken for one machine, and a copied file makes them equal."),
     "NCCL_GRAPH_DUMP_FILE": ("minor", "It is a debugging output that every job would overwrite."),

@@ -68,7 +68,7 @@ RAN = Check(
 
 FRESH = Check(
     "nccl_perf.fresh",
-    why="an old result, or one of another driver, library or setting, does not prove the node's current state",
+    why="a result that is old, or of another driver, library or setting, does not prove the node's current state",
     fix=_ROLE % "changed",
 )
 """Is the stored result of this command, recent, and of the node's current driver, NCCL, build, `nccl.conf`, kernel
@@ -92,7 +92,7 @@ RANKS = Check(
 CORRECT = Check(
     "nccl_perf.correct",
     severity="critical",
-    why="wrong or unchecked sums spoil a training run without a word",
+    why="wrong or unchecked sums silently corrupt a training run",
     fix="find the node by halving the host list, check its GPUs (Xid, ECC) and NVLinks; " + AGAIN,
 )
 "Was every value checked and right"
@@ -107,9 +107,10 @@ NONZERO = Check(
 
 BUSBW = Check(
     "nccl_perf.busbw",
-    why="below the bar something on the path is slow: a link, a NIC, GPUDirect, or a transport that fell back",
-    fix="run all of site.yml for the host, read in NCCL_DEBUG=INFO what NCCL goes via (P2P, SHM or NET) and which "
-    "variables it took, look for slowed clocks in nvidia-smi -q -d PERFORMANCE, between nodes compare pairs; " + AGAIN,
+    why="below the bar something on the path is slow: a link, a NIC, GPUDirect, or a fallback transport",
+    fix="run all of site.yml for the host; read in the NCCL_DEBUG=INFO output which transport NCCL uses (P2P, SHM or"
+    " NET) and which variables it has read; look for throttling in nvidia-smi -q -d PERFORMANCE; between nodes compare"
+    " pairs; " + AGAIN,
 )
 "Does the bus bandwidth reach its bar"
 
@@ -276,7 +277,7 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
         text += ": " + said[0]
     if run.left_behind:
         state = "drift"
-        text += "; processes %s do not die" % ", ".join(map(str, run.left_behind))
+        text += "; processes %s could not be killed" % ", ".join(map(str, run.left_behind))
         fix = (
             "a process that hangs in the driver blocks its GPU: look for Xid errors in dmesg, drain and reboot the node"
         )

@@ -27,8 +27,8 @@ TRANSPORT = Check(
     "nccl_perf.transport",
     severity="critical",
     why="a bandwidth between nodes proves the network only if NCCL's own log of that run shows its transport",
-    fix="see that %s reach every rank (launch hands them on; a launcher of your own has to: -x or --export), that no"
-    " NCCL_DEBUG_FILE is set, and that every rank is in the log of the run's directory; "
+    fix="see that %s reach every rank (Busbar's launcher passes them on; your own launcher needs -x or --export), that"
+    " no NCCL_DEBUG_FILE is set, and that every rank is in the log of the run's directory; "
     % " and ".join(PROOF)
     + _AGAIN,
 )
@@ -38,8 +38,8 @@ NETWORK = Check(
     "nccl_perf.network",
     severity="critical",
     why="over TCP a GPU node moves a tenth of what its HCAs can: such a run is not ok, whatever bar it clears",
-    fix="see on the nodes what RDMA sees: `ibv_devinfo` has to show every HCA with state PORT_ACTIVE; run site.yml for"
-    " them; " + _AGAIN,
+    fix="run `ibv_devinfo` on the nodes: it has to show every HCA with state PORT_ACTIVE; run site.yml for them; "
+    + _AGAIN,
 )
 "Did the run go over RDMA, and not over sockets"
 
@@ -60,8 +60,8 @@ GDR = Check(
 RAILS = Check(
     "nccl_perf.rails",
     why="a rail whose counters do not rise carries no data, whatever NCCL reports",
-    fix="on the node: `ibstat` and `ethtool` for that HCA, its cable and its switch port; run busbar.fabric.perftest"
-    " between its rail and the same rail of another node; " + _AGAIN,
+    fix="on the node: `ibstat` and `ethtool` for that HCA, its cable and its switch port; test its rail:"
+    " ansible-playbook playbooks/verify.yml -i INVENTORY --limit NODE,OTHER_NODE; " + _AGAIN,
 )
 "Did the counters of every rail rise by the data of the run"
 
@@ -127,7 +127,7 @@ def _of_network(
 ) -> List[Finding]:
     source = "NCCL_DEBUG=INFO of the run"
     ran = next(one for one in findings if one.check == perf.RAN.id)
-    want = "the way of all %d ranks on %d nodes" % (wanted.ranks, len(short_names(wanted.hosts)))
+    want = "the transport of all %d ranks on %d nodes" % (wanted.ranks, len(short_names(wanted.hosts)))
     if network is None:
         have = "recorded by a release that did not store NCCL's log; its transport is unknown"
         return [TRANSPORT.judge(wanted.subject, "unknown", want, have, "record.json")]

@@ -19,8 +19,7 @@ _AGAIN = "then run playbooks/benchmark.yml again"
 NVLINK = Check(
     "nccl_perf.nvlink",
     severity="critical",
-    why="where NVLink between trays is off, NCCL takes the network without a word: a tenth of the bandwidth, and a"
-    " figure that does not show the NVLinks",
+    why="if NVLink between trays is off, NCCL silently uses the network, at a tenth of the bandwidth",
     fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state show why a tray is"
     " not in its domain; " + _AGAIN,
 )
@@ -29,9 +28,9 @@ rails' counters; checked in scope nvlink_domain"""
 
 # What to do where the figure is too low, though all of it went over NVLink.
 SLOW = (
-    "measure nccl_benchmark_scope: node on each of the trays; look at `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e`"
-    " (every link up, no errors), at slowed clocks in `nvidia-smi -q -d PERFORMANCE`, and check links and errors of"
-    " the switch trays (NMX-C); " + _AGAIN
+    "measure nccl_benchmark_scope: node on each of the trays; check `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e`"
+    " (every link up, no errors) and throttling in `nvidia-smi -q -d PERFORMANCE`; check links and errors of the"
+    " switch trays (NMX-C); " + _AGAIN
 )
 # Of the largest size: the rails together move less than this part of it where nothing of a run goes over them.
 _MOST_SENT = 0.05
@@ -62,7 +61,7 @@ def judge(network: Network, wanted: Wanted, source: str, transport: Finding) -> 
         have = "NCCL's log shows NVLink, but the rails sent %s meanwhile: part of it, or data of another job" % (
             size_text(sent)
         )
-        fix = "see who uses the rails of these nodes (`rdma resource show qp`), and whether they are idle; " + _AGAIN
+        fix = "find what uses the rails of these nodes (`rdma resource show qp`), and free the nodes; " + _AGAIN
         return NVLINK.judge(wanted.subject, "drift", want, have, source, fix)
     have = "NVLink between %d trays, nothing over the network" % len(said.joined)
     return NVLINK.judge(wanted.subject, "ok", want, have, source)

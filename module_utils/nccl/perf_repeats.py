@@ -23,14 +23,14 @@ _AGAIN = "then measure again"
 SPREAD = Check(
     "nccl_perf.spread",
     why="repeats that differ this much indicate an intermittent cause: another job, a link that flaps, throttling",
-    fix="repeat it on fewer nodes to find where it comes from, look for other traffic on the same leaf, for"
-    " symbol errors and link flaps, and at `nvidia-smi -q -d PERFORMANCE`; " + _AGAIN,
+    fix="repeat it on fewer nodes to find the cause; look for other traffic on the same leaf, symbol errors and link"
+    " flaps, and for throttling in `nvidia-smi -q -d PERFORMANCE`; " + _AGAIN,
 )
 "Do repeats of the run reach the same bus bandwidth, within 10 %"
 
 OUTLIER = Check(
     "nccl_perf.outlier",
-    why="one collective that takes five times as long stops every GPU of a job that long",
+    why="if one collective takes five times as long, every GPU of a job waits that long",
     fix="look at the network counters for pauses and retransmissions, and for other traffic; " + _AGAIN,
 )
 "Did no repeat take more than five times as long as the others"

@@ -28,7 +28,7 @@ def read(path: str, root: str) -> Run:
         raise ReadError(path, "there is no stored result")
     doubt = trusted.doubt(path, root)
     if doubt:
-        raise ReadError(path, "is not believed, because %s; %s" % (doubt, trusted.WAY_OUT))
+        raise ReadError(path, "is not trusted, because %s; %s" % (doubt, trusted.WAY_OUT))
     return parse_record(text)
 
 

@@ -151,7 +151,7 @@ def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Option
         last[host, rank] = one
         return
     if (host, rank) not in last:
-        raise ParseError("rank %s on %s speaks before it has started" % (rank, host))
+        raise ParseError("rank %s on %s reports before it has started" % (rank, host))
     one = last[host, rank]
     if what == "variables":
         one.variables = _variables(data.get("variables"))

@@ -151,7 +151,7 @@ def parse_json(text: str) -> Answer:
     try:
         data = json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ParseError("RAS's JSON breaks off or is none: %s" % str(error)[:100]) from error
+        raise ParseError("RAS's output is cut off or is not JSON: %s" % str(error)[:100]) from error
     top = _dict(data, "the response")
     found = _list(top.get("communicators"), "communicators", MOST_COMMUNICATORS)
     if _whole(top.get("communicators_count"), "communicators_count") != len(found):

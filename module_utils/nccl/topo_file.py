@@ -34,8 +34,8 @@ ABSENT = "is not there"
 
 TOPO_FILE = Check(
     "nccl_conf.topo_file",
-    why="this guest shows no GPU and NIC below one bridge, so NCCL takes them for far apart and copies all data"
-    " through the host's memory, unless a topology file describes the layout; only a measurement shows the speed of"
+    why="this guest shows no GPU and NIC below one bridge, so NCCL takes them for far apart; without a topology file"
+    " that describes the layout, it copies all data through the host's memory; only a measurement shows the speed of"
     " GPUDirect RDMA here: playbooks/verify.yml, with perftest built with CUDA (perftest_memory)",
     aspect="persisted",
 )

@@ -84,7 +84,7 @@ class Builder:
         folder, name = os.path.split(self.destination)
         self.scratch = os.path.join(folder, ".%s.build" % name)
         if PATH.fullmatch(self.scratch) is None:
-            raise ParseError("path leads to %r, which make would take apart" % self.scratch)
+            raise ParseError("path leads to %r, which make would split" % self.scratch)
         self.log = os.path.join(self.scratch, LOG)
         self.failed_log = self.destination + ".failed.log"
         self.lock = -1

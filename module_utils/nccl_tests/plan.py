@@ -106,7 +106,7 @@ class Want:
             ):
                 raise ParseError(
                     "%s is %r, expected an absolute path without '..' of letters, digits, '_', '.', '+', '@' and '-':"
-                    " make takes other characters apart" % (name, path)
+                    " make splits a path at other characters" % (name, path)
                 )
         if _COMMIT.fullmatch(self.commit) is None:
             raise ParseError("commit is %r, expected 40 lower-case hex digits (a tag can be moved)" % self.commit)
@@ -115,7 +115,7 @@ class Want:
         if not self.tarball and (not self.repository or not self.repository.isprintable()):
             raise ParseError("repository is %r, and there is no tarball either" % self.repository)
         if re.match(r"[^/]*//[^/]*:[^/]*@", self.repository):
-            raise ParseError("repository holds a password, which would stand in logs: use a tarball or git's own means")
+            raise ParseError("repository holds a password, which logs would show: use a tarball or git's own means")
         if self.mpi == "off" and self.mpi_home:
             raise ParseError("mpi_home is %s, but mpi is off" % self.mpi_home)
 

@@ -136,7 +136,7 @@ def read_cuda(host: Host, home: str) -> Optional[Cuda]:
         # The real directory: with /usr/local/cuda turned to another version this is another toolkit.
         real = _real(host, place)
         if PATH.fullmatch(host.system(real)) is None:
-            raise ReadError(real, "is a path that make would take apart")
+            raise ReadError(real, "is a path that make would split")
         # Of the rest, which is thousands of files, the directories that nvcc takes programs and sources from.
         parts = ["%s/%s" % (real, part) for part in ("bin", "include", "nvvm", "nvvm/bin", "nvvm/libdevice")]
         require_trust(host, *(part for part in parts if os.path.lexists(host.system(part))), library)

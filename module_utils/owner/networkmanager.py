@@ -128,8 +128,8 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
                 claim = replace(claim, refused=_taken(one, named[0]))
             claims[name].append(with_default(replace(claim, priority=one.priority), conf, device, doubts[name]))
         if uuid and not fitting and not claims[name]:
-            why = "NetworkManager uses a profile (%s) that is in no file of %s" % (uuid, FOLDERS[0])
-            fix = "save it: nmcli connection modify %s save yes" % uuid
+            why = "NetworkManager uses a profile (%s) that has no file in %s" % (uuid, FOLDERS[0])
+            fix = "write it to disk: nmcli connection modify %s connection.autoconnect yes" % uuid
             claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, fix)))
 
 
@@ -146,7 +146,7 @@ def _fits(profile: Profile, device: Device, doubts: List[str]) -> bool:
 
 def _taken(winner: Profile, own: Profile) -> Tuple[str, str]:
     """Say that a profile for any device takes this one before the device's own."""
-    said = "%s has the higher autoconnect-priority (%d) and is for any device" % (winner.path, winner.priority)
+    said = "%s fits any device and has a higher autoconnect-priority (%d)" % (winner.path, winner.priority)
     ident = own.values.get(("connection", "id"), own.path)
     return said, "nmcli connection modify '%s' connection.autoconnect-priority %d" % (ident, winner.priority + 1)
 
@@ -176,7 +176,9 @@ def _of_keyfile(host: Host, profile: Profile, again: Optional[Command], name: st
     mtu = mtu_of(values[-1] if values else "", path, doubts)
     refused = ("", "")
     if not path.startswith("/etc/"):
-        refused = ("%s is not the administrator's file" % path, "save it: nmcli connection modify NAME save yes")
+        fix = "write it to /etc: nmcli connection modify '%s' connection.autoconnect yes"
+        fix %= profile.values.get(("connection", "id"), path)
+        refused = ("%s is not the administrator's file" % path, fix)
     mode = host.mode_system(path) or 0o600
     given = addressing.of_keyfile({key: value for (of, key), value in profile.values.items() if of == "ipv4"}, name)
     return NetworkManager(path, path, mtu, path, section, text, mode, refused, again, given)

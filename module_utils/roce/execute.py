@@ -32,7 +32,7 @@ def execute(
             steps = [step for step in planned.commands if isinstance(step, Step)]
             for step in steps:
                 if step.noun in tried:
-                    failed[(step.port, step.noun)] = "%s ended well, and it is not so" % step
+                    failed[(step.port, step.noun)] = "%s succeeded, but the value has not changed" % step
             if not steps or failed.keys() & {(step.port, step.noun) for step in steps}:
                 break
             # Files have nothing to do with each other: they are written in one go.

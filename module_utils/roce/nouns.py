@@ -128,7 +128,7 @@ def _dcbx(state: State, want: Want) -> Answer:
 
 PAUSE = Check(
     "roce_qos.pause",
-    why="global pause stops all priorities at once and cannot be on beside PFC",
+    why="global pause stops all priorities at once and cannot be used together with PFC",
     fix=_RUN,
     disruption="link",  # other drivers than mlx5 negotiate it anew when pause changes
 )
@@ -193,7 +193,7 @@ def _trust(state: State, want: Want) -> Answer:
 
 DSCP2PRIO = Check(
     "roce_qos.dscp2prio",
-    why="the map decides in which priority, and so in which queue, a packet is",
+    why="the map decides the priority of a packet, and so its queue",
     fix=_RUN,
 )
 "Does the map of DSCPs give the priority of the chain"
@@ -220,7 +220,7 @@ def _dscp2prio(state: State, want: Want) -> Answer:
 
 PRIO2TC = Check(
     "roce_qos.prio2tc",
-    why="the traffic class decides with whom a priority shares its queue",
+    why="the traffic class decides which priorities share a queue",
     fix=_RUN,
     severity="minor",
 )
@@ -374,7 +374,7 @@ def _ecn(state: State, want: Want) -> Answer:
 
 CNP = Check(
     "roce_qos.cnp",
-    why="a notification of congestion that waits behind the congestion comes too late",
+    why="a congestion notification that waits in the congested queue arrives too late",
     fix=_RUN,
     severity="minor",
 )
@@ -401,7 +401,7 @@ def _cnp(state: State, want: Want) -> Answer:
 
 TOS = Check(
     "roce_qos.tos",
-    why="connections by rdma_cm without their own class get this one",
+    why="connections that rdma_cm makes without their own traffic class get this one",
     fix=_RUN,
 )
 "Does traffic of rdma_cm have the class of the chain"

@@ -159,7 +159,7 @@ def _by_dcb(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Di
 
 
 def _no_dcb(text: str, argv: Sequence[str]) -> Gap:
-    fix = "look whether the interface is a physical port with its own driver (ethtool -i); else leave this unset"
+    fix = "check that the interface is a physical port with its own driver (ethtool -i); if it is not, leave this unset"
     return Gap("unsupported", text, " ".join(argv), fix)
 
 
@@ -247,7 +247,7 @@ def _lost_at_once(state: State, findings: Dict[str, Finding]) -> None:
     paused = state.pause is not None and (state.pause.rx or state.pause.tx)
     if len(those) == 3 and state.dcb.trust == "pcp" and state.dcb.pfc == () and paused:
         trust = findings["trust"]
-        findings["trust"] = replace(trust, have="%s; the whole port is as out of the box" % trust.have)
+        findings["trust"] = replace(trust, have="%s; the whole port has the driver's defaults" % trust.have)
         for noun in ("pfc", "pause"):
             findings[noun] = replace(findings[noun], because=trust.id)
 

@@ -25,7 +25,7 @@ from .want import Want
 
 BOOT_SETTER = Check(
     "roce_qos.boot_setter",
-    why="which of two programs sets a port last is chance; the port may have other values after each boot",
+    why="it is chance which of two programs sets a port last, so the port may have other values after each boot",
     aspect="persisted",
 )
 "Does no other script, unit, udev rule or cron job set PFC, trust, DSCPs, ECN, pause or ToS at boot"
@@ -163,7 +163,7 @@ def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
                 subject = "%s %s" % (subject, name) if subject in found else subject
                 found[subject] = BOOT_SETTER.judge(subject, state, wanted_text, have, path, fix)
     for one in unread:
-        fix = "look into %s: it must leave PFC, trust, pause and ToS alone" % one.source
+        fix = "edit %s so that it does not change PFC, trust, pause and ToS" % one.source
         found[one.source] = BOOT_SETTER.judge(one.source, "unknown", "no other values", one.message, one.source, fix)
     if not found:
         have = "none in scripts, hooks, units, rules and cron"
@@ -185,7 +185,7 @@ def overrides(host: Host, intent: Optional[Intent]) -> Plan:
             for key, sign, value, path in found_rules:
                 if sign in ("=", ":=") or (sign, value) == ("-=", "systemd"):
                     have, fix = "it sets %s%s" % (key, sign), "write += there, then udevadm control --reload"
-                    judged[path] = unit.AT_BOOT.judge(path, "not_owned", "our rule counts", have, path, fix)
+                    judged[path] = unit.AT_BOOT.judge(path, "not_owned", "Busbar's rule takes effect", have, path, fix)
     return merge(found, Plan(tuple(judged.values())))
 
 

@@ -93,7 +93,7 @@ sys.exit(boot.main(sys.argv[1:]))
 
 AT_BOOT = Check(
     "roce_qos.unit",
-    why="a reboot or a reload of the driver takes trust, PFC, ECN and ToS away, and nothing else sets them again",
+    why="a reboot or a reload of the driver resets trust, PFC, ECN and ToS, and only this unit sets them again",
     fix=_RUN,
     aspect="persisted",
 )
@@ -228,7 +228,7 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
     missing: the finding of a rail that is not there; what is written stays as it is then, and serves the other ports.
     """
     if wanted is not None and not have.udev:
-        text = "%s is not there: without udev and systemd nothing does it" % _SYSTEMD_RULES[0]
+        text = "%s is not there: without udev and systemd nothing sets the ports" % _SYSTEMD_RULES[0]
         way_out = "%s after every boot and every reload of the driver" % _RUN
         return Plan((_unit("unsupported", have=text, fix=way_out),))
     results = _results(have, wanted, ports) if wanted is not None and have.files[SCRIPT] is not None else []
@@ -252,15 +252,15 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
         )
         for path in OWN
     )
-    reload = Command(("systemctl", "daemon-reload"), "systemd has to know the unit")
+    reload = Command(("systemctl", "daemon-reload"), "systemd has to load the unit")
     commands = (reload,) if have.systemctl and UNIT in [change.path for change in files.changes] else ()
     if files.wrong:
         own = [_unit("drift", have=files.wrong, severity=files.severity)]
     elif texts and have.masked:
         name = have.masked[0].rpartition("/")[2]
-        text = "%s stands in front of it: the port gets nothing" % ", ".join(have.masked)
+        text = "%s overrides it, so the port gets no settings" % ", ".join(have.masked)
         # No run of ours mends that, so it is not drift, which a run would count as repaired.
-        fix = "see who has masked it and why; then systemctl unmask %s" % name
+        fix = "find out why it is masked; then run systemctl unmask %s" % name
         own = [_unit("not_owned", have=text, fix=fix)]
     else:
         own = [_unit("ok", have="as written")] if texts else []
@@ -287,7 +287,7 @@ def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]
         if result is None:
             continue
         state = {"ok": "ok", "failed": "drift"}.get(result.state, "unknown")
-        text = "; ".join(result.said) if result.state != "started" else "it has not ended: it is at work, or was killed"
+        text = "; ".join(result.said) if result.state != "started" else "it has not ended: it still runs, or was killed"
         found.append(
             AT_BOOT.judge(
                 port.label,

@@ -36,7 +36,7 @@ ADDRESS = Check(
 "Are the addresses of this host's rails unique, over all platforms"
 SUBNET = Check(
     "consistency.subnet",
-    why="a rail in another subnet than the same rail of its neighbours does not reach them, or by the wrong leaf",
+    why="a rail in another subnet than the same rail of the other hosts cannot reach them, or only over the wrong leaf",
     fix="correct address and prefix of the rail in the file that sets it up, to those of the same rail of another host",
 )
 """Is each rail in the subnet of the same rail of the hosts that share its other rails' subnets, and does no subnet
@@ -57,14 +57,14 @@ PSID = Check(
 "Is each rail's NIC the card (PSID) that is declared, else that of most hosts of the kind"
 DRIVER = Check(
     "consistency.driver",
-    why="a node that missed a rollout fails in its own way",
+    why="a node that missed a rollout behaves differently from the others",
     fix="install the release of the other hosts: set mofed_version, then run site.yml --tags mofed for this host, and"
-    " reboot it where it waits for that",
+    " reboot it if a finding requests that",
 )
 "Is the driver of the rails' NICs that of most hosts of the kind"
 VERSION = Check(
     "consistency.version",
-    why="a node that missed a rollout fails in its own way; ranks with different drivers or NCCL versions may hang",
+    why="a node that missed a rollout fails differently; ranks with different drivers or NCCL versions may hang",
     fix="install the version of the other hosts; if an upgrade is under way, finish it, or accept the difference until"
     " its end (busbar_accepted)",
 )
@@ -85,7 +85,7 @@ MTU = Check(
 "Is the MTU of each Ethernet rail, and what the inventory declares for it, that of most hosts of the kind"
 QOS = Check(
     "consistency.qos",
-    why="a port with other settings drops packets that its neighbours send as lossless",
+    why="a port with other settings drops packets that the other hosts send as lossless",
     fix="set busbar_roce once for all hosts of the fabric, then run site.yml --tags roce_qos for this host",
 )
 "Are trust, PFC and DSCP of the rails, and what the inventory declares for them, those of most hosts of the kind"

@@ -81,7 +81,7 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     write_inventory(inventory, hosts)
     wrong = busbar("drift", "-i", inventory, "--json", tmp_path / "json", "--notify", mail)
     assert wrong.rc == 1
-    assert (tmp_path / "a mail").read_text() == "busbar drift failed; its log says why\n"
+    assert (tmp_path / "a mail").read_text() == "busbar drift failed; its log has the reason\n"
     assert "busbar_mtu_of_old is not a variable of this suite" in wrong.err
     # The last good report stays.
     assert json.loads((tmp_path / "json").read_text()) == data
@@ -252,7 +252,9 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_no_lock_and_no_half_nig
         ansible = children(first.pid)
         second = busbar(*drift)
         assert second.rc == 4
-        assert re.search(r"another run has .*drift\.sqlite\.lock: run of \w+, begun 20\d\d-.*; not started", second.err)
+        assert re.search(
+            r"another run holds .*drift\.sqlite\.lock: run of \w+, begun 20\d\d-.*; not started", second.err
+        )
         assert "is running: it has no result yet" in busbar("report", "--run", "1").err
         first.kill()
         first.wait()
@@ -277,7 +279,7 @@ def test_a_run_that_is_told_to_end_says_so_in_the_history(lab: Path, busbar: Bus
         wait((lab / "hung-begun").exists)
         run.send_signal(signal.SIGTERM)
         told, said = run.communicate(timeout=1800)
-    assert "not heard from: the run was ended before" in " ".join(told.split())
+    assert "no result: the run was ended before" in " ".join(told.split())
     assert "VERDICT INCOMPLETE, the run was ended before: 0 of 2 hosts ok" in " ".join(told.split())
     assert (run.returncode, said) == (1, "busbar drift: ended by SIGTERM\n")
     assert "interrupted" in busbar("report", "--list", "--history", history).out
@@ -291,7 +293,7 @@ def test_time_for_the_whole_run_leaves_every_host_without_an_answer(lab: Path, b
     done = busbar("drift", "-i", lab / "inventory", "--timeout", "3", "--json", "-", *lost)
     assert done.rc == 3
     # Whether somebody could be told changes nothing.
-    assert "busbar drift: nobody was told: /no/such/mail cannot be run: No such file" in done.err
+    assert "busbar drift: the notification failed: /no/such/mail cannot be run: No such file" in done.err
     assert "hosts.yml: the address is not a URL" in done.err
     data = json.loads(done.out)
     assert data["counts"]["hosts"]["not_run"] == 2

@@ -72,7 +72,7 @@ def test_shards_and_slices_merge_to_what_one_run_says(lab: Path, busbar: Busbar,
     assert without_times(merged, "commit") == without_times(tmp_path / "one.json", "commit")
 
     gap = busbar("report", "--merge", first)
-    assert (gap.rc, f"hosts in none of the parts: {names[1]}" in gap.err) == (1, True)
+    assert (gap.rc, f"hosts in none of the files: {names[1]}" in gap.err) == (1, True)
     # Somebody decides something else before the second half is asked.
     hosts = hosts_of(lab)
     hosts[names[1]]["busbar_mtu"] = 4200

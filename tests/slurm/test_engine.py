@@ -111,10 +111,10 @@ def test_nodes_that_slurm_cannot_give_are_in_their_class_and_the_others_are_aske
     found = ask((*NODES, "node01.site.org", "node09"))
     assert answered(found) == ["node01"]
     assert {name: answer["msg"] for name, answer in found.items() if name != "node01"} == {
-        "node02": "not asked: drained in Slurm (disk), which starts nothing there",
-        "node03": "not asked: busy in Slurm: allocated",
-        "node01.site.org": "not asked: node01 is the name in Slurm of node01, too",
-        "node09": "not asked: Slurm has no node of its name",
+        "node02": "not queried: drained in Slurm (disk), which starts nothing there",
+        "node03": "not queried: busy in Slurm: allocated",
+        "node01.site.org": "not queried: node01 is the name in Slurm of node01, too",
+        "node09": "not queried: Slurm has no node of its name",
     }
     slurm.run("scancel", job)
     for change in ("State=RESUME", "State=DOWN"):
@@ -132,7 +132,7 @@ def test_beside_a_job_only_on_request_and_where_its_partition_shares(ask: Ask, s
         assert answered(ask()) == ["node01"]
         found = ask(overlap=True)
     assert sorted(answered(found)) == ["node01", "node02"]
-    assert found["node03"]["msg"].startswith("not asked: busy in Slurm")
+    assert found["node03"]["msg"].startswith("not queried: busy in Slurm")
     slurm.run("scancel", shared, alone)
 
 

@@ -56,7 +56,7 @@ def test_what_is_withheld_says_what_lets_it_through(disruption: str, most: str) 
 def test_a_node_in_use_says_so_before_the_command() -> None:
     [found] = plan("link").refuse(Busy(("process python (pid 1) holds 9 MiB on 1 GPU",)).against).limit("link").findings
     assert (found.state, found.have) == ("withheld", "1500; busy: process python (pid 1) holds 9 MiB on 1 GPU")
-    assert found.fix == ("see to that, then run site.yml --tags mtu -e busbar_max_disruption=link for this host")
+    assert found.fix == ("resolve that first, then run site.yml --tags mtu -e busbar_max_disruption=link for this host")
     assert parse(found.fix) == Run(("mtu",), "link", mends=False)
 
 

@@ -78,7 +78,7 @@ def test_a_healthy_sweep_becomes_a_plan_that_is_read_again_and_makes_a_tree() ->
         (replace(sweep(), plane="", managers=()), "no master subnet manager"),
         (replace(sweep(), managers=(replace(MASTER, state="standby"),)), "no master subnet manager"),
         (replace(sweep(), managers=(MASTER, replace(MASTER, guid=f"{2:016x}"))), "is several, which a cable"),
-        (replace(sweep(), nodes=(), problems=(Problem("sminfo", "hung"),)), "gave no plane: sminfo: hung"),
+        (replace(sweep(), nodes=(), problems=(Problem("sminfo", "hung"),)), "returned no plane: sminfo: hung"),
     ],
 )
 def test_nothing_is_drafted_of_a_sweep_that_may_lack_something(one: Sweep, said: str) -> None:

@@ -97,7 +97,7 @@ def test_a_fleet_that_is_fast_has_nothing_to_draw_but_says_so(tmp_path: Path, re
     found = searched(tmp_path, records.searched(64, 0, busy=0))
     assert (found["causes"], [each["kind"] for each in found["maps"]]) == ([], ["leaves"])
     page = html.render({**report, "localised": found})
-    assert "Nobody is accused" in page
+    assert "No node was found slow" in page
     assert "64 nodes asked, 64 measured with others, 64 of them passed with one, 0 accused" in page
 
 
@@ -106,9 +106,9 @@ def test_a_fleet_that_is_fast_has_nothing_to_draw_but_says_so(tmp_path: Path, re
     [
         (0.5, 30, ">0 days old<"),
         (29.9, 30, ">29 days old<"),
-        (30.1, 30, ">30 days old: too old to say what the cluster does today<"),
+        (30.1, 30, ">30 days old: too old to show the current state of the cluster<"),
         (8, 7, ">8 days old: too old"),
-        (-1.0, 30, ">measured after this night<"),
+        (-1.0, 30, ">measured after this run<"),
     ],
 )
 def test_its_age_is_told_by_the_sites_own_limit(
@@ -147,7 +147,7 @@ def test_a_thousand_nodes_that_say_the_same_are_one_line(tmp_path: Path) -> None
     found = searched(tmp_path, replace(record, findings=(*told, *other), complete=True))
     lines = [(each["check"], each["count"], each["have"]) for each in found["causes"]]
     assert lines == [
-        ("localise.node", 1000, "n0000: slow with n0999: 0; and 999 others, of which the record tells"),
+        ("localise.node", 1000, "n0000: slow with n0999: 0; and 999 others, which are in the record"),
         ("localise.member", 1000, "it is busy"),
     ]
 
@@ -157,8 +157,8 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
     absent = {"localised": localised.latest(known), "actions": actions.latest(known)}
     assert {each["state"] for each in absent.values()} == {"absent"}
     page = html.render({**report, **absent})
-    assert "playbooks/localise.yml, which measures who is slow, has not run here" in page
-    assert "nothing was repaired from here" in page
+    assert "playbooks/localise.yml, which finds slow nodes, has not run here" in page
+    assert "no repair was started from here" in page
     shown = text.rendered({**report, **absent}, (), 10_000, True)
     assert "does not exist" not in shown
     assert "does not exist" not in text.markdown({**report, **absent}, ())
@@ -398,7 +398,7 @@ def test_a_line_that_a_crash_cut_off_is_counted(tmp_path: Path) -> None:
         stream.write('{"at": 3')
     found = actions.latest(Beside(tmp_path, ENDED))
     assert found["torn"] == 1
-    assert "nobody knows what they said: 1" in found["said"][-1]
+    assert found["said"][-1].endswith(": 1")
 
 
 # -- nodes at the gate -------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (0.5, False, ">0 days old<"),
         (1.5, False, ">1 day old<"),
         (29.9, False, ">29 days old<"),
-        (30.1, True, ">30 days old: too old to say what the cluster does today<"),
-        (-1.0, False, ">measured after this night<"),
+        (30.1, True, ">30 days old: too old to show the current state of the cluster<"),
+        (-1.0, False, ">measured after this run<"),
     ],
 )
 def test_its_age_is_told(days: float, old: bool, shown: str, tmp_path: Path, report: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ def test_odd_fabrics_are_told_of_as_far_as_they_go(tmp_path: Path) -> None:
     [sweep] = whole.sweeps
     nothing = told(tmp_path, replace(whole, sweeps=(), taken=(), marks=(), complete=False))
     assert nothing["planes"] == []
-    assert nothing["said"][1] == "not all was swept: what is not drawn may be missing, or nobody saw it"
+    assert nothing["said"][1] == "the sweep is incomplete: what is not drawn may be missing, or was not seen"
     switches = tuple(node for node in sweep.nodes if node.kind == "switch")
     [plane] = told(tmp_path, replace(whole, sweeps=(replace(sweep, nodes=switches),), before=""))["planes"]
     assert (plane["leaves"], [len(row) for row in plane["picture"]["rows"]]) == ([], [6])

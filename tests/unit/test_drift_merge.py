@@ -159,7 +159,7 @@ def test_hosts_that_were_compared_with_each_other_say_with_whom(tmp_path: Path) 
     second = written(tmp_path, "B", {name: found[name] for name in NAMES[3:8]})
     joined = join(part.read([first, second]), None, [], 3600)
     (note,) = joined.hosts["n02"].notes
-    assert note == "compared with each other, and with no host of the other parts: n[01-03] (consistency.*)"
+    assert note == "compared with each other, and with no host of the other files: n[01-03] (consistency.*)"
     assert "n[04-08]" in joined.hosts["n04"].notes[0]
     # All in one part: nothing is left out.
     assert join(part.read([written(tmp_path, "C", found)]), None, [], 3600).hosts == found
@@ -182,7 +182,7 @@ def test_a_merged_night_is_one_of_the_history_and_only_once(tmp_path: Path, caps
     # Once more, and one that comes too late.
     for files in (halves(tmp_path), [earlier]):
         assert merged(*files, "--history", history) == 1
-        assert "they are in it or too late for it: leave --history out" in capsys.readouterr().err
+        assert "leave --history out" in capsys.readouterr().err
     with lock.held(lock.beside(history), "somebody"):
         assert merged(*halves(tmp_path), "--history", history) == 4
     with History.open(history) as nights:
@@ -196,7 +196,7 @@ def test_people_are_told_of_a_merged_night_and_of_one_that_is_none(tmp_path: Pat
     told = (tmp_path / "mail").read_text().splitlines()
     assert told[1:] == ["major drift nccl_conf.file on n02 (new, never ok)", f"busbar report --merge {first} {second}"]
     assert merged(first, "--notify", mail) == 1
-    assert (tmp_path / "mail").read_text() == "busbar report failed; its log says why\n"
+    assert (tmp_path / "mail").read_text() == "busbar report failed; its log has the reason\n"
 
 
 # -- refused ---------------------------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ def without(name: str) -> dict[str, HostResult]:
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, HostResult], str]] = [
-    ({}, answers(NAMES[2:8]), "hosts in more than one part: n[03-04] in {A}, {B};"),
-    ({}, without("n06"), "hosts in none of the parts: n06; ask them, too"),
+    ({}, answers(NAMES[2:8]), "hosts in more than one file: n[03-04] in {A}, {B};"),
+    ({}, without("n06"), "hosts in none of the files: n06;"),
     ({}, {**without(""), **answers(("x9",))}, "hosts that the inventory does not expect: x9 in {B}"),
     ({"version": "0.1.0"}, without(""), f"are of different versions of Busbar: version {__version__} and 0.1.0"),
     ({"commit": "c2"}, without(""), "{A} and {B} are of different commits of the inventory: commit c1 and c2"),
@@ -216,16 +216,20 @@ REFUSED: list[tuple[dict[str, Any], dict[str, HostResult], str]] = [
     ({"digest": "d2"}, without(""), "{A} and {B} are of different states of the inventory"),
     ({"digest": None}, without(""), "digest d1 and unknown"),
     ({"inventory": ["/j"]}, without(""), "{A} and {B} are of different inventories: paths /i and /j"),
-    ({"group": [*NAMES[:9]]}, without(""), "inventories with other nodes: nodes n[01-08] and n[01-09]; where they are"),
+    (
+        {"group": [*NAMES[:9]]},
+        without(""),
+        "inventories with other nodes: nodes n[01-08] and n[01-09]; where they are",
+    ),
     ({"started": "2026-11-20T13:00:00Z"}, without(""), "{B} was begun 2026-11-20T13:00:00Z and {A} ended"),
     ({"ended": "2026-11-21T14:00:01Z"}, without(""), "more than 43200 seconds lie between"),
-    ({"ended": "2026-11-21T01:00:00Z"}, without(""), "{B} is no findings file, or not all of it: its run ended"),
-    ({"ended": "yesterday"}, without(""), "{B} is no findings file"),
+    ({"ended": "2026-11-21T01:00:00Z"}, without(""), "{B} is not a findings file, or is incomplete: its run ended"),
+    ({"ended": "yesterday"}, without(""), "{B} is not a findings file"),
     ({"ended": None}, without(""), "run.ended is NoneType, expected str"),
     ({"format": 2}, without(""), "{B} has format 2, this Busbar reads 1"),
     ({"check_mode": False}, without(""), "{B} is of a run that changes nodes"),
     ({"check_mode": 1}, without(""), "check_mode is int, expected bool"),
-    ({"expected": ["platform"]}, without(""), "{A} and {B} asked different roles"),
+    ({"expected": ["platform"]}, without(""), "{A} and {B} checked different roles"),
     ({"left_out": ["mtu"]}, without(""), "{B} leaves roles out (--tags or --skip-tags): mtu"),
     ({"hosts": {}}, without(""), "{B} has no host"),
     ({"hosts": []}, without(""), "hosts is list, expected dict"),
@@ -262,7 +266,7 @@ def test_a_part_that_knows_nobody_beyond_itself_needs_the_inventory(tmp_path: Pa
     path = written(tmp_path, "A", answers())
     changed(path, {"group": []})
     assert merged(path) == 1
-    assert "does not say whom its inventory has: name it with -i INVENTORY" in capsys.readouterr().err
+    assert "add -i INVENTORY" in capsys.readouterr().err
 
 
 def test_slices_are_held_to_the_inventory_that_is_named(
@@ -281,7 +285,7 @@ def test_slices_are_held_to_the_inventory_that_is_named(
     # What the inventory holds in secret is taken out here, too.
     assert '"have": "[redacted]"' in text
     assert merged(*parts, "-i", "/site", "--limit", "more") == 1
-    assert "hosts in none of the parts: n09" in capsys.readouterr().err
+    assert "hosts in none of the files: n09" in capsys.readouterr().err
     changed(parts[0], {"digest": "d2"})
     changed(parts[1], {"digest": "d2"})
     assert merged(*parts, "-i", "/site") == 1
@@ -291,16 +295,16 @@ def test_slices_are_held_to_the_inventory_that_is_named(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--merge", "{A}", "{A}"], "are one file: name each part once"),
-        (["--merge", "{A}", "{link}"], "are one file: name each part once"),
+        (["--merge", "{A}", "{A}"], "are one file: "),
+        (["--merge", "{A}", "{link}"], "are one file: "),
         (["--merge", "{A}", "{none}"], "none cannot be read: No such file"),
-        (["--merge", "{A}", "/dev/zero"], "/dev/zero is no file"),
-        (["--merge", "{pipe}"], "pipe is no file"),
+        (["--merge", "{A}", "/dev/zero"], "/dev/zero is not a regular file"),
+        (["--merge", "{pipe}"], "pipe is not a regular file"),
         (["--merge", "{folder}"], "cannot be read: Is a directory"),
-        (["--merge", "{A}", "{B}", "--run", "3"], "--run one of a history"),
-        (["--merge", "{A}", "{B}", "--list"], "--list one of a history"),
-        (["--merge", "{A}", "{B}", "--nodes", "x", "--history", "{none}"], "--nodes one of a history"),
-        (["--merge", "{A}", "{B}", "--limit", "n01"], "name it with -i INVENTORY"),
+        (["--merge", "{A}", "{B}", "--run", "3"], "--run a past run"),
+        (["--merge", "{A}", "{B}", "--list"], "--list a past run"),
+        (["--merge", "{A}", "{B}", "--nodes", "x", "--history", "{none}"], "--nodes a past run"),
+        (["--merge", "{A}", "{B}", "--limit", "n01"], "add -i INVENTORY"),
         (["--merge", "{A}", "{B}", "--since", "2026-11-01"], "there is no earlier run"),
         (["--merge", "{A}", "{B}", "-i", "/no/such"], "/no/such does not exist"),
         (["--fail-on", "major"], "--fail-on: only with --merge"),
@@ -323,7 +327,7 @@ def test_a_command_line_that_names_no_night_is_refused(
 def test_all_parts_together_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = halves(tmp_path)
     monkeypatch.setattr(part, "BYTES", first.stat().st_size + second.stat().st_size - 1)
-    with pytest.raises(PartError, match=f"{second}: all parts together have more than"):
+    with pytest.raises(PartError, match=f"{second}: all files together have more than"):
         part.read([first, second])
 
 

@@ -107,7 +107,7 @@ def test_whatever_comes_between_the_night_is_failed_and_told(
     assert state == "failed"
     assert str(error.args[0] if error.args else "MemoryError").split(",")[0].strip() in message.replace("'", "")
     assert "hunter22" not in message
-    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+    assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -131,7 +131,7 @@ def test_a_signal_at_any_time_is_told(
     if where[1] != "require_protected":
         assert night.state() == ("interrupted", f"ended by {name}")
     assert capsys.readouterr().err == f"busbar drift: ended by {name}\n"
-    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+    assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
     assert before == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     signal.signal(number, inherited)
 
@@ -187,7 +187,7 @@ def test_a_report_that_cannot_be_written_is_told_with_the_night(
     [(said, code)] = night.told
     assert code == 1
     assert said.startswith("2 of 2 hosts checked in full")
-    assert said.endswith("a report could not be written; the log says why\n")
+    assert said.endswith("a report could not be written; its log has the reason\n")
     printed = capsys.readouterr()
     assert "no/where.html" in printed.err
     assert "2 of 2 hosts" in printed.out
@@ -197,7 +197,7 @@ def test_an_output_that_breaks_is_told(night: Night, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(junit, "render", raising(ValueError("bug")))
     assert night.run("--junit", f"{night.folder}/x.xml") == 1
     assert night.state()[0] == "done"
-    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+    assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
 
 
 @pytest.mark.parametrize("broken", ["truncated", "not ours within"])
@@ -213,7 +213,7 @@ def test_a_broken_history_costs_the_night_and_is_told(broken: str, night: Night,
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"begin a new one: mv {night.history} {night.history}.broken" in said
-    assert night.told == [("busbar drift failed; its log says why\n", 1)]
+    assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
 
 
 # -- what Ansible wrote ----------------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ def test_a_webhook_gets_the_text_without_markup(server: http.server.HTTPServer, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("http://127.0.0.1:{port}/403/{secret}", " answered 403"),
-        ("http://127.0.0.1:{port}/302/{secret}", " answered 302"),
+        ("http://127.0.0.1:{port}/403/{secret}", " returned 403"),
+        ("http://127.0.0.1:{port}/302/{secret}", " returned 302"),
         ("http://127.0.0.1:9/{secret}", "Connection refused"),
         ("http://127.0.0.1:{port}/200/{secret} with a blank", "not a URL"),
         ("http://hooks.example.org/{secret}", "https://"),
@@ -123,10 +123,10 @@ def test_a_program_gets_the_text_and_no_shell_reads_its_arguments(tmp_path: Path
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (python("import sys; sys.exit('no relay')"), "ended with 1 and said: no relay"),
+        (python("import sys; sys.exit('no relay')"), "ended with 1 and printed: no relay"),
         (["/no/such/mail"], "/no/such/mail cannot be run: No such file"),
         (python("import sys,time; sys.stdin.close(); time.sleep(60)"), "did not end within 0.5 s and was killed"),
-        (["false"], "ended with 1 and said: nothing"),
+        (["false"], "ended with 1 and printed: nothing"),
     ],
 )
 def test_a_program_that_fails_is_named(argv: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:

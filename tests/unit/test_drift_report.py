@@ -60,7 +60,7 @@ def test_one_fault_on_900_hosts_is_one_group_and_what_follows_is_counted() -> No
     data = report(*[ill(f"n{i:04}", switch, follows) for i in range(900)], well("n0900"))
     (group,) = data["groups"]
     assert (group["nodes"], group["count"], group["follows"]) == ("n[0000-0899]", 900, 900)
-    assert group["alike"].startswith("900 hosts say the same of rail 3")
+    assert group["alike"].startswith("900 hosts report the same for rail 3")
     assert data["counts"]["severity"] == {"critical": 1, "major": 0, "minor": 0}
     assert (
         data["headline"] == "901 of 901 hosts checked in full; 900 differ; 1 finding: 1 critical, and 900 that follow"
@@ -356,7 +356,7 @@ def test_every_host_of_the_manifest_ends_in_the_result() -> None:
         "a": "complete", "b": "complete", "c": "incomplete", "d": "unreachable", "e": "timed_out",
         "f": "not_run", "g": "unreachable",
     }  # fmt: skip
-    assert found["f"].findings[0].have == "not asked in time"
+    assert found["f"].findings[0].have == "not queried in time"
 
 
 def test_escapes_and_secrets_end_where_a_run_is_read() -> None:

@@ -319,11 +319,11 @@ def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> No
 def test_a_rate_that_an_old_tool_cannot_name_is_none_and_said() -> None:
     """XDR is decoded from rdma-core 50 on; before it is `???`, `Extended speed`, or of a field that means nothing."""
     found = of(ibnetdiscover.parse(said("ibnetdiscover.txt").replace("4xEDR", "4x???")))
-    assert "the rate of 2 ports is not named" in messages(found)
+    assert "2 ports are printed without a rate" in messages(found)
     [port] = found.by_guid()[HOST[4]].ports
     assert (port.width, port.speed, port.rate) == (4, None, None)
     found = of(iblinkinfo.parse(said("iblinkinfo-line.txt").replace("25.78125 Gbps", "Extended speed")))
-    assert "the rate of 2 ports is not named" in messages(found)
+    assert "2 ports are printed without a rate" in messages(found)
     quantum3 = said("ibnetdiscover.txt").replace("devid=0xd2f0", "devid=0xd2f4").replace("4xHDR", "4xQDR")
     port_of_spine = of(ibnetdiscover.parse(quantum3)).by_guid()[SPINE].port(1)
     assert port_of_spine is not None

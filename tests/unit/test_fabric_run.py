@@ -69,7 +69,7 @@ def test_those_sweep_that_the_inventory_names_and_the_run_has() -> None:
     assert found.wrong == {"x": "it is not a node of the group gpu_nodes"}
     left_out = due(["d"])
     assert left_out.hosts == ()
-    assert left_out.said == ("FABRIC: not swept: --limit leaves out d, who would sweep it",)
+    assert left_out.said == ("FABRIC: not swept: --limit leaves out d, which would sweep it",)
 
 
 @pytest.mark.parametrize(

@@ -374,8 +374,8 @@ def test_what_the_gate_has_last_said_is_found(node: Node, given: str, finds: dic
         ("/usr/local/lib/busbar/gate-health", "(null)", "health", "put into slurm.conf: HealthCheckProgram="),
         ("300 sec", "0 sec", "health", "HealthCheckInterval=300"),
         ("CYCLE,IDLE", "NONDRAINED_IDLE", "health", "HealthCheckNodeState=IDLE,CYCLE"),
-        ("/usr/local/lib/busbar/gate-health", "/usr/sbin/nhc", "health", "let /usr/sbin/nhc call it before all else"),
-        ("Prolog                  = (null)", "Prolog = /opt/p", "prolog", "let /opt/p call it before all else"),
+        ("/usr/local/lib/busbar/gate-health", "/usr/sbin/nhc", "health", "/usr/sbin/nhc"),
+        ("Prolog                  = (null)", "Prolog = /opt/p", "prolog", "/opt/p"),
         (
             "Epilog[1]               = /usr/local/lib/busbar/gate-epilog\n",
             "",

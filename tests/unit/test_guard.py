@@ -94,7 +94,7 @@ def test_an_ipv6_default_route_counts_for_itself(node: Path) -> None:
 )
 def test_the_connection_that_ansible_itself_uses_counts(node: Path, peer: tuple[str, str]) -> None:
     assert read(node, *peer)[0] == [
-        f"Ansible's own connection ({peer[0]} to {peer[1]}) comes by ens1f0 ({NIC})",
+        f"Ansible's own connection ({peer[0]} to {peer[1]}) uses ens1f0 ({NIC})",
     ]
 
 
@@ -131,7 +131,7 @@ def test_storage_counts_by_the_way_to_its_server(node: Path, mount: str, by: boo
     reasons, problems, _ = read(node)
     assert (len(reasons), problems) == (int(by), [])
     if by:
-        assert f"comes by ens1f0 ({NIC})" in reasons[0]
+        assert f"uses ens1f0 ({NIC})" in reasons[0]
 
 
 def test_storage_over_fabrics_and_iscsi_counts(node: Path) -> None:
@@ -144,8 +144,8 @@ def test_storage_over_fabrics_and_iscsi_counts(node: Path) -> None:
         line(node / f"sys/class/nvme/{name}/address", address)
     line(node / "sys/class/iscsi_connection/connection1:0/persistent_address", "10.1.0.9")
     assert read(node)[0] == [
-        f"storage nvme1 (NVMe over rdma from 10.1.0.7) comes by ens1f0 ({NIC})",
-        f"storage (iSCSI connection1:0 from 10.1.0.9) comes by ens1f0 ({NIC})",
+        f"storage nvme1 (NVMe over rdma from 10.1.0.7) uses ens1f0 ({NIC})",
+        f"storage (iSCSI connection1:0 from 10.1.0.9) uses ens1f0 ({NIC})",
     ]
 
 

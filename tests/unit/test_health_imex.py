@@ -79,7 +79,7 @@ def test_a_tray_that_is_well_has_nothing() -> None:
         ({"nodes": None}, ["imex.nodes drift: absent"]),
         ({"nodes": ()}, ["imex.nodes drift: no address"]),
         ({"nodes": (*NODES, "10.0.0.4")}, ["imex.nodes drift: 4 addresses"]),
-        ({"nodes": (*NODES[:2], "10.0.0.1")}, ["imex.nodes drift: 10.0.0.1 stands there twice"]),
+        ({"nodes": (*NODES[:2], "10.0.0.1")}, ["imex.nodes drift: 10.0.0.1 is listed twice"]),
         (
             {"domain": Domain("DEGRADED", (*READY[:2], ("10.0.0.3", "UNAVAILABLE", "")))},
             ["imex.state drift: DEGRADED: 10.0.0.3 UNAVAILABLE"],

@@ -93,7 +93,7 @@ def test_what_is_no_valid_answer_is_not_compared(told: Any) -> None:
 
 
 def test_a_list_that_is_wrong_in_itself_is_said_once() -> None:
-    own = NODES_CONFIG.judge(NODES, "drift", "x", "10.0.0.1 stands there twice").to_dict()
+    own = NODES_CONFIG.judge(NODES, "drift", "x", "10.0.0.1 is listed twice").to_dict()
     told = {"domain": f"{RACK}.1", "nodes": ["10.0.0.1", "10.0.0.1"]}
     of = {"findings": [own], "passed": [], "devices": [], "ports": [], "imex": told}
     good = {"findings": [], "passed": [ID], "devices": [], "ports": [], "imex": {**told, "nodes": list(ALL)}}

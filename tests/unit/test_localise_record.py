@@ -118,7 +118,7 @@ def test_a_key_more_or_less_is_refused() -> None:
     ],
 )
 def test_a_host_that_is_none_of_the_nodes_is_refused(place: tuple[Any, ...]) -> None:
-    with pytest.raises(ParseError, match="n9 is none of the nodes"):
+    with pytest.raises(ParseError, match="n9 is not one of the nodes"):
         localise_record.from_dict(changed(DATA, place, "n9"))
     with pytest.raises(ParseError, match="twice"):
         localise_record.from_dict(changed(DATA, ("nodes", 0, "host"), "n2"))

@@ -584,9 +584,9 @@ def test_a_rail_that_has_lost_its_address_keeps_its_file() -> None:
 @pytest.mark.parametrize(
     ("changes", "state", "says"),
     [
-        ({"owner": Owner()}, "unknown", "no file sets ens1 up"),
+        ({"owner": Owner()}, "unknown", "no file configures ens1"),
         ({"owner": Owner((), "who knows")}, "unknown", "who knows"),
-        ({"shared": ("ens2", "eno1")}, "not_owned", "sets up ens2, eno1, too"),
+        ({"shared": ("ens2", "eno1")}, "not_owned", "also configures ens2, eno1"),
         ({"owner": Owner((Ifupdown("/etc/network/interfaces", ""),))}, "not_owned", "(ifupdown) brings no rule"),
         ({"addresses": ()}, "unknown", "ens1 has no IPv4 address"),
     ],

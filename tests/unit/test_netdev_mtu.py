@@ -258,7 +258,7 @@ def test_a_file_that_also_sets_up_another_interface_is_left_alone(roots: tuple[P
     put(system, "/etc/systemd/network/20-all.network", "[Match]\nName=en*\n[Network]\nDHCP=yes\n")
     plan = netdev_mtu.plan(look(), WANT)
     assert plan.changes == ()
-    assert found(plan, "owner") == ("not_owned", "/etc/systemd/network/20-all.network (networkd) sets up eno9, too")
+    assert found(plan, "owner") == ("not_owned", "/etc/systemd/network/20-all.network (networkd) also configures eno9")
     assert [f for f in plan.findings if f.check == "netdev_mtu.persisted"] == []
 
 
@@ -472,7 +472,7 @@ def test_an_interface_that_nobody_sets_up_is_set_now_and_said_to_be_unknown_for_
     assert plan.changes == ()
     assert found(plan, "owner") == (
         "unknown",
-        "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg sets it up",
+        "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg configures it",
     )
     assert [command.argv for command in plan.commands] == [
         ("ip", "link", "set", "dev", name, "mtu", "9000") for name in ("ens1", "ens2")
@@ -490,7 +490,7 @@ def test_a_link_file_of_other_interfaces_is_left_alone(roots: tuple[Path, Path],
     put(system, "/etc/systemd/network/10-all.link", "[Match]\nType=ether\n[Link]\nMTUBytes=1500\n")
     plan = netdev_mtu.plan(look(), WANT)
     assert plan.changes == ()
-    assert found(plan, "owner") == ("not_owned", "/etc/systemd/network/10-all.link (link) sets up eno9, too")
+    assert found(plan, "owner") == ("not_owned", "/etc/systemd/network/10-all.link (link) also configures eno9")
 
 
 def test_two_programs_that_set_up_one_interface_are_named(roots: tuple[Path, Path], look: Look) -> None:

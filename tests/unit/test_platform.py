@@ -336,7 +336,7 @@ HAS_IT: dict[str, tuple[Address, ...]] = {"ens1": (Address("10.0.0.1", 24), Addr
          "none among 1 GIDs; its interface has 10.0.0.1"),
         (((1, "fe80::2", "RoCE v2"),), "ipv4", {}, "drift", "none among 1 GIDs; its interface has no address"),
         (((3, V4, "RoCE v2"),), "ipv4", Problem("ip", "is not installed"), "unknown",
-         "index 3: 10.0.0.1, and who has that address is not known: ip: is not installed"),
+         "index 3: 10.0.0.1, and it is unknown which interface has that address: ip: is not installed"),
         (((3, V4, "RoCE v2"),), "ipv4", None, "ok", "index 3: 10.0.0.1"),
     ],
 )  # fmt: skip
@@ -438,7 +438,7 @@ def test_two_rails_with_one_address_are_one_finding_on_the_second(
     assert [(one.check, one.identity, one.state) for one in found] == [
         ("platform.rail_address", machine.nics[7].pci, "drift")
     ]
-    assert found[0].have == "10.18.0.1, which rail 2 (ib2) has too"
+    assert found[0].have == "10.18.0.1, which rail 2 (ib2) also has"
     # A VLAN that carries several rails' GIDs has its address once.
     shared = {name: (addresses["ib0"] if name == "ib0" else ()) for name in addresses}
     found = [

@@ -320,7 +320,7 @@ def test_a_port_as_out_of_the_box_has_one_cause() -> None:
     plan = planned(new)
     roots = [finding for finding in plan.findings if not finding.ok and finding.because is None]
     assert [(finding.check, finding.have) for finding in roots] == [
-        ("roce_qos.trust", "pcp; the whole port is as out of the box")
+        ("roce_qos.trust", "pcp; the whole port has the driver's defaults")
     ]
     assert {f.check for f in plan.findings if f.because == roots[0].id} == {
         *("roce_qos.dscp2prio", "roce_qos.pfc", "roce_qos.pause")
@@ -331,9 +331,9 @@ def test_a_port_as_out_of_the_box_has_one_cause() -> None:
 
 
 def test_what_a_write_has_come_to_is_told() -> None:
-    said = {(PORT.label, "trust"): "mlnx_qos -i eth1 --trust dscp ended well, and it is not so"}
+    said = {(PORT.label, "trust"): "mlnx_qos -i eth1 --trust dscp succeeded, but the value has not changed"}
     plan = roce_qos.plan(Have(False, (with_dcb(trust="pcp"),)), WANT, said)
-    assert found(plan)["trust"].have == "pcp; mlnx_qos -i eth1 --trust dscp ended well, and it is not so"
+    assert found(plan)["trust"].have == "pcp; mlnx_qos -i eth1 --trust dscp succeeded, but the value has not changed"
     assert "dmesg" in found(plan)["trust"].fix
 
 

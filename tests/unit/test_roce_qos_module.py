@@ -384,7 +384,7 @@ def test_a_tool_that_ends_with_0_and_does_nothing_is_found_out(call: Run, node: 
     result = call()
     trust = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.trust")
     assert (trust["state"], trust["subject"]) == ("drift", node.ports[0].label)
-    assert trust["have"] == f"pcp; mlnx_qos -i {deaf} --trust dscp ended well, and it is not so"
+    assert trust["have"] == f"pcp; mlnx_qos -i {deaf} --trust dscp succeeded, but the value has not changed"
     # Nothing more is written to that port, and the others are done.
     assert [line for line in node.calls() if f" {deaf} " in line] == [
         f"ethtool -A {deaf} rx off tx off",
@@ -400,7 +400,7 @@ def test_dcb_app_replace_ends_with_0_in_any_case(call: Run, node: Node) -> None:
     node.change(map={str(dscp): 0 for dscp in range(64)}, deaf=["map"])
     result = call()
     assert states(result) == {"dscp2prio": {"drift"}}
-    assert all("ended well, and it is not so" in finding["have"] for finding in result["findings"])
+    assert all("succeeded, but the value has not changed" in finding["have"] for finding in result["findings"])
 
 
 def test_firmware_keeps_its_ports_and_gives_them_up_when_asked_to(call: Run, node: Node) -> None:

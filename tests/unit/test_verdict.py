@@ -78,7 +78,7 @@ def test_a_run_that_was_ended_is_never_ok_and_says_who_was_not_heard() -> None:
     assert [host.ok for host in verdict.hosts] == [True, False, False]
     assert [[(f.check, f.have) for f in host.findings] for host in verdict.hosts[1:]] == [
         [("run.mtu", "no result: the run was ended before the role was done")],
-        [("run.host", "not heard from: the run was ended before")],
+        [("run.host", "no result: the run was ended before")],
     ]
     assert "VERDICT INCOMPLETE, the run was ended before: 1 of 3 hosts ok" in render(verdict, check_mode=True)
     assert not judge({"n1": results["n1"]}, ["platform", "mtu"], partial=False, ended=True).ok
@@ -224,7 +224,7 @@ def test_every_host_is_named_with_verbose() -> None:
         text = render(judged, check_mode=True, verbose=True)
         listed = text[text.index("on: ") + 4 : text.index("expected ")]
         assert sorted(expand("".join(listed.split()))) == sorted(names)
-        assert words(not_ok(judged)).endswith("more; the verdict above says what and why")
+        assert words(not_ok(judged)).endswith("more; the verdict above names the findings")
 
 
 def test_repairs_and_notes_of_many_hosts_are_a_line_each() -> None:
