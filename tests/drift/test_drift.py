@@ -124,7 +124,7 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
         (["--limt", "x"], "unrecognized arguments: --limt x"),
         (["--fail-on", "high"], "invalid choice"),
         (["--timeout", "0"], "not a number of 1 or more"),
-        (["--keep-days", "7"], "7 is less than the 8 days"),
+        (["--keep-days", "7"], "7 is less than 8"),
         (["--notify", "mail 'x"], "is not a command: No closing quotation"),
         (["--since", "yesterday"], "is not a day"),
     ],
