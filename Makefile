@@ -22,7 +22,7 @@ export BUSBAR_TEST_DURATIONS := $(CURDIR)/.cache/durations
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
-.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-vm trixie demo lab bench localise repair gate clean
+.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-vm trixie demo lab bench localise repair gate golden mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -104,6 +104,14 @@ newest: ## the tests of what Ansible runs, on the newest ansible-core that is su
 			ansible-core==$(NEWEST) hatchling hypothesis jsonschema pytest pytest-xdist --editable '.[report]'; \
 		.cache/newest/venv/bin/pytest -q -n $(JOBS) --dist loadfile $(NEWEST_TESTS); \
 	fi
+
+golden: setup ## record the goldens in tests/golden anew; review their diff like code
+	rm -rf .cache/golden
+	BUSBAR_GOLDEN=$(CURDIR)/.cache/golden $(BIN)/pytest -q -n $$(($(JOBS) + 1)) tests/lab/test_faults.py -k exactly_its_finding
+	$(BIN)/python -m tests.goldens .cache/golden
+
+mutants: setup ## small faults planted in the product, and the share that unit tests find: NUMBER=200 SEED=1, an hour
+	$(BIN)/python -m tests.mutants $(or $(NUMBER),200) $(or $(SEED),1)
 
 test: setup ## everything that CI runs
 	@# Three targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a

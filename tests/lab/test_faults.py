@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
 
 from busbar.lab import faults, roce_faults, store, tree
 from busbar.lab.machines import hgx_b200
+from tests import goldens
 from tests.lab.audited import Server, Tools, sent
 
 # Of the roles, in their order; the first only reports. Nothing is built or measured here.
@@ -168,6 +169,12 @@ def compare(lab: Path, node: str, names: list[str], found: list[dict[str, Any]])
     assert seen == consequences
 
 
+def row(finding: dict[str, Any]) -> list[Any]:
+    """What of a finding holds whatever its sentences are."""
+    because = finding["because"] and finding["because"].partition("@")[0]
+    return [*(finding[key] for key in ("check", "aspect", "subject", "state", "severity")), because]
+
+
 @pytest.fixture(scope="module")
 def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of this file alone, so that it stays converged: what a test leaves broken shows in the next one."""
@@ -215,6 +222,7 @@ def test_one_fault_is_exactly_its_finding(
     store.break_(converged, node, name)
     found = audit(node)[0]
     compare(converged, node, [name], found)
+    goldens.check("faults", f"{node} {name}", sorted(map(row, found), key=str))
     work_here(node)
     check = faults.FAULTS[name].check
     module = SEEING.get(check.partition(".")[0])

@@ -68,14 +68,45 @@ store.reboot(lab, "node01")
 Play = Callable[..., dict[str, str]]
 
 
-@pytest.fixture
-def node(slurm: Slurm, tmp_path: Path) -> Path:
-    """A lab whose node01 waits for a reboot, and on which Slurm's tools work."""
-    store.create(tmp_path / "lab")
-    store.break_(tmp_path / "lab", "node01", "iommu-translated")
+@pytest.fixture(scope="session")
+def provisioned(_slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A lab, and a copy of it with node01 provisioned but for a reboot, and Slurm's tools on it."""
+    lab, copy = (tmp_path_factory.mktemp("drain") / name for name in ("lab", "copy"))
+    store.create(lab)
     for tool in ("scontrol", "squeue"):
-        shutil.copy2(slurm.top / "sys/usr/bin" / tool, tmp_path / "lab/node01/sys/usr/bin")
-    return tmp_path / "lab"
+        shutil.copy2(_slurm.top / "sys/usr/bin" / tool, lab / "node01/sys/usr/bin")
+    done = ansible(lab, lab.parent, ROOT / "playbooks/provision.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    store.break_(lab, "node01", "iommu-translated")
+    shutil.copytree(lab, copy, symlinks=True)
+    return lab, copy
+
+
+@pytest.fixture
+def node(provisioned: tuple[Path, Path]) -> Path:
+    """The lab, whose node01 waits for a reboot, as it was first."""
+    lab, copy = provisioned
+    shutil.rmtree(lab)
+    shutil.copytree(copy, lab, symlinks=True)
+    return lab
+
+
+def ansible(lab: Path, home: Path, playbook: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = ["ansible-playbook", "-i", str(lab / "inventory"), "--limit", "node01", str(playbook)]
+    return subprocess.run(
+        [*argv, "--skip-tags", "nccl_tests,nccl_benchmark", *arguments],
+        cwd=ROOT,
+        env={
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(home),
+            "LC_ALL": "C.UTF-8",
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -86,22 +117,7 @@ def play(node: Path, tmp_path: Path) -> Play:
     def run(*arguments: str, **variables: Any) -> dict[str, str]:
         path = tmp_path / "findings.json"
         given = {"busbar_drain": "slurm", "busbar_max_disruption": "reboot", "busbar_findings_path": str(path)}
-        argv = ["ansible-playbook", "-i", str(node / "inventory"), "--limit", "node01", str(tmp_path / "book.yml")]
-        argv += ["--skip-tags", "nccl_tests,nccl_benchmark"]
-        done = subprocess.run(
-            [*argv, "-e", json.dumps({**given, **variables}), *arguments],
-            cwd=ROOT,
-            env={
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                "HOME": str(tmp_path),
-                "LC_ALL": "C.UTF-8",
-                "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            },
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            check=False,
-        )
+        done = ansible(node, tmp_path, tmp_path / "book.yml", "-e", json.dumps({**given, **variables}), *arguments)
         assert path.exists(), done.stdout + done.stderr
         found = json.loads(path.read_text())["hosts"]["node01"]
         path.unlink()

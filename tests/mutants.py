@@ -1,0 +1,148 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How many small faults in the product the unit tests find: ``python -m tests.mutants [NUMBER] [SEED]``.
+
+Each mutant changes one expression in a copy of the checkout: a comparison, a number, a not. It is killed where a test
+fails of the files in tests/unit that name its module, or one that imports it. The rest are printed, to be looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import concurrent.futures
+import functools
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("module_utils", "plugin_utils", "library", "action_plugins", "busbar")
+OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.Lt: ast.GtE,
+    ast.Gt: ast.LtE,
+    ast.In: ast.NotIn,
+    ast.Is: ast.IsNot,
+}
+OPPOSITE |= {value: key for key, value in OPPOSITE.items()}
+# Files of tests for one mutant, and seconds for them.
+FILES, LIMIT = 12, 600
+
+
+class Mutant(NamedTuple):
+    """path: of the file, below the checkout.   start, end: of the expression, in characters.   new: in its place."""
+
+    path: Path
+    line: int
+    start: int
+    end: int
+    new: str
+
+
+def changed(node: ast.expr) -> ast.expr | None:
+    """Return the expression with a small fault; None for one that gets none."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in OPPOSITE:
+        return ast.Compare(node.left, [OPPOSITE[type(node.ops[0])](), *node.ops[1:]], node.comparators)
+    if isinstance(node, ast.BoolOp):
+        return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return node.operand
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        return ast.Constant(not node.value)
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return ast.Constant(node.value + 1)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        return ast.BinOp(node.left, ast.Sub() if isinstance(node.op, ast.Add) else ast.Add(), node.right)
+    return None
+
+
+def expressions(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield what is no part of an f-string, whose positions are not those of the file, nor of an annotation."""
+    for name, value in ast.iter_fields(tree):
+        for node in value if isinstance(value, list) else [value]:
+            if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr) or name in ("annotation", "returns"):
+                continue
+            if isinstance(node, ast.expr):
+                yield node
+            yield from expressions(node)
+
+
+def mutants(path: Path) -> list[Mutant]:
+    text = (ROOT / path).read_text()
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    found = []
+    for node in expressions(ast.parse(text)):
+        new = changed(node)
+        if new is not None and node.end_lineno is not None and node.end_col_offset is not None:
+            ends = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+            found.append(Mutant(path, node.lineno, *ends, f"({ast.unparse(ast.fix_missing_locations(new))})"))
+    return found
+
+
+@functools.cache
+def _texts(pattern: str) -> dict[Path, str]:
+    return {file.relative_to(ROOT): file.read_text() for file in ROOT.glob(pattern)}
+
+
+def selected(path: Path, steps: int = 3) -> list[str]:
+    """Return the files of tests that name the module most often; where none does, those of its users."""
+    words = [path.stem] if path.parent.name in PRODUCT else [path.parent.name, path.stem]
+    counts = {}
+    for file, text in _texts("tests/unit/test_*.py").items():
+        if all(re.search(rf"\b{word}\b", text) for word in words):
+            counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text))
+    if not counts and steps:
+        user = re.compile(rf"^ *(from|import) .*\b{path.stem}\b", re.MULTILINE)
+        users = [file for top in PRODUCT for file, text in _texts(f"{top}/**/*.py").items() if user.search(text)]
+        counts = {name: 1 for file in users for name in selected(file, steps - 1)}
+    return sorted(counts, key=lambda name: (-counts[name], name))[:FILES]
+
+
+def is_killed(mutant: Mutant, copy: Path) -> bool:
+    files = selected(mutant.path)
+    if not files:
+        return False
+    target = copy / mutant.path
+    before = target.read_bytes()
+    target.write_bytes(before[: mutant.start] + mutant.new.encode() + before[mutant.end :])
+    argv = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
+    try:
+        return subprocess.run(argv, cwd=copy, capture_output=True, timeout=LIMIT, check=False).returncode != 0
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        target.write_bytes(before)
+
+
+def main(number: int, seed: int) -> None:
+    paths = [file.relative_to(ROOT) for top in PRODUCT for file in sorted((ROOT / top).rglob("*.py"))]
+    every = [one for path in paths if "lab" not in path.parts for one in mutants(path)]
+    chosen = random.Random(seed).sample(every, number)
+    jobs = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as folder:
+        ignored = shutil.ignore_patterns(".venv", ".cache", ".git", "__pycache__")
+        copies = [Path(folder, str(job)) for job in range(jobs)]
+        for copy in copies:
+            shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
+
+        def work(job: int) -> list[Mutant]:
+            return [one for one in chosen[job::jobs] if not is_killed(one, copies[job])]
+
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            survivors = [one for left in pool.map(work, range(jobs)) for one in left]
+    for one in sorted(survivors):
+        print(f"survived: {one.path}:{one.line}: {one.new[:100]}")
+    print(f"killed {number - len(survivors)} of {number} mutants (seed {seed}, of {len(every)})")
+
+
+if __name__ == "__main__":
+    main(int((*sys.argv[1:], "200")[0]), int((*sys.argv[2:], "1")[0]))
