@@ -22,7 +22,7 @@ export BUSBAR_TEST_DURATIONS := $(CURDIR)/.cache/durations
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
-.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-vm trixie demo lab bench localise repair gate golden mutants clean
+.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-all test-vm trixie demo lab bench localise repair gate golden mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -121,6 +121,9 @@ test: setup ## everything that CI runs
 	@code=0; $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
 		faults cluster molecule site unit collection slurm drift containers fabric el lint nccl newest || code=$$?; \
 	$(BIN)/python -m tests.session $(BUSBAR_TEST_DURATIONS); exit $$code
+
+test-all: ## make test and all that it leaves out: Debian 13, virtual machines, repairs, long series, mutants; hours, as root
+	$(MAKE) --keep-going test test-vm trixie repair gate localise mutants
 
 test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; as root, installs QEMU where it lacks
 	$(BIN)/pytest -q tests/vm
