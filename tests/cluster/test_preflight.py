@@ -118,7 +118,6 @@ def test_a_slow_node_is_named(simulated: Simulated, batch: Callable[..., Any], t
     assert (done.rc, done.out) == (2, "EXCLUDE=node03\nPREFLIGHT=bad\n")
     assert (tmp_path / "exclude").read_text() == "node03\n"
     assert "node[01-02,04]  good" in done.err
-    assert "1 of 1 over node[01-02,04]" in done.err
 
 
 @contextmanager
