@@ -71,7 +71,7 @@ def test_a_healthy_port_has_nothing_to_report_and_every_check_passes(heard: Hear
         (2, "lldp.dscp", "drift", "leaf-2 swp1: DSCP 26 to 0"),
         (3, "lldp.mtu", "drift", "leaf-3 swp1 accepts frames of 1518 bytes"),
         (4, "lldp.ets", "drift", "leaf-4 swp1: class 0 has priority 3 and 0,1,2,4,5,6,7, which are without PFC"),
-        (6, "lldp.neighbour", "unknown", "hears no neighbour"),
+        (6, "lldp.neighbour", "unknown", "has no LLDP neighbour"),
     ],
 )
 def test_a_wrong_port_is_one_finding(heard: Heard, number: int, check: str, state: str, have: str) -> None:
