@@ -102,7 +102,7 @@ newest: ## the tests of what Ansible runs, on the newest ansible-core that is su
 		$(NEWEST_PYTHON) -m venv .cache/newest/venv; \
 		.cache/newest/venv/bin/pip install --quiet --disable-pip-version-check --constraint .cache/newest/constraints.txt \
 			ansible-core==$(NEWEST) hatchling hypothesis jsonschema pytest pytest-xdist --editable '.[report]'; \
-		.cache/newest/venv/bin/pytest -q -n $(JOBS) --dist loadfile $(NEWEST_TESTS); \
+		.cache/newest/venv/bin/pytest -q -n $$(($(JOBS) + 1)) --dist loadfile $(NEWEST_TESTS); \
 	fi
 
 golden: setup ## record the goldens in tests/golden anew; review their diff like code
@@ -119,7 +119,7 @@ test: setup ## everything that CI runs
 	@# A target that fails does not hide the others.
 	@rm -rf $(BUSBAR_TEST_DURATIONS)
 	@code=0; $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
-		faults cluster molecule site unit collection slurm drift containers fabric el lint nccl newest || code=$$?; \
+		faults cluster molecule site newest unit collection slurm drift containers fabric el lint nccl || code=$$?; \
 	$(BIN)/python -m tests.session $(BUSBAR_TEST_DURATIONS); exit $$code
 
 test-all: ## make test and all that it leaves out: Debian 13, virtual machines, repairs, long series, mutants; hours, as root
