@@ -12,12 +12,10 @@ NEWEST_PYTHON ?= $(shell for each in 3.14 3.13 3.12; do \
 	for path in python$$each $(HOME)/.pyenv/versions/$$each.*/bin/python$$each $(HOME)/.local/share/uv/python/cpython-$$each.*/bin/python$$each; do \
 		$$path -c '' 2>/dev/null && echo $$path && exit; done; done)
 # What uses Ansible itself: one test of each kind.
-NEWEST_TESTS = $(shell grep -lE '^(from|import) ansible\.' tests/unit/*.py) \
+NEWEST_TESTS = $(shell grep -lE '^(from|import) ansible\.' tests/unit/test_*.py) \
 	tests/site/test_demo.py tests/drift/test_drift.py
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
-# What each test took.
-export BUSBAR_TEST_DURATIONS := $(CURDIR)/.cache/durations
 # A simulated node is thousands of small files: where memory has 4 GB for them, and programs may run there, they lie in it.
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
@@ -117,10 +115,10 @@ test: setup ## everything that CI runs
 	@# Three targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
 	@# target whose last test runs leaves its cores to the next. The longest on few cores begins first.
 	@# A target that fails does not hide the others.
-	@rm -rf $(BUSBAR_TEST_DURATIONS)
-	@code=0; $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
+	@rm -rf .cache/durations
+	@code=0; BUSBAR_TEST_DURATIONS=$(CURDIR)/.cache/durations $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
 		faults cluster molecule site newest unit collection slurm drift containers fabric el lint nccl || code=$$?; \
-	$(BIN)/python -m tests.session $(BUSBAR_TEST_DURATIONS); exit $$code
+	$(BIN)/python -m tests.session .cache/durations; exit $$code
 
 test-all: ## make test and all that it leaves out: Debian 13, virtual machines, repairs, long series, mutants; hours, as root
 	$(MAKE) --keep-going test test-vm trixie repair gate localise mutants

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -16,26 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 # Environment of every process that a run starts; each worker of pytest-xdist has a value of its own.
 MARK = "BUSBAR_TEST_SESSION"
 # Directory for the durations; unset: none are written.
 DURATIONS = "BUSBAR_TEST_DURATIONS"
 SLOWEST = 20
-
-
-def started(mark: str) -> dict[int, str]:
-    """Return PID -> command line of the other processes that have the mark."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal() and int(folder.name) != os.getpid():
-            try:
-                environment = (folder / "environ").read_bytes().split(b"\0")
-                if f"{MARK}={mark}".encode() in environment:
-                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(folder.name)] = command.decode(errors="replace").strip()
-            except OSError:  # it has ended, or is somebody else's
-                continue
-    return found
 
 
 class Session:
@@ -51,11 +39,9 @@ class Session:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        for pid in started(self.mark):
-            try:
+        for pid in {*processes.marked(MARK, self.mark)} - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text("".join(f"{seconds:.2f}\t{test}\n" for test, seconds in self._seconds.items()))

@@ -439,7 +439,7 @@ def _left(views: Sequence[RankView], launch: Launch, subject: str, job: Finding)
         return LEFT.judge(subject, "drift", want, "processes that could not be killed: %s" % _few(stuck), launch.kind)
     silent = [_name(view) for view in views if view.ending is None]
     if silent:
-        have = "unknown: no end was reported by %s" % _few(silent)
+        have = "no end was reported by %s" % _few(silent)
         return LEFT.judge(subject, "unknown", want, have, launch.kind)
     if len(views) < launch.ranks:
         return LEFT.judge(subject, "unknown", want, job.have, launch.kind, because=job)

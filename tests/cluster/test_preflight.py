@@ -113,11 +113,14 @@ def test_healthy_nodes_pass_and_leave_a_record(batch: Callable[..., Any], tmp_pa
 
 def test_a_slow_node_is_named(simulated: Simulated, batch: Callable[..., Any], tmp_path: Path) -> None:
     with simulated.broken("slow-rail"):
-        done = batch("--exclude-file", str(tmp_path / "exclude"))()
+        done = batch("--record", str(tmp_path / "results"), "--exclude-file", str(tmp_path / "exclude"))()
     print(done.err)
     assert (done.rc, done.out) == (2, "EXCLUDE=node03\nPREFLIGHT=bad\n")
     assert (tmp_path / "exclude").read_text() == "node03\n"
     assert "node[01-02,04]  good" in done.err
+    # Those that are left were measured together.
+    passed = {test.hosts for test in localise_record.read(tmp_path / "results").tests if test.outcome == "pass"}
+    assert ("node01", "node02", "node04") in passed
 
 
 @contextmanager

@@ -29,20 +29,22 @@ def known_hosts(lab: Path, tmp_path: Path) -> Iterator[Path]:
         yield top / "known_hosts"
 
 
+def refused(host: dict[str, Any]) -> bool:
+    have = next(one["have"] for one in host["findings"] if not one["because"])
+    # On a busy machine ssh has ended before Ansible has sent its data, and Ansible tells that instead.
+    return "Host key verification failed" in have or "Data could not be sent" in have
+
+
 def test_no_subcommand_takes_an_unknown_host_key(lab: Path, known_hosts: Path, busbar: Busbar, tmp_path: Path) -> None:
     night = busbar("drift", "-i", lab / "inventory", "--json", tmp_path / "json")
     assert night.rc == 3
     host = json.loads((tmp_path / "json").read_text())["hosts"]["node01"]
     assert host["class"] == "unreachable"
-    have = next(f["have"] for f in host["findings"] if not f["because"])
-    # On a busy machine ssh has ended before Ansible has sent its data, and Ansible tells that instead.
-    assert "Host key verification failed" in have or "Data could not be sent" in have
+    assert refused(host)
 
     first = busbar("check", "-i", lab / "inventory", "--json", tmp_path / "first")
     assert first.rc == 3
-    assert {one["check"] for one in json.loads((tmp_path / "first").read_text())["hosts"]["node01"]["findings"]} == {
-        "run.host"
-    }
+    assert refused(json.loads((tmp_path / "first").read_text())["hosts"]["node01"])
     assert known_hosts.read_text() == ""
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
+from tests.processes import marked
 from tests.sshd import sshd
 
 KILLS = int(os.environ.get("BUSBAR_TEST_KILLS", "3"))
@@ -47,20 +48,10 @@ def inventory(lab: Path, tmp_path: Path) -> Iterator[Path]:
         yield write_inventory(lab / "inventory", {**hosts, **more})
 
 
-def marked(mark: str) -> dict[int, str]:
-    """Every living process that has the mark in its environment, and its command line."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{NAME}={mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
-
-
 def ansible(mark: str, parent: int) -> int | None:
     """The ansible-playbook or ansible that has workers, or would have them."""
     names = ("ansible-playbook ", "ansible ")
-    started = [pid for pid, line in marked(mark).items() if any(f"/bin/{name}" in line for name in names)]
+    started = [pid for pid, line in marked(NAME, mark).items() if any(f"/bin/{name}" in line for name in names)]
     return min((pid for pid in started if pid != parent), default=None)
 
 
@@ -87,7 +78,7 @@ def test_nothing_outlives_a_command_that_is_killed(command: str, inventory: Path
             victim = run.pid if number % 2 == 0 else _wait_for(lambda: ansible(mark, run.pid), run)  # noqa: B023
             os.kill(victim, signal.SIGKILL)
             killed = time.monotonic()
-            while (left := marked(mark)) and time.monotonic() < killed + LIMIT:
+            while (left := marked(NAME, mark)) and time.monotonic() < killed + LIMIT:
                 time.sleep(0.1)
             late = max(late, time.monotonic() - killed)
             for pid in left:

@@ -221,6 +221,6 @@ def test_the_smaller_end_and_the_switch_are_named_on_both_nodes_and_silence_is_u
         end, switch, silent = found[node]
         assert end["have"] == f"{RAIL5} of node03 has MTU 1500"
         assert end["because"] == (None if node == "node02" else "netdev_mtu.live[live]@0000:bc:00.0")
-        assert "less than 9000" in switch["have"]
+        assert "a switch between the two accepts less than 9000" in switch["have"]
         assert "raise the MTU of the switch ports" in switch["fix"]
         assert "does not respond" in silent["have"]

@@ -71,11 +71,12 @@ Play = Callable[..., dict[str, str]]
 @pytest.fixture(scope="session")
 def provisioned(_slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A lab, and a copy of it with node01 provisioned but for a reboot, and Slurm's tools on it."""
-    lab, copy = (tmp_path_factory.mktemp("drain") / name for name in ("lab", "copy"))
+    top = tmp_path_factory.mktemp("drain")
+    lab, copy = top / "lab", top / "copy"
     store.create(lab)
     for tool in ("scontrol", "squeue"):
         shutil.copy2(_slurm.top / "sys/usr/bin" / tool, lab / "node01/sys/usr/bin")
-    done = ansible(lab, lab.parent, ROOT / "playbooks/provision.yml")
+    done = ansible(lab, top, ROOT / "playbooks/provision.yml")
     assert done.returncode == 0, done.stdout + done.stderr
     store.break_(lab, "node01", "iommu-translated")
     shutil.copytree(lab, copy, symlinks=True)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -25,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, 
 
 from busbar.lab import store
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
+from tests.processes import marked
 from tests.slurm_daemons import NODES, Slurm, wait
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -69,19 +69,8 @@ def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert steps_of(slurm) == []
 
 
-def pids(mark: str) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                yield int(path.name)
-
-
-def running(mark: str) -> list[str]:
-    found = []
-    for pid in pids(mark):
-        with contextlib.suppress(OSError):
-            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
-    return found
+def running(mark: str) -> dict[int, str]:
+    return marked(MARK, mark)
 
 
 def steps_of(slurm: Slurm) -> list[str]:
@@ -191,7 +180,7 @@ def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, 
     found = ask(limit=300, node02=hung)
     other.join()
     # The rest of what the node's power takes with it.
-    for pid in pids(str(tmp_path)):
+    for pid in running(str(tmp_path)):
         os.kill(pid, signal.SIGKILL)
     wait("the other nodes", lambda: slurm.node("node03") == "IDLE")
     slurm.kill_node("node03")

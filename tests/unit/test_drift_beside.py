@@ -398,7 +398,7 @@ def test_a_line_that_a_crash_cut_off_is_counted(tmp_path: Path) -> None:
         stream.write('{"at": 3')
     found = actions.latest(Beside(tmp_path, ENDED))
     assert found["torn"] == 1
-    assert found["said"][-1].endswith(": 1")
+    assert "that a crash has cut off and that cannot be read: 1" in found["said"][-1]
 
 
 # -- nodes at the gate -------------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def test_a_merged_night_is_one_of_the_history_and_only_once(tmp_path: Path, caps
     # Once more, and one that comes too late.
     for files in (halves(tmp_path), [earlier]):
         assert merged(*files, "--history", history) == 1
-        assert "leave --history out" in capsys.readouterr().err
+        assert "they are in it already, or are older than its last run: leave --history out" in capsys.readouterr().err
     with lock.held(lock.beside(history), "somebody"):
         assert merged(*halves(tmp_path), "--history", history) == 4
     with History.open(history) as nights:
@@ -208,7 +208,7 @@ def without(name: str) -> dict[str, HostResult]:
 
 REFUSED: list[tuple[dict[str, Any], dict[str, HostResult], str]] = [
     ({}, answers(NAMES[2:8]), "hosts in more than one file: n[03-04] in {A}, {B};"),
-    ({}, without("n06"), "hosts in none of the files: n06;"),
+    ({}, without("n06"), "hosts in none of the files: n06; audit them, too"),
     ({}, {**without(""), **answers(("x9",))}, "hosts that the inventory does not expect: x9 in {B}"),
     ({"version": "0.1.0"}, without(""), f"are of different versions of Busbar: version {__version__} and 0.1.0"),
     ({"commit": "c2"}, without(""), "{A} and {B} are of different commits of the inventory: commit c1 and c2"),
@@ -266,7 +266,7 @@ def test_a_part_that_knows_nobody_beyond_itself_needs_the_inventory(tmp_path: Pa
     path = written(tmp_path, "A", answers())
     changed(path, {"group": []})
     assert merged(path) == 1
-    assert "add -i INVENTORY" in capsys.readouterr().err
+    assert "does not list the hosts of its inventory: add -i INVENTORY" in capsys.readouterr().err
 
 
 def test_slices_are_held_to_the_inventory_that_is_named(
@@ -295,8 +295,8 @@ def test_slices_are_held_to_the_inventory_that_is_named(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--merge", "{A}", "{A}"], "are one file: "),
-        (["--merge", "{A}", "{link}"], "are one file: "),
+        (["--merge", "{A}", "{A}"], "are one file: name each file once"),
+        (["--merge", "{A}", "{link}"], "are one file: name each file once"),
         (["--merge", "{A}", "{none}"], "none cannot be read: No such file"),
         (["--merge", "{A}", "/dev/zero"], "/dev/zero is not a regular file"),
         (["--merge", "{pipe}"], "pipe is not a regular file"),
@@ -304,7 +304,7 @@ def test_slices_are_held_to_the_inventory_that_is_named(
         (["--merge", "{A}", "{B}", "--run", "3"], "--run a past run"),
         (["--merge", "{A}", "{B}", "--list"], "--list a past run"),
         (["--merge", "{A}", "{B}", "--nodes", "x", "--history", "{none}"], "--nodes a past run"),
-        (["--merge", "{A}", "{B}", "--limit", "n01"], "add -i INVENTORY"),
+        (["--merge", "{A}", "{B}", "--limit", "n01"], "--limit selects hosts of an inventory: add -i INVENTORY"),
         (["--merge", "{A}", "{B}", "--since", "2026-11-01"], "there is no earlier run"),
         (["--merge", "{A}", "{B}", "-i", "/no/such"], "/no/such does not exist"),
         (["--fail-on", "major"], "--fail-on: only with --merge"),

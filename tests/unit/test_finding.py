@@ -89,7 +89,7 @@ def test_what_is_not_a_finding_is_refused(data: dict[str, str], message: str) ->
 def test_what_cannot_be_read_is_unknown_and_commands_no_terminal() -> None:
     one = READABLE.unreadable(Problem("/etc/\x1b[2J", "is \x1b[1mempty"))
     assert (one.state, one.subject, one.have) == ("unknown", "/etc/\\x1b[2J", "is \\x1b[1mempty")
-    assert "/etc/\\x1b[2J" in one.fix
+    assert one.fix == "run or read /etc/\\x1b[2J on the host, and repair what it reports"
 
 
 def test_worst_first_puts_roots_before_what_follows_from_them() -> None:

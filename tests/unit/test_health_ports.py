@@ -368,8 +368,8 @@ def test_whose_the_host_side_is_the_remedy_says() -> None:
         (found,) = bad(night(port("Ethernet"), **grown))
         return found.fix
 
-    assert "platform.pcie_link" in fix(outbound_pci_stalled_rd_events=40_000)
-    assert "platform.pcie_link" in fix(rx_discards_phy=90_000, rx_prio_buf_discard=90_000)
+    assert "PCIe is slower than the link" in fix(outbound_pci_stalled_rd_events=40_000)
+    assert "PCIe is slower than the link" in fix(rx_discards_phy=90_000, rx_prio_buf_discard=90_000)
     assert "own buffers were full" in fix(rx_discards_phy=90_000)
     assert "no program had posted" in fix(out_of_buffer=10**8)
     assert "switch's side" in fix(tx_discards_phy=9000)

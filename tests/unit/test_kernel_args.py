@@ -401,7 +401,7 @@ def test_kernels_that_differ_in_what_has_to_stay_get_a_call_each() -> None:
 def test_what_grubby_would_spoil_is_left_to_a_person(line: str, arg: Arg, spoilt: str) -> None:
     made = plan(Boot("bls", "ro", (Entry("a.conf", line, "/vmlinuz-1"),)), arg)
     assert (made.changed, made.findings[0].state) == (False, "drift")
-    assert f"{spoilt}: edit" in made.findings[0].fix
+    assert f"grubby would corrupt {spoilt}: edit" in made.findings[0].fix
 
 
 def test_etc_kernel_cmdline_is_edited_in_place() -> None:

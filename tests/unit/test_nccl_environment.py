@@ -346,6 +346,6 @@ def test_many_homes_are_bounded_and_what_is_left_is_said(node: Node, monkeypatch
     assert len(read(host).settings) < 8
     assert any("home directories more than 5" in note for note in read(host).notes)
     monkeypatch.setattr(nccl_environment, "MOST_BYTES", 60)
-    assert any("limit" in problem.message for problem in read(host).problems)
+    assert any("the limit was reached" in problem.message for problem in read(host).problems)
     monkeypatch.setattr(nccl_environment, "MOST_FILES", 3)
     assert any("more than 3 files" in problem.message for problem in read(host).problems)

@@ -210,7 +210,7 @@ def test_errors_initialization_and_ends() -> None:
         found["error communicator 0xa"].have
         == "asynchronous: remote process error on rank 0 (node01 process 4000 GPU 0)"
     )
-    assert str(found["init communicator 0xb"].have).endswith("rank 1,3; 10 s later the same")
+    assert str(found["init communicator 0xb"].have).endswith("initialize it; missing: rank 1,3; 10 s later the same")
     assert found["status communicator 0xc"].state == "drift"
     assert "NOCOMM: rank 1" in str(found["status communicator 0xd"].have)
     assert not any(name.startswith("missing") for name in found)

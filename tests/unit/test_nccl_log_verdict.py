@@ -336,6 +336,7 @@ def test_a_warning_of_pytorchs_is_not_the_earliest_failure() -> None:
 
 def test_names_of_algorithms_that_are_none() -> None:
     one = of('n1:7:8 [0] x.cc:9 NCCL WARN Unrecognized element token "Rings" when parsing "Rings"\n')[1][0]
+    assert "an unknown name" in one.why
     assert "Ring, Tree" in one.fix
 
 

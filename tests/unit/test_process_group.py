@@ -16,6 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import process_
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Ended
 
+from tests.processes import marked
+
 Run = Callable[..., Ended]
 
 # Every process of a test carries its mark in the environment, so that a survivor is found wherever it is.
@@ -59,14 +61,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def survivors(mark: Path) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"MARK={mark}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    return [*marked("MARK", str(mark))]
 
 
 def test_output_exit_code_and_environment(run: Run, tmp_path: Path) -> None:

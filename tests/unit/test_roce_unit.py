@@ -114,7 +114,7 @@ def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path:
     masked = roce_unit.read(Host(str(tmp_path), str(tmp_path)), WANTED).masked
     plan = planned(replace(provisioned(), masked=masked))
     assert (states(plan), plan.changed) == ([("persisted", UNIT, "not_owned")], False)
-    assert str(plan.findings[0].have).startswith(f"/etc/systemd/system/{front.name} ")
+    assert str(plan.findings[0].have).startswith(f"/etc/systemd/system/{front.name} overrides it")
     assert plan.findings[0].fix.endswith(f"systemctl unmask {front.name}")
 
 

@@ -168,7 +168,7 @@ def test_a_threshold_is_taken_out_of_the_file_that_sets_it(root: Path) -> None:
     given = {"profile": PROFILE, "profile_name": "hgx-h100", "fabric": "infiniband", "manager": "", "nodes": 4}
     result = module.work(Host(str(root), str(root)), {**given, "directories": []}, True)
     [one] = [one for one in result["findings"] if one["check"] == "sharp.threshold"]
-    assert re.fullmatch("remove it from /etc/environment:[0-9]+: .* 2", one["fix"])
+    assert re.fullmatch("remove it from /etc/environment:[0-9]+: the default of both thresholds is 2", one["fix"])
 
 
 @pytest.mark.parametrize("odd", ["pipe", "folder", "garbage", "nothing"])
