@@ -15,7 +15,6 @@ from . import container_limits, multirail
 from .core.finding import printable
 from .core.host import Host, attempt
 from .lldp import dcbx, neighbour
-from .lldp import ports as lldp_ports
 from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
@@ -115,7 +114,7 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
             paths = {key: "%s/%s/%s" % (multirail.CONF, netdev.name, key) for key in multirail.KEYS}
             own.update({key: pci.read_value(host, path, pci.parse_decimal, []) for key, path in paths.items()})
             sources = {one.address for one in (addresses or {}).get(netdev.name, ())}
-            switches = lldp_ports.switches(heard, netdev.name)
+            switches = heard.switches(netdev.name)
             own.update(_switch(switches[0]) if len(switches) == 1 else {})
             own.update(mtu=netdev.mtu, routed=any(rule.source in sources for rule in rules or ()))
     return [{name: value for name, value in values[nic.pci].items() if value is not None} for nic in nics]

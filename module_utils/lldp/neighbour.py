@@ -72,6 +72,11 @@ class Heard:
     problem: Optional[Problem] = None
     mask: str = ""
 
+    def switches(self, netdev: str) -> List[Neighbour]:
+        """Return those at the other end: where a switch is among several (a DPU in between, a bridge), it alone."""
+        every = [one for one in self.neighbours if one.netdev == netdev]
+        return ([one for one in every if one.is_switch] if len(every) > 1 else []) or every
+
 
 def read(host: Host) -> Heard:
     """By lldpd where it runs, else by systemd-networkd."""

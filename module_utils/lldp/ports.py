@@ -142,7 +142,7 @@ def plan(heard: Heard, own: Sequence[Port], want: Asked) -> Plan:
         agents = "lldpd or systemd-networkd"
         return Plan((AGENT.judge("lldp", "unknown", agents, heard.silent, "lldpcli, networkctl", fix),))
     findings = [AGENT.judge("lldp", "ok", "a response", heard.source, heard.source)]
-    of_port = {port: switches(heard, port.netdev) for port in own}
+    of_port = {port: heard.switches(port.netdev) for port in own}
     if want.asked == AUTO and not any(of_port.values()):
         return Plan()
     known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
@@ -156,7 +156,7 @@ def notes(heard: Heard, own: Sequence[Port], want: Asked) -> List[str]:
     """What limits the result without being wrong."""
     if not own or want.asked == NONE or heard.problem is not None:
         return []
-    found = [one for port in own for one in switches(heard, port.netdev)]
+    found = [one for port in own for one in heard.switches(port.netdev)]
     if not found:
         said = heard.silent or "no rail has an LLDP neighbour"
         return [] if want.asked == REQUIRED else ["where the rails are plugged in is not judged: " + said]
@@ -174,18 +174,12 @@ def to_dicts(heard: Heard, own: Sequence[Port], want: Asked) -> List[Dict[str, A
         return []
     found = []
     for port in own:
-        of_port = switches(heard, port.netdev)
+        of_port = heard.switches(port.netdev)
         one = of_port[0] if len(of_port) == 1 else Neighbour(port.netdev, "", "")
         said = {"chassis": one.chassis, "name": one.name, "port": one.port, "description": one.description}
         of_host = {name: value for name, value in asdict(port).items() if name != "mtu"}
         found.append({**of_host, **said})
     return found
-
-
-def switches(heard: Heard, netdev: str) -> List[Neighbour]:
-    """Those at the other end: where a switch is among several (a DPU in between, a bridge), it alone."""
-    every = [one for one in heard.neighbours if one.netdev == netdev]
-    return ([one for one in every if one.is_switch] if len(every) > 1 else []) or every
 
 
 def _heard(port: Port, found: Sequence[Neighbour], source: str) -> Finding:
