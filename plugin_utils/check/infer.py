@@ -31,7 +31,7 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "mtu": "MTU {}".format,
     "trust": "trust {}".format,
     "pfc": lambda on: f"PFC {', '.join(map(str, on)) or 'off'}",
-    "switch_pfc": lambda on: f"switch PFC {', '.join(map(str, on)) or 'off'}",
+    "switch_pfc": lambda on: f"switch ports with PFC {', '.join(map(str, on)) or 'off'}",
 }
 _TOGETHER = (("busbar_roce", "roce_qos_"), ("multirail_",), ("host_limits_",))
 _NO_GPU = {"description": "no GPU", "gpus": {"count": 0, "models": ["none"]}, "rails": []}
@@ -144,7 +144,7 @@ def describe_rails(rails: Sequence[Data]) -> str:
         counts = Counter(_SHOWN[name](rail[name]) for rail in rails if name in rail).most_common()
         if counts:
             parts.append(" or ".join(text if len(counts) == 1 else f"{text} on {number}" for text, number in counts))
-    return f"RoCE is set to {', '.join(parts)} on {len(rails)} rails: right for the switches?" if parts else ""
+    return f"{len(rails)} RoCE rails have {', '.join(parts)}: is that intended?" if parts else ""
 
 
 def _inferred(facts: Data, nics: Sequence[recognise.Nic], data: Data) -> Values:
