@@ -14,6 +14,8 @@ NEWEST_PYTHON ?= $(shell for each in 3.14 3.13 3.12; do \
 # What uses Ansible itself: one test of each kind.
 NEWEST_TESTS = $(shell grep -lE '^(from|import) ansible\.' tests/unit/test_*.py) \
 	tests/site/test_demo.py tests/drift/test_drift.py
+# Of make test, the longest on few cores first.
+TARGETS = faults cluster molecule site newest unit collection slurm drift containers fabric el lint nccl
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 # A simulated node is thousands of small files: where memory has 4 GB for them, and programs may run there, they lie in it.
@@ -105,23 +107,24 @@ newest: ## the tests of what Ansible runs, on the newest ansible-core that is su
 
 golden: setup ## record the goldens in tests/golden anew; review their diff like code
 	rm -rf .cache/golden
-	BUSBAR_GOLDEN=$(CURDIR)/.cache/golden $(BIN)/pytest -q -n $$(($(JOBS) + 1)) tests/lab/test_faults.py -k exactly_its_finding
+	BUSBAR_GOLDEN=$(CURDIR)/.cache/golden $(BIN)/pytest -q -n $$(($(JOBS) + 1)) -m golden tests/unit tests/samples tests/lab tests/site tests/drift
 	$(BIN)/python -m tests.goldens .cache/golden
 
 mutants: setup ## small faults planted in the product, and the share that unit tests find: NUMBER=200 SEED=1, an hour
 	$(BIN)/python -m tests.mutants $(or $(NUMBER),200) $(or $(SEED),1)
 
-test: setup ## everything that CI runs
+test: export PYTEST_ADDOPTS = -m "not long" --hypothesis-profile=short
+test: setup ## everything that CI runs: all but the tests marked long
 	@# Three targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
-	@# target whose last test runs leaves its cores to the next. The longest on few cores begins first.
+	@# target whose last test runs leaves its cores to the next.
 	@# A target that fails does not hide the others.
 	@rm -rf .cache/durations
 	@code=0; BUSBAR_TEST_DURATIONS=$(CURDIR)/.cache/durations $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
-		faults cluster molecule site newest unit collection slurm drift containers fabric el lint nccl || code=$$?; \
+		$(TARGETS) || code=$$?; \
 	$(BIN)/python -m tests.session .cache/durations; exit $$code
 
-test-all: ## make test and all that it leaves out: Debian 13, virtual machines, repairs, long series, mutants; hours, as root
-	$(MAKE) --keep-going test test-vm trixie repair gate localise mutants
+test-all: ## every test, and Debian 13, virtual machines, repairs, long series, mutants; hours, as root
+	$(MAKE) --keep-going $(TARGETS) test-vm trixie repair gate localise mutants
 
 test-vm: setup ## a real kernel, GRUB, reboots and Soft-RoCE in virtual machines; as root, installs QEMU where it lacks
 	$(BIN)/pytest -q tests/vm

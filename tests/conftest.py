@@ -27,6 +27,7 @@ if found and Path(found).read_bytes().startswith(b"#!"):
 
 # The machines that run this are shared: a slow example says nothing.
 settings.register_profile("busbar", deadline=None)
+settings.register_profile("short", deadline=None, max_examples=25)
 settings.load_profile("busbar")
 
 

@@ -1,9 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Goldens: recorded results in tests/golden/NAME.json, a row for each case, that a change is reviewed by like code.
+"""Goldens: recorded results in tests/golden, whose diff is reviewed like code.
 
-``make golden`` records them anew: each case writes its row below BUSBAR_GOLDEN, and
-``python -m tests.goldens DIRECTORY`` makes the files of the rows. A case without a row fails.
+NAME.json has rows for each case and no prose; text/NAME.txt is what a person reads. Tests that compare with them have
+the mark ``golden``. ``make golden`` records them anew: each case is written below BUSBAR_GOLDEN, and
+``python -m tests.goldens DIRECTORY`` makes the files of them. A case that is not recorded fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,16 @@ def check(name: str, case: str, rows: list[Any]) -> None:
     assert rows == recorded[case]
 
 
+def text(name: str, written: str) -> None:
+    """Compare what a renderer has written with tests/golden/text/NAME.txt; record it where BUSBAR_GOLDEN is set."""
+    if directory := os.environ.get("BUSBAR_GOLDEN"):
+        file = Path(directory, "text", f"{name}.txt")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(written)
+        return
+    assert written == (FOLDER / "text" / f"{name}.txt").read_text()
+
+
 @functools.cache
 def _read(name: str) -> dict[str, list[Any]]:
     return dict(json.loads((FOLDER / f"{name}.json").read_text()))
@@ -48,11 +60,15 @@ def _text(cases: dict[str, list[Any]]) -> str:
 
 def main(directory: Path) -> None:
     """Write the files whose cases were recorded; a case that was not run is gone."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
     for folder in directory.iterdir():
+        if folder.name == "text":
+            shutil.copytree(folder, FOLDER / "text")
+            continue
         cases: dict[str, list[Any]] = {}
         for file in folder.iterdir():
             cases.update(json.loads(file.read_text()))
-        FOLDER.mkdir(exist_ok=True)
         (FOLDER / f"{folder.name}.json").write_text(_text(cases))
         print(f"tests/golden/{folder.name}.json: {len(cases)} cases")
 

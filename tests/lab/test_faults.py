@@ -215,6 +215,7 @@ def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> 
         assert passed > 90
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(("node", "name"), ALONE)
 def test_one_fault_is_exactly_its_finding(
     converged: Path, audit: Audit, work_here: Work, on_node: Answer, node: str, name: str
