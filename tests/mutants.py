@@ -3,7 +3,8 @@
 """How many small faults in the product the unit tests find: ``python -m tests.mutants [NUMBER] [SEED]``.
 
 Each mutant changes one expression in a copy of the checkout: a comparison, a number, a not. It is killed where a test
-fails of the files in tests/unit that name its module, or one that imports it. The rest are printed, to be looked at.
+fails of the files in tests/unit that name its module, or one that imports it, or of the goldens there that name its
+folder. Files with a test that fails without a mutant are left out. The rest are printed, to be looked at.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 OPPOSITE |= {value: key for key, value in OPPOSITE.items()}
 # Files of tests for one mutant, and seconds for them.
 FILES, LIMIT = 12, 600
+PYTEST = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
 class Mutant(NamedTuple):
@@ -98,7 +100,8 @@ def selected(path: Path, steps: int = 3) -> list[str]:
     words = [path.stem] if path.parent.name in PRODUCT else [path.parent.name, path.stem]
     counts = {}
     for file, text in _texts("tests/unit/test_*.py").items():
-        if all(re.search(rf"\b{word}\b", text) for word in words):
+        needed = words[:1] if "mark.golden" in text else words
+        if all(re.search(rf"\b{word}\b", text) for word in needed):
             counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text))
     if not counts and steps:
         user = re.compile(rf"^ *(from|import) .*\b{path.stem}\b", re.MULTILINE)
@@ -107,16 +110,22 @@ def selected(path: Path, steps: int = 3) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))[:FILES]
 
 
-def is_killed(mutant: Mutant, copy: Path) -> bool:
-    files = selected(mutant.path)
+def failing(files: list[str], copy: Path) -> set[str]:
+    """Return the files with a test that fails without a mutant."""
+    argv = [*PYTEST, "--tb=no", "-rfE", *files]
+    answer = subprocess.run(argv, cwd=copy, capture_output=True, text=True, check=False)
+    return set(re.findall(r"^(?:FAILED|ERROR) ([^:\s]+)", answer.stdout, re.MULTILINE))
+
+
+def is_killed(mutant: Mutant, files: list[str], copy: Path) -> bool:
     if not files:
         return False
     target = copy / mutant.path
     before = target.read_bytes()
     target.write_bytes(before[: mutant.start] + mutant.new.encode() + before[mutant.end :])
-    argv = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
     try:
-        return subprocess.run(argv, cwd=copy, capture_output=True, timeout=LIMIT, check=False).returncode != 0
+        run = subprocess.run([*PYTEST, "-x", *files], cwd=copy, capture_output=True, timeout=LIMIT, check=False)
+        return run.returncode != 0
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -134,13 +143,21 @@ def main(number: int, seed: int) -> None:
         for copy in copies:
             shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
 
+        files = {one.path: selected(one.path) for one in chosen}
+        used = sorted({name for names in files.values() for name in names})
+
         def work(job: int) -> list[Mutant]:
-            return [one for one in chosen[job::jobs] if not is_killed(one, copies[job])]
+            found = []
+            for one in chosen[job::jobs]:
+                if not is_killed(one, [name for name in files[one.path] if name not in broken], copies[job]):
+                    found.append(one)
+                    print(f"survived: {one.path}:{one.line}: {one.new[:100]}", flush=True)
+            return found
 
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            broken = set().union(*pool.map(lambda job: failing(used[job::jobs], copies[job]), range(jobs)))
+            print(f"left out, a test fails without a mutant: {', '.join(sorted(broken)) or 'none'}", flush=True)
             survivors = [one for left in pool.map(work, range(jobs)) for one in left]
-    for one in sorted(survivors):
-        print(f"survived: {one.path}:{one.line}: {one.new[:100]}")
     print(f"killed {number - len(survivors)} of {number} mutants (seed {seed}, of {len(every)})")
 
 
