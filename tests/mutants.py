@@ -100,9 +100,10 @@ def selected(path: Path, steps: int = 3) -> list[str]:
     words = [path.stem] if path.parent.name in PRODUCT else [path.parent.name, path.stem]
     counts = {}
     for file, text in _texts("tests/unit/test_*.py").items():
-        needed = words[:1] if "mark.golden" in text else words
-        if all(re.search(rf"\b{word}\b", text) for word in needed):
-            counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text))
+        is_golden = "mark.golden" in text
+        if all(re.search(rf"\b{word}\b", text) for word in (words[:1] if is_golden else words)):
+            # Goldens come first: they cost little.
+            counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text)) + len(text) * is_golden
     if not counts and steps:
         user = re.compile(rf"^ *(from|import) .*\b{path.stem}\b", re.MULTILINE)
         users = [file for top in PRODUCT for file, text in _texts(f"{top}/**/*.py").items() if user.search(text)]

@@ -41,38 +41,6 @@ CUTS: dict[str, Callable[[str], str]] = {
 }
 
 
-# What the logs above do not have.
-MORE = """\
-n1:7:8 [0] NCCL INFO cudaDriverVersion 13000
-n1:7:8 [0] NCCL INFO NCCL version 2.28.3+cuda13.0
-n2:9:9 [0] NCCL INFO Bootstrap: Using docker0:172.17.0.2<0>
-n2:9:9 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4.
-n1:7:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8.
-n2:9:9 [0] NCCL INFO NET/OFI Running on Default platform
-n2:9:9 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.14.0
-n2:9:9 [0] NCCL INFO NET/OFI No eligible providers were found
-n2:9:9 [0] NCCL INFO Failed to initialize NET plugin SPCX
-n2:9:9 [0] NCCL INFO NET/IB : No device found.
-n2:9:9 [0] NCCL INFO NET/Socket : Using [0]tun0:10.8.0.2<0>
-n2:9:9 [0] NCCL INFO Using network Socket
-n1:7:8 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB tun0:10.0.0.1<0>
-n1:7:8 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'
-n1:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0
-n1:7:8 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] via SHM/direct/direct
-n1:7:8 [0] NCCL INFO Using network IB
-n1:7:8 [0] NCCL INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 2 p2p channels per peer
-n2:9:9 [0] NCCL INFO 16 coll channels, 16 collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p channels per peer
-"""
-
-
-def test_nor_of_what_is_told_of_networks_and_plugins() -> None:
-    for cut in CUTS.values():
-        assert [one for one in sentences(cut(MORE)) if EMPTY.search(one)] == []
-    two = "".join(f"{one} [0] NCCL INFO Bootstrap: Using eth0:10.0.0.2<0>\n" for one in ("n1:7:8", "n2:9:9"))
-    releases = two + "[0] NCCL INFO NCCL version 2.28.3+cuda13.0\n"
-    assert "2.28.3, according to a host that is not named; n1, n2: no release" in sentences(releases)
-
-
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
 def test_no_part_of_a_sentence_is_empty(log: Path, cut: str) -> None:
