@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -107,3 +108,37 @@ def interface(root: Path, name: str, function: str | Path | None = None, **files
         (root / "sys/devices" / function).mkdir(parents=True, exist_ok=True)
         link(path / "device", root / "sys/devices" / function)
     return path
+
+
+def restore(saved: Path, target: Path) -> None:
+    """Make ``target`` what ``saved``, its copy with all times, is; what is still the same is not touched."""
+    target.mkdir(exist_ok=True)
+    with os.scandir(saved) as entries:
+        wanted = {entry.name: entry for entry in entries}
+    with os.scandir(target) as entries:
+        present = {entry.name: entry for entry in entries}
+    for name, entry in present.items():
+        if name in wanted and _is_same(wanted[name], entry):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+    for name, entry in wanted.items():
+        path = target / name
+        if entry.is_dir(follow_symlinks=False):
+            restore(Path(entry.path), path)
+            shutil.copystat(entry.path, path)
+        elif not os.path.lexists(path):
+            shutil.copy2(entry.path, path, follow_symlinks=False)
+
+
+def _is_same(saved: os.DirEntry[str], found: os.DirEntry[str]) -> bool:
+    """A directory is the same where both are one: what it holds is compared by itself."""
+    one, other = saved.stat(follow_symlinks=False), found.stat(follow_symlinks=False)
+    if saved.is_symlink() and found.is_symlink():
+        return os.readlink(saved.path) == os.readlink(found.path)
+    same = (one.st_mode, one.st_uid, one.st_gid) == (other.st_mode, other.st_uid, other.st_gid)
+    return same and (
+        saved.is_dir(follow_symlinks=False) or (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
+    )

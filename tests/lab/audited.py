@@ -67,6 +67,8 @@ class Tools:
         """In place of Host.run."""
         words = list(argv)
         key = json.dumps([words, host.timeout if timeout is None else timeout])
+        if "rc" in self.told.get(key, {}):
+            return Output(**self.told[key])
         try:
             said = self._ask(host, words, timeout)
         except ReadError as error:

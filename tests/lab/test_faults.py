@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
 
 from busbar.lab import faults, roce_faults, store, tree
 from busbar.lab.machines import hgx_b200
-from tests import goldens
+from tests import goldens, trees
 from tests.lab.audited import Server, Tools, sent
 
 # Of the roles, in their order; the first only reports. Nothing is built or measured here.
@@ -190,22 +192,43 @@ def lab(_lab: Path) -> Iterator[Path]:
     store.repair_broken(_lab)
 
 
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the converged nodes are, for all workers of a run: the first that comes converges them."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pristine"
+
+
 @pytest.fixture
-def converged(lab: Path, on_node: Answer, request: pytest.FixtureRequest) -> Iterator[Path]:
+def converged(lab: Path, pristine: Path, on_node: Answer, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The three nodes, converged; what a test has done to its node, and had a role do there, is undone after it."""
-    pristine = lab.with_name("pristine")
-    if not pristine.exists():
+    with open(pristine.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not pristine.exists():
+            for node in PLATFORMS:
+                for module in MODULES[1:]:
+                    assert on_node(module, node)["findings"] == []
+            # The unit of rail 0 has run, as at a boot.
+            subprocess.run([lab / "node02/sys/usr/local/sbin/busbar-lab-roce", "add", "enp26s0np0"], check=True)
+            shutil.copytree(lab, pristine, symlinks=True)
+    mine = lab.with_name("mine")
+    if not mine.exists():
+        _take_back(lab, pristine, PLATFORMS)
         for node in PLATFORMS:
-            for module in MODULES[1:]:
+            # These name the node's roots.
+            for path in ("usr/local/libexec/busbar/pcie-path", "etc/busbar/roce_qos.json"):
+                (lab / node / "sys" / path).unlink(missing_ok=True)
+            for module in ("pcie_path", "roce_qos"):
                 assert on_node(module, node)["findings"] == []
-        # The unit of rail 0 has run, as at a boot.
-        subprocess.run([lab / "node02/sys/usr/local/sbin/busbar-lab-roce", "add", "enp26s0np0"], check=True)
-        shutil.copytree(lab, pristine, symlinks=True)
+        shutil.copytree(lab, mine, symlinks=True)
     yield lab
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    for node in [parameters["node"]] if "node" in parameters else PLATFORMS:
-        shutil.rmtree(lab / node)
-        shutil.copytree(pristine / node, lab / node, symlinks=True)
+    _take_back(lab, mine, [parameters["node"]] if "node" in parameters else PLATFORMS)
+
+
+def _take_back(lab: Path, saved: Path, nodes: Iterable[str]) -> None:
+    for node in nodes:
+        trees.restore(saved / node, lab / node)
 
 
 def test_healthy_nodes_have_nothing_to_report(converged: Path, audit: Audit) -> None:
@@ -289,6 +312,19 @@ def own_files(converged: Path, node: str) -> dict[Path, str]:
     paths = [path for path in (converged / node / "sys").rglob("*") if path.is_file() and not path.is_symlink()]
     texts = {path: path.read_text(errors="replace") for path in paths if path.stat().st_size < 1 << 20}
     return {path: text for path, text in texts.items() if SEAL.search(text) and not path.name.endswith("~")}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("node", PLATFORMS)
+def test_the_files_of_a_converged_node(converged: Path, node: str) -> None:
+    rows = []
+    for path, text in sorted(own_files(converged, node).items()):
+        name = str(path).partition(f"{node}/sys")[2]
+        if not name.startswith(("/usr/local", "/var/lib")):  # programs, and what they have measured
+            lines = text.replace(str(converged), "").splitlines()
+            texts = [line for line in lines if line.strip() and line.lstrip()[0] not in "#;" and not SEAL.search(line)]
+            rows += [f"{name}: {line}" for line in texts]
+    goldens.check("converged", node, rows)
 
 
 @pytest.mark.parametrize("node", PLATFORMS)

@@ -21,6 +21,7 @@ from busbar.drift.inventory import Manifest
 from busbar.drift.report import Night, build
 from busbar.drift.run import CLASSES, HostResult, Run
 from busbar.drift.runner import results
+from tests import goldens
 
 SITE = Path(__file__).resolve().parent.parent.parent / "site.yml"
 FIX = "run site.yml --tags nccl_conf for this host"
@@ -52,6 +53,49 @@ def report(*hosts: HostResult, run: Run = RUN, **more: Any) -> dict[str, Any]:
             **more,
         )
     )
+
+
+SWITCH = replace(BAD, check="platform.rail_state", subject="rail 3", severity="critical", fix="look at the switch")
+NIGHTS = {
+    "good": report(well("n1"), well("n2")),
+    "one finding": report(well("n1"), ill("n2"), ill("n3")),
+    "hosts without an answer": report(
+        well("n1"), HostResult("n2", "unreachable"), ill("n3", end="incomplete"), HostResult("n4", "timed_out")
+    ),
+    "interrupted": report(well("n1"), HostResult("n2", "not_run"), run=replace(RUN, state="interrupted")),
+    "a rail and what follows from it": report(
+        *[ill(f"n{n:02}", SWITCH, replace(BAD, check="nccl_conf.rails", because=SWITCH.id)) for n in range(30)]
+    ),
+}
+PROSE = {"want", "have", "why", "fix", "headline", "command", "alike", "source"}
+
+
+def typed(value: Any) -> Any:
+    """The value without its sentences, and without what is empty."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items() if key not in PROSE and item not in (None, [], {}, "")}
+    return [typed(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("night", NIGHTS)
+def test_a_night_in_every_form_for_programs(night: str) -> None:
+    data = NIGHTS[night]
+    rows = [{key: value} for key, value in typed(data).items()]
+    for case in ET.fromstring(junit.render(data)).iter("testcase"):
+        rows.append({"junit": [case.get("classname"), case.get("name"), [part.tag for part in case]]})
+    metrics = prometheus.render(data, None).splitlines()
+    rows += [{"prometheus": line} for line in metrics if not line.startswith("#")]
+    goldens.check("drift_runs", night, rows)
+
+
+@pytest.mark.golden
+def test_a_night_in_every_form_for_people() -> None:
+    def shown(data: dict[str, Any]) -> str:
+        forms = text.rendered(data, AGAIN), text.rendered(data, AGAIN, verbose=True), text.markdown(data, AGAIN)
+        return "\n--\n".join([*forms, text.brief(data, AGAIN)]).replace(str(SITE), "site.yml")
+
+    goldens.text("drift", "\n".join(f"== {night}\n{shown(data)}" for night, data in NIGHTS.items()))
 
 
 def test_one_fault_on_900_hosts_is_one_group_and_what_follows_is_counted() -> None:
