@@ -85,8 +85,10 @@ class Server:
     def __init__(self, modules: Iterable[str], folder: Path) -> None:
         path = folder / "audit.py"
         path.write_text(bundle.script(_sources(tuple(sorted(modules))), SERVE))
-        argv = [*ARGV, str(path)]
+        # No child of ours: while there is one, each tool's end is looked for in all of /proc.
+        argv = ["setsid", "--fork", *ARGV, str(path)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process.wait()
 
     def ask(self, steps: Iterable[Step], tools: Tools) -> list[dict[str, Any]]:
         if self._process.stdin is None or self._process.stdout is None:

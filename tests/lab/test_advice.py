@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from busbar.lab import faults, store
 from busbar.lab.machines import hgx_b200
+from tests import series
 from tests.lab.conftest import MODULES
 from tests.lab.test_faults import ALONE, SEEING
 
@@ -56,9 +57,10 @@ def converge(lab: Path, on_node: Answer, module: str, node: str) -> None:
         done.touch()
 
 
-@pytest.mark.parametrize(
-    ("node", "name"), [one for one in ALONE if faults.FAULTS[one[1]].check.partition(".")[0] not in SEEING]
-)
+ADVISED = [one for one in ALONE if faults.FAULTS[one[1]].check.partition(".")[0] not in SEEING]
+
+
+@pytest.mark.parametrize(("node", "name"), series.some(ADVISED, 22))
 def test_what_a_finding_advises_changes_it(lab: Path, on_node: Answer, node: str, name: str) -> None:
     fault = faults.FAULTS[name]
     noun = fault.check.split(".")[0]

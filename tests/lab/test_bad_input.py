@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 
 from busbar.lab import store
 from busbar.lab.machine import Machine
+from tests import series
 
 Answer = Callable[..., dict[str, Any]]
 NODES = ("node01", "node02")
@@ -172,7 +173,7 @@ def names(lab: Path, on_node: Answer) -> Callable[[str], dict[str, str]]:
     return of
 
 
-@pytest.mark.parametrize(("node", "kind"), KIND_ON_NODE)
+@pytest.mark.parametrize(("node", "kind"), series.some(KIND_ON_NODE, 12))
 def test_a_damaged_file_is_survived_and_what_it_would_tell_is_never_passed(
     lab: Path, on_node: Answer, names: Callable[[str], dict[str, str]], node: str, kind: str
 ) -> None:

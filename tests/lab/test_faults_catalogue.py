@@ -21,6 +21,7 @@ from busbar.lab.gpudirect_faults import PEERMEM_LIST
 from busbar.lab.machine import LabError, from_dict, to_dict
 from busbar.lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
 from busbar.lab.roce import LLDPAD_PID
+from tests import series
 from tests.trees import put_all
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "node03": hgx_b200, "vm01": h200_vm}
@@ -90,7 +91,7 @@ PROVISIONED = {
 }
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", series.some(SHOWN, 30))
 def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name: str) -> None:
     node = nodes_of(name)[-1]
     before = snapshot(lab / node)
@@ -115,7 +116,7 @@ def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name
     assert restored == before
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", series.some(range(6), 2))
 def test_five_faults_at_once_all_show_and_are_repaired_together(lab: Path, seed: int) -> None:
     node = ("node01", "node02")[seed % 2]
     machine = store.healthy(lab, node)

@@ -105,6 +105,7 @@ def test_no_answer_costs_the_control_node_its_memory_or_another_host_its_verdict
     assert left(str(tmp_path)) == {}
 
 
+@pytest.mark.long
 def test_an_ordinary_task_reads_no_more_and_waits_no_longer_either(inventory: Path, play: Play, tmp_path: Path) -> None:
     """After the question to all hosts, which goes without an answer of these two."""
     limit = json.dumps({"busbar_task_timeout": LIMIT, "drift_host_timeout": LIMIT})

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from busbar.lab import ras
 from tests.site.conftest import ROOT, Play
 
@@ -81,6 +83,7 @@ def test_a_stopped_rank_is_named_with_what_its_own_host_says_of_it(lab: Path, tm
     assert "it is stopped (a signal)" in finding["have"]
 
 
+@pytest.mark.long
 def test_a_job_that_moves_is_no_hang_also_by_hand(lab: Path, tmp_path: Path, play: Play) -> None:
     with job(lab, tmp_path):
         moves = hang(lab, tmp_path, "node01")
@@ -91,6 +94,7 @@ def test_a_job_that_moves_is_no_hang_also_by_hand(lab: Path, tmp_path: Path, pla
     assert "VERDICT MOVES" in by_hand.out
 
 
+@pytest.mark.long
 def test_of_several_names_one_that_the_inventory_does_not_have_is_said(untouched: Path, tmp_path: Path) -> None:
     done = hang(untouched, tmp_path, "node01", "node07")
     assert done.returncode == 1

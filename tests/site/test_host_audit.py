@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from busbar.lab import store
 from tests.site.conftest import ROOT
 
@@ -148,6 +150,7 @@ class BecomeModule(BecomeBase):
 '''
 
 
+@pytest.mark.long
 def test_where_become_takes_our_input_the_question_is_asked_all_the_same(lab: Path, play: Play, tmp_path: Path) -> None:
     (tmp_path / "taker.py").write_text(TAKES_OUR_INPUT)
     settings = {"defaults": {"become_plugins": str(tmp_path), "collections_path": str(ROOT / "collections")}}
@@ -178,6 +181,7 @@ class CallbackModule(CallbackBase):
 """
 
 
+@pytest.mark.long
 def test_a_release_that_is_not_known_asks_each_host_by_a_task_and_finds_the_same(
     lab: Path, play: Play, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_killed_run_does_not_keep_the_node(node: Node, start: Start, run: Play
     assert not node.lock.exists()
 
 
+@pytest.mark.long
 def test_a_role_that_fails_gives_the_node_back(node: Node, run: Play) -> None:
     node.tool.write_text("#!/bin/sh\necho no space left >&2\nexit 1\n")
     found = run()
@@ -149,6 +150,7 @@ def test_a_node_that_dies_in_the_middle_is_in_the_verdict(node: Node, run: Play,
     assert ("run.iommu", "unknown") in checks(found)
 
 
+@pytest.mark.long
 def test_the_lock_of_another_control_node_is_broken_by_its_age_or_by_name(node: Node, run: Play) -> None:
     node.write(time.time() - 3600)
     for arguments in ([], ["-e", "busbar_lock_break=run-2"]):
@@ -164,6 +166,7 @@ def test_the_lock_of_another_control_node_is_broken_by_its_age_or_by_name(node: 
     assert any("busbar_lock_minutes is 59" in note for note in found["notes"])
 
 
+@pytest.mark.long
 def test_a_lock_that_cannot_be_understood_is_a_lock(node: Node, run: Play) -> None:
     node.write(0)
     node.lock.write_text("{")

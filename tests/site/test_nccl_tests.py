@@ -159,6 +159,7 @@ def test_an_altered_build_is_mended_from_an_equal_host_and_not_by_building(site:
     assert left(site.root("node02")) == {"nccl-tests", ".nccl-tests.lock"}
 
 
+@pytest.mark.long
 def test_hosts_that_are_not_equal_build_for_themselves(site: Site) -> None:
     put(site.root("node02"), "etc/os-release", 'ID=ubuntu\nVERSION_ID="22.04"\n')
     put(site.root("node03"), "usr/bin/nvidia-smi", NVIDIA_SMI.replace("9.0\\n9.0", "10.0"), 0o755)
@@ -169,6 +170,7 @@ def test_hosts_that_are_not_equal_build_for_themselves(site: Site) -> None:
     assert site.compilers() == dict.fromkeys(NAMES, 1)
 
 
+@pytest.mark.long
 def test_a_host_that_cannot_be_compared_builds_for_itself(site: Site) -> None:
     (site.root("node01") / "etc/os-release").unlink()
     done = site.run()
@@ -177,6 +179,7 @@ def test_a_host_that_cannot_be_compared_builds_for_itself(site: Site) -> None:
     assert origins(site.run()) == ["unchanged"] * 3
 
 
+@pytest.mark.long
 def test_a_host_without_sources_and_tools_gets_a_copy_and_without_an_equal_host_says_what_it_lacks(site: Site) -> None:
     (site.root("node01") / "usr/bin/make").unlink()
     (site.root("node01") / "nccl-tests.tgz").unlink()
@@ -207,6 +210,7 @@ def test_where_the_builder_fails_the_others_build_for_themselves(site: Site) -> 
     assert origins(again) == ["copied from node02", "unchanged", "unchanged"]
 
 
+@pytest.mark.long
 def test_where_nothing_can_be_packed_the_others_build_for_themselves_and_it_is_said(site: Site) -> None:
     put(site.root("node01"), "var/lib/busbar/nccl-tests.pack/somebody's", "")
     done = site.run()
@@ -216,6 +220,7 @@ def test_where_nothing_can_be_packed_the_others_build_for_themselves_and_it_is_s
     assert (site.root("node01") / "var/lib/busbar/nccl-tests.pack/somebody's").exists()
 
 
+@pytest.mark.long
 def test_a_lost_host_is_no_builder(site: Site) -> None:
     # A port on loopback that nobody listens on.
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
@@ -225,6 +230,7 @@ def test_a_lost_host_is_no_builder(site: Site) -> None:
     assert [done[name]["origin"] for name in NAMES[1:]] == ["built", "copied from node02"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lost", "of_builder"),
     [
@@ -245,6 +251,7 @@ def test_where_the_builder_is_lost_the_others_build_for_themselves(
         assert left(site.root(name)) == {"nccl-tests", ".nccl-tests.lock"}
 
 
+@pytest.mark.long
 def test_unless_the_site_opts_in_every_host_builds_and_nothing_is_transferred(site: Site) -> None:
     for host in site.hosts.values():
         del host["nccl_tests_distribute"]
@@ -255,17 +262,20 @@ def test_unless_the_site_opts_in_every_host_builds_and_nothing_is_transferred(si
     assert origins(site.run()) == ["unchanged"] * 3
 
 
+@pytest.mark.long
 def test_the_nodes_oldest_python_carries_a_build_over(site: Site, oldest_python: str) -> None:
     for host in site.hosts.values():
         host["ansible_python_interpreter"] = oldest_python
     assert origins(site.run()) == ["built", "copied from node01", "copied from node01"]
 
 
+@pytest.mark.long
 def test_in_batches_each_batch_builds_once(site: Site) -> None:
     (site.directory / "book.yml").write_text(yaml.safe_dump([{**BOOK[0], "serial": [1, 2]}]))
     assert origins(site.run()) == ["built", "built", "copied from node02"]
 
 
+@pytest.mark.long
 def test_without_a_commit_nothing_is_asked_for(site: Site) -> None:
     for host in site.hosts.values():
         host.update(nccl_tests_commit="", nccl_benchmark_collectives=[])

@@ -17,6 +17,7 @@ import termios
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.site.conftest import ROOT
@@ -116,6 +117,7 @@ def test_who_interrupts_hears_what_was_done(tmp_path: Path) -> None:
     assert lines[-1] == (f"ansible-playbook busbar.fabric.drift --check -i {tmp_path / 'hosts.yml'} --limit n1,n3")
 
 
+@pytest.mark.long
 def test_who_interrupts_a_role_hears_the_verdict_on_what_was_done(tmp_path: Path, lab: Path) -> None:
     """A host whose role was done is judged by it; where it was to be played and was not, the audit does not count."""
     tried(

@@ -10,6 +10,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from busbar.lab import qos, store
+from tests import series
 from tests.site.conftest import ROOT, recap
 
 Play = Callable[..., Any]
@@ -25,6 +26,7 @@ def test_a_port_that_lost_pfc_is_the_only_row_and_is_set_again(lab: Path, play: 
     assert qos.load(str(lab / "node02/hw"), qos.find(str(lab / "node02/hw"), "enp60s0np0")).pfc == 1 << 3
 
 
+@pytest.mark.long
 def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_path: Path) -> None:
     away = tmp_path / "away"
     away.mkdir()
@@ -32,6 +34,7 @@ def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_pat
     assert play("-i", lab / "inventory", "--tags", "platform", cwd=ROOT / "docs").rc == 0
 
 
+@pytest.mark.long
 def test_tags_leave_roles_out_and_the_verdict_names_them(lab: Path, play: Play) -> None:
     run = play("-i", lab / "inventory", "--tags", "platform", "-v")
     assert run.rc == 0
@@ -54,18 +57,21 @@ def write_inventory(folder: Path, hosts: dict[str, dict[str, object]], group: st
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [
-        (["-i", "/no/such/inventory"], "inventory /no/such/inventory does not exist"),
-        (["-i", "{lab}/inventory", "--limit", ""], "takes an empty limit for all hosts"),
-        (["-i", "{lab}/inventory", "--limit", ":"], "takes an empty limit for all hosts"),
-        (["-i", "{lab}/inventory", "--limit", "@{lab}/none.retry"], "takes an empty limit for all hosts"),
-        (["-i", "{lab}/inventory", "--limit", "nobody"], "no hosts to target"),
-        (["-i", "{lab}/wrong-group"], "has no group gpu_nodes"),
-        (
-            ["-i", "{lab}/inventory", "-i", "{lab}/others", "--limit", "store01"],
-            "leaves no host of the group gpu_nodes",
-        ),
-    ],
+    series.some(
+        [
+            (["-i", "/no/such/inventory"], "inventory /no/such/inventory does not exist"),
+            (["-i", "{lab}/inventory", "--limit", ""], "takes an empty limit for all hosts"),
+            (["-i", "{lab}/inventory", "--limit", ":"], "takes an empty limit for all hosts"),
+            (["-i", "{lab}/inventory", "--limit", "@{lab}/none.retry"], "takes an empty limit for all hosts"),
+            (["-i", "{lab}/inventory", "--limit", "nobody"], "no hosts to target"),
+            (["-i", "{lab}/wrong-group"], "has no group gpu_nodes"),
+            (
+                ["-i", "{lab}/inventory", "-i", "{lab}/others", "--limit", "store01"],
+                "leaves no host of the group gpu_nodes",
+            ),
+        ],
+        3,
+    ),
 )
 def test_nobody_to_work_on_is_an_error_with_a_sentence(
     untouched: Path, play: Play, arguments: list[str], says: str
@@ -82,16 +88,19 @@ def test_nobody_to_work_on_is_an_error_with_a_sentence(
 
 @pytest.mark.parametrize(
     ("variables", "says"),
-    [
-        ({"busbar_platform": "hgx-h10"}, "did you mean hgx-h100?"),
-        ({"busbar_platform": None}, "busbar_platform is not set"),
-        ({"busbar_platfrm": "x"}, "busbar_platfrm is not a variable of this suite"),
-        ({"busbar_fabric": ""}, "busbar_fabric must be set to infiniband or ethernet"),
-        ({"busbar_roce": {"dscp": "26"}}, "busbar_roce.dscp is '26' (str), expected int"),
-        ({"roce_qos_pfc": [4]}, "NCCL_IB_TC 104 is DSCP 26; DSCP 26 maps to priority 3; PFC is on for 4"),
-        ({"busbar_nccl_version": "new"}, "new"),
-        ({"busbar_nccl_libraries": ["/etc/hostname"]}, "nccl_conf.library"),
-    ],
+    series.some(
+        [
+            ({"busbar_platform": "hgx-h10"}, "did you mean hgx-h100?"),
+            ({"busbar_platform": None}, "busbar_platform is not set"),
+            ({"busbar_platfrm": "x"}, "busbar_platfrm is not a variable of this suite"),
+            ({"busbar_fabric": ""}, "busbar_fabric must be set to infiniband or ethernet"),
+            ({"busbar_roce": {"dscp": "26"}}, "busbar_roce.dscp is '26' (str), expected int"),
+            ({"roce_qos_pfc": [4]}, "NCCL_IB_TC 104 is DSCP 26; DSCP 26 maps to priority 3; PFC is on for 4"),
+            ({"busbar_nccl_version": "new"}, "new"),
+            ({"busbar_nccl_libraries": ["/etc/hostname"]}, "nccl_conf.library"),
+        ],
+        3,
+    ),
 )
 def test_a_wrong_inventory_stops_before_any_host_is_touched(
     lab: Path, play: Play, variables: dict[str, object], says: str
@@ -106,12 +115,12 @@ def test_a_wrong_inventory_stops_before_any_host_is_touched(
     assert "Traceback" not in run.out
 
 
-BY_HAND = [("site.yml",), ("playbooks/drift.yml", "--check"), ("playbooks/verify.yml",), ("playbooks/benchmark.yml",)]
+BY_HAND = ["site.yml", "playbooks/drift.yml --check", "playbooks/verify.yml", "playbooks/benchmark.yml"]
 
 
-@pytest.mark.parametrize("arguments", BY_HAND, ids=lambda words: words[0])
-def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    playbook, *more = arguments
+@pytest.mark.parametrize("arguments", series.some(BY_HAND, 1))
+def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, arguments: str) -> None:
+    playbook, *more = arguments.split()
     hosts: dict[str, dict[str, object]] = {f"node{i:03}": {"busbar_fabric": "infiniband"} for i in range(1, 61)}
     hosts["node007"]["busbar_mtu"] = "9000"
     inventory = write_inventory(tmp_path / "inventory", hosts)
@@ -128,12 +137,15 @@ def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, argu
 
 @pytest.mark.parametrize(
     ("arguments", "check", "tried"),
-    [
-        ((), "platform", 0),
-        (("--tags", "host_limits"), "node_lock", 0),
-        # What is heard of it in one question is no task's, and so is not said twice.
-        (("--tags", "host_limits", "-e", '{"busbar_audit_first": false}'), "node_lock", 1),
-    ],
+    series.some(
+        [
+            ((), "platform", 0),
+            (("--tags", "host_limits"), "node_lock", 0),
+            # What is heard of it in one question is no task's, and so is not said twice.
+            (("--tags", "host_limits", "-e", '{"busbar_audit_first": false}'), "node_lock", 1),
+        ],
+        1,
+    ),
 )
 def test_an_unreachable_host_is_tried_once_and_counts_and_the_others_are_judged(
     lab: Path, play: Play, arguments: tuple[str, ...], check: str, tried: int
@@ -171,6 +183,7 @@ def test_the_nodes_oldest_python_runs_it_and_what_is_printed_has_no_secret(
     assert secret not in run.out
 
 
+@pytest.mark.long
 def test_a_role_alone_reads_the_intent_by_itself(lab: Path, play: Play, tmp_path: Path) -> None:
     book = tmp_path / "own.yml"
     book.write_text(
@@ -242,6 +255,7 @@ def test_a_node_that_does_not_come_back_stops_the_reboots(lab: Path, play: Play)
     assert "not rebooted: node01 did not come back as it should" in " ".join(run.verdict.split())
 
 
+@pytest.mark.long
 def test_a_role_in_ones_own_playbook_fails_where_it_finds_something(lab: Path, play: Play, tmp_path: Path) -> None:
     play("-i", lab / "inventory", "--tags", "mtu", "--limit", "node02")
     store.break_(lab, "node01", "nvlink-down")

@@ -50,6 +50,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from busbar.drift import runner
+from tests import goldens
 from tests.localising import Cluster, Fault
 from tests.unit import test_cluster_plan_action, test_localise_round
 from tests.unit.test_answer import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
@@ -62,7 +63,12 @@ JUNK: tuple[Any, ...] = (
     *("x\n", "ok\n", "\x1b[2J\x07", "{{ lookup('pipe', 'touch /tmp/pwned') }}", "../../../root/.ssh/authorized_keys"),
     *("-f", "--help", "node02", "127.0.0.1", "10.19.0.1\n", "\ud800", "x" * 70000, "$(reboot)", "'; reboot #", "a b"),
 )
-EVERY = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+EVERY = settings(
+    max_examples=5 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
 
 
 @st.composite
@@ -441,3 +447,16 @@ def test_nothing_at_all_is_no_answer_of_any_module(module: str) -> None:
     for said in nothing:
         with pytest.raises(answer.Invalid):
             answer.check(module, said)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("role", GOOD)
+def test_which_junk_is_a_valid_value(role: str) -> None:
+    def is_lost(key: str, junk: Any) -> bool:
+        bad = judged({**GOOD, role: {**GOOD[role], key: junk}})
+        missing = {(one.state, one.severity) for one in bad.findings if one.check == f"run.{role}"}
+        assert missing == ({("unknown", "critical")} if role in bad.lost else set())
+        return role in bad.lost
+
+    rows = [[key, [number for number, junk in enumerate(JUNK) if not is_lost(key, junk)]] for key in GOOD[role]]
+    goldens.check("malformed_answers", role, rows)
