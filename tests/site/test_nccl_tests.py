@@ -147,6 +147,7 @@ def test_check_mode_says_who_builds_and_who_copies_and_the_run_does_just_that(si
     assert site.compilers() == {"node01": 1}
 
 
+@pytest.mark.long
 def test_an_altered_build_is_mended_from_an_equal_host_and_not_by_building(site: Site) -> None:
     site.run()
     (site.build("node01") / "reduce_perf").write_bytes(b"\x7fELF")
@@ -193,6 +194,7 @@ def test_a_host_without_sources_and_tools_gets_a_copy_and_without_an_equal_host_
     assert all(done[name]["findings"] == [] for name in NAMES)
 
 
+@pytest.mark.long
 def test_where_the_builder_fails_the_others_build_for_themselves(site: Site) -> None:
     put(
         site.root("node01"),

@@ -16,6 +16,7 @@ from tests.site.conftest import ROOT, recap
 Play = Callable[..., Any]
 
 
+@pytest.mark.long
 def test_a_port_that_lost_pfc_is_the_only_row_and_is_set_again(lab: Path, play: Play) -> None:
     roce = ("-i", lab / "inventory", "--limit", "node02", "--tags", "roce_qos")
     assert play(*roce).rc == 0
@@ -139,8 +140,8 @@ def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, argu
     ("arguments", "check", "tried"),
     series.some(
         [
-            ((), "platform", 0),
             (("--tags", "host_limits"), "node_lock", 0),
+            ((), "platform", 0),
             # What is heard of it in one question is no task's, and so is not said twice.
             (("--tags", "host_limits", "-e", '{"busbar_audit_first": false}'), "node_lock", 1),
         ],
@@ -194,6 +195,7 @@ def test_a_role_alone_reads_the_intent_by_itself(lab: Path, play: Play, tmp_path
     assert recap(run.out, "node01")["changed"] == 1
 
 
+@pytest.mark.long
 def test_containers_get_their_files(lab: Path, play: Play) -> None:
     arguments = ("-i", lab / "inventory", "--tags", "nccl_conf")
     extra = ("-e", '{"nccl_conf_containers": ["enroot", "docker", "kubernetes"]}')
@@ -207,6 +209,7 @@ def test_containers_get_their_files(lab: Path, play: Play) -> None:
     assert recap(play(*arguments, *extra).out, "node01")["changed"] == 0
 
 
+@pytest.mark.long
 def test_what_is_replaced_is_kept(lab: Path, play: Play) -> None:
     conf = lab / "node01/sys/etc/nccl.conf"
     conf.write_text("NCCL_DEBUG=INFO\n")
