@@ -64,7 +64,7 @@ JUNK: tuple[Any, ...] = (
     *("-f", "--help", "node02", "127.0.0.1", "10.19.0.1\n", "\ud800", "x" * 70000, "$(reboot)", "'; reboot #", "a b"),
 )
 EVERY = settings(
-    max_examples=5 * settings.default.max_examples,
+    max_examples=5 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     database=None,
