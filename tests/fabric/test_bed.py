@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.series import series
+
 from .description import RATE, End, Fabric, fat_tree, names, netfile, rail_optimised
 from .planes import Machine, Plane, planes, wait
 
@@ -51,10 +53,10 @@ def seen(plane: Plane) -> set[tuple[int, int, int, int, str]]:
 
 @pytest.mark.parametrize(
     "fabric",
-    [
+    series(
         fat_tree("tree", 3),
         rail_optimised("rails", 4, names(32), range(8), leaves_per_rail=2, spines=8, cables_per_spine=2),
-    ],
+    ),
     ids=["a fat tree of 4 leaves", "32 hosts x 8 rails"],
 )
 def test_ibnetdiscover_prints_what_is_described(fabric: Fabric, tmp_path: Path) -> None:
@@ -136,6 +138,7 @@ def test_dropped_mads_make_a_part_of_a_fabric_with_exit_0(pair: list[Plane]) -> 
     assert f"{plane.fabric.hca('node006', 2).port_guid:x}" in done.stdout
 
 
+@pytest.mark.long
 def test_the_next_manager_takes_over_from_one_that_is_killed(pair: list[Plane]) -> None:
     plane = pair[1]
     node = plane.eye
@@ -187,6 +190,7 @@ def _runs(pid: int) -> bool:
     return state != "Z" and os.path.exists(f"/proc/{pid}")
 
 
+@pytest.mark.long
 def test_descriptions_with_markup_blanks_and_quotes_reach_the_tools(tmp_path: Path) -> None:
     fabric = rail_optimised("odd", 6, names(4), [0])
     said = ["<b onclick='x'>mlx5_0</b>", "  two  blanks mlx5_0", 'a "quoted" name', "node001 mlx5_0"]

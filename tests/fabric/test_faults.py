@@ -7,12 +7,13 @@ A fault is planted in the simulated fabric, the product sweeps and judges, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Wanted
 
 from .description import End, Node, joined
@@ -382,7 +383,20 @@ def _(of: Site) -> list[Expected]:
     return [Expected("manager", ("node001",), ("node001 rail 0", "alone"))]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# Of each kind one: make test has these.
+BRIEF = {
+    *("a rail is unplugged", "a rail has lost three of its four lanes", "rails of two hosts are swapped"),
+    *("a rail is on the leaf of another rail", "a host is switched off", "a leaf is switched off"),
+    *("symbol errors on a rail", "a counter that stands at its end", "the standby is gone"),
+    *("an HCA that answers nobody", "a tool that ends in the middle of a line"),
+}
+
+
+def brief(names: Iterable[str]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[] if name in BRIEF else pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize("name", brief(FAULTS))
 def test_each_fault_is_exactly_its_finding(name: str, fabric: Site) -> None:
     before = fabric.before
     try:
@@ -569,7 +583,7 @@ def _(of: Site) -> dict[str, object]:
     return {}
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", brief(BAD))
 def test_what_was_not_seen_is_unknown_and_never_well(name: str, fabric: Site) -> None:
     """Nothing is accused either: of what was not seen nobody knows that it is wrong."""
     options = BAD[name](fabric)
@@ -589,6 +603,7 @@ def test_what_was_not_seen_is_unknown_and_never_well(name: str, fabric: Site) ->
         assert roots == {"ib_fabric.sweep"}, "\n".join(map(str, said))
 
 
+@pytest.mark.long
 def test_names_tell_nothing(fabric: Site) -> None:
     """Markup, quotes, and names that are all alike, or another's: a node is its GUID."""
     plane = fabric.plane(0)
