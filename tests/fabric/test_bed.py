@@ -16,7 +16,7 @@ import pytest
 
 from tests.series import series
 
-from .description import RATE, End, Fabric, fat_tree, names, netfile, rail_optimised
+from .description import End, Fabric, fat_tree, names, netfile, rail_optimised
 from .planes import Machine, Plane, planes, wait
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -98,46 +98,6 @@ def test_cables_that_are_changed_are_changed_for_the_tools(pair: list[Plane]) ->
     assert seen(plane) == expected(fabric)
 
 
-def test_a_slow_link_is_slow_at_both_ends_and_alone(tmp_path: Path) -> None:
-    fabric = rail_optimised("slow", 5, names(4), [0, 1])
-    fabric.degrade(fabric.nic("node002", 0), width=1)
-    fabric.degrade(fabric.leaf_port("node003", 1), speed="FDR")
-    with planes(fabric, top=tmp_path) as [plane]:
-        rates = [link[-1] for link in seen(plane)]
-        assert seen(plane) == expected(fabric)
-        assert {rate: rates.count(rate) for rate in rates} == {
-            "4xHDR": len(fabric.cables) - 4, "1xHDR": 2, "4xFDR": 2,
-        }  # fmt: skip
-        assert RATE == (4, "HDR")
-
-
-def test_counters_are_what_they_were_set_to(pair: list[Plane]) -> None:
-    plane = pair[1]
-    end = plane.fabric.leaf_port("node002", 3)
-    plane.count(end, SymbolErrorCounter=120, PortXmitData=1 << 40)
-    node = plane.eye
-    said = plane.tool(node, "perfquery", "-G", f"0x{end.guid:x}", str(end.port)).stdout
-    assert re.findall(r"^SymbolErrorCounter:\.+(\d+)$", said, re.MULTILINE) == ["120"]
-    said = plane.tool(node, "perfquery", "-x", "-G", f"0x{end.guid:x}", str(end.port)).stdout
-    [sent] = re.findall(r"^PortXmitData:\.+(\d+)$", said, re.MULTILINE)
-    # The questions are counted, too.
-    assert 1 << 40 <= int(sent) < (1 << 40) + 1_000_000
-    plane.count(end, SymbolErrorCounter=0, PortXmitData=0)
-
-
-def test_dropped_mads_make_a_part_of_a_fabric_with_exit_0(pair: list[Plane]) -> None:
-    plane = pair[1]
-    lost = plane.fabric.hca("node007", 2)
-    plane.drop(lost, 100)
-    node = plane.eye
-    done = plane.tool(node, "ibnetdiscover", "-p")
-    plane.drop(lost, 0)
-    assert done.returncode == 0
-    assert "bad status 110" in done.stderr
-    assert f"{lost.port_guid:x}" not in done.stdout
-    assert f"{plane.fabric.hca('node006', 2).port_guid:x}" in done.stdout
-
-
 @pytest.mark.long
 def test_the_next_manager_takes_over_from_one_that_is_killed(pair: list[Plane]) -> None:
     plane = pair[1]
@@ -188,19 +148,6 @@ def _runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z" and os.path.exists(f"/proc/{pid}")
-
-
-@pytest.mark.long
-def test_descriptions_with_markup_blanks_and_quotes_reach_the_tools(tmp_path: Path) -> None:
-    fabric = rail_optimised("odd", 6, names(4), [0])
-    said = ["<b onclick='x'>mlx5_0</b>", "  two  blanks mlx5_0", 'a "quoted" name', "node001 mlx5_0"]
-    for host, description in zip(fabric.hosts[1:], said, strict=False):
-        fabric.rename(fabric.rails[host, 0], description)
-    with planes(fabric, top=tmp_path) as [plane]:
-        node = plane.eye
-        text = plane.tool(node, "ibnetdiscover").stdout
-    for description in said[:3]:
-        assert description in text
 
 
 def test_a_node_that_is_described_twice_is_refused() -> None:
