@@ -20,7 +20,7 @@ def some(cases: Iterable[Any], number: int) -> list[Any]:
     ]
 
 
-def series(*rows: Any, brief: int = 1) -> list[Any]:
+def first(*rows: Any, brief: int = 1) -> list[Any]:
     """Return rows for parametrize, which have the mark ``long`` but for the first ones.   brief: how many those are."""
     return [
         pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=[pytest.mark.long] if number >= brief else [])

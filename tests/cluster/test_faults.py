@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from busbar.lab.cluster_faults import CATALOGUE, ClusterFault
-from tests import debian
-from tests.series import series
+from tests import debian, series
 from tests.trees import tool
 
 from .simulated import HARDWARE, Simulated
@@ -60,7 +59,7 @@ def roots(result: dict[str, Any]) -> dict[str, str]:
     return {one["check"]: one["state"] for one in result["findings"] if not one["because"]}
 
 
-@pytest.mark.parametrize("kind", series("srun", "mpirun"))
+@pytest.mark.parametrize("kind", series.first("srun", "mpirun"))
 def test_a_healthy_cluster_is_ok(simulated: Simulated, tmp_path: Path, kind: str) -> None:
     result = measure(simulated, tmp_path, kind)
     assert roots(result) == {}

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 
-from tests.series import series
+from tests import series
 from tests.slurm_daemons import wait
 
 from .jobs import HELLO, Job, processes, run
@@ -86,7 +86,7 @@ def test_ranks_that_do_not_find_each_other_are_no_job(nodes: Cluster, tmp_path: 
     assert done.states()["job"].startswith("drift: 4 ranks cannot find each other")
 
 
-@pytest.mark.parametrize("by", series(lambda node: node.address, lambda node: other_name(node.name)))
+@pytest.mark.parametrize("by", series.first(lambda node: node.address, lambda node: other_name(node.name)))
 def test_hosts_are_reached_by_other_names_than_their_own(
     nodes: Cluster, tmp_path: Path, by: Callable[[Node], str]
 ) -> None:
@@ -95,7 +95,7 @@ def test_hosts_are_reached_by_other_names_than_their_own(
     assert (done.rc, done.states()["job"]) == (0, "ok"), done.said
 
 
-@pytest.mark.parametrize("kind", series("srun", "mpirun"))
+@pytest.mark.parametrize("kind", series.first("srun", "mpirun"))
 def test_a_rank_that_fails_ends_the_job(nodes: Cluster, tmp_path: Path, kind: str) -> None:
     """The others would wait for it for ever."""
     program = ["sh", "-c", "[ $OMPI_COMM_WORLD_RANK$PMIX_RANK != 3 ] && [ $PMIX_RANK != 3 ] || exit 3; sleep 100000"]
@@ -104,7 +104,7 @@ def test_a_rank_that_fails_ends_the_job(nodes: Cluster, tmp_path: Path, kind: st
     assert any(view.ending is not None and view.ending.rc == 3 for view in done.views)
 
 
-@pytest.mark.parametrize("kind", series("mpirun", "srun"))
+@pytest.mark.parametrize("kind", series.first("mpirun", "srun"))
 def test_a_run_that_hangs_is_ended_at_its_limit(nodes: Cluster, tmp_path: Path, kind: str) -> None:
     done = run(nodes.nodes, kind, [sys.executable, "-c", STUBBORN], tmp_path / "job", limit=2)
     assert done.rc != 0
@@ -114,7 +114,7 @@ def test_a_run_that_hangs_is_ended_at_its_limit(nodes: Cluster, tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
-    series(
+    series.first(
         ("mpirun", {"addresses": ["node01", STRANGER]}, "ssh-keyscan"),
         ("srun", {"options": ["--partition=none"]}, "--partition in nccl_benchmark_launcher_options"),
         ("mpirun", {"addresses": ["node01", "nowhere"]}, "nccl_benchmark_address"),
@@ -196,7 +196,9 @@ def _kind(words: Sequence[str]) -> str:
     return name
 
 
-@pytest.mark.parametrize(("kind", "count"), series(("mpirun", 5), ("srun", 5), ("mpirun", 20), ("srun", 20), brief=2))
+@pytest.mark.parametrize(
+    ("kind", "count"), series.first(("mpirun", 5), ("srun", 5), ("mpirun", 20), ("srun", 20), brief=2)
+)
 def test_nothing_is_left_whatever_is_killed(nodes: Cluster, tmp_path: Path, kind: str, count: int) -> None:
     """Jobs at once, of two nodes each, lose a process each; the ranks would run for a day."""
     chance = random.Random(17)

@@ -20,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests import debian, slurm_daemons
-from tests.series import series
+from tests import debian, series, slurm_daemons
 from tests.trees import tool
 
 from .nodes import Cluster
@@ -161,7 +160,7 @@ def states(result: dict[str, Any]) -> dict[str, str]:
     return {finding["check"].partition(".")[2]: finding["state"] for finding in result["findings"]}
 
 
-@pytest.mark.parametrize("kind", series("mpirun", "srun"))
+@pytest.mark.parametrize("kind", series.first("mpirun", "srun"))
 def test_a_good_run_is_one_job_over_a_proven_transport(
     nodes: Cluster, tmp_path: Path, hardware: Path, kind: str
 ) -> None:
@@ -181,7 +180,7 @@ ROW = "1073741824 268435456 float sum -1 1073.7 1000.00 1500.00 0 1073.7 1000.00
 
 @pytest.mark.parametrize(
     ("kind", "change", "expected"),
-    series(
+    series.first(
         # It clears its bar, and did not use the network that was bought.
         (
             "mpirun",
@@ -245,7 +244,7 @@ def test_a_run_that_hangs_is_ended_everywhere(nodes: Cluster, tmp_path: Path, ha
 
 @pytest.mark.parametrize(
     ("kind", "where", "victim"),
-    series(("srun", 0, "module"), ("mpirun", 2, "rank guard")),
+    series.first(("srun", 0, "module"), ("mpirun", 2, "rank guard")),
 )
 def test_what_is_killed_is_never_ok_and_leaves_nothing(
     nodes: Cluster, tmp_path: Path, hardware: Path, kind: str, where: int, victim: str

@@ -15,7 +15,7 @@ import pytest
 
 from busbar.lab import nvl72
 from busbar.lab.machine import Machine
-from tests.series import series
+from tests import series
 
 from .nodes import Cluster
 from .playing import inventory, player
@@ -67,7 +67,7 @@ def over_nvlink(trays: Trays, tmp_path: Path, kind: str, **more: Any) -> dict[st
     return measure(trays, tmp_path, kind, **values)
 
 
-@pytest.mark.parametrize(("kind", "library"), series(("srun", 23007), ("mpirun", 22105)))
+@pytest.mark.parametrize(("kind", "library"), series.first(("srun", 23007), ("mpirun", 22105)))
 def test_trays_of_a_domain_are_measured_over_nvlink(trays: Trays, tmp_path: Path, kind: str, library: int) -> None:
     before = trays.moved()
     result = over_nvlink(trays, tmp_path, kind, binary=trays.program("all_reduce", library))
@@ -82,7 +82,7 @@ def test_trays_of_a_domain_are_measured_over_nvlink(trays: Trays, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("kind", "name", "says"),
-    series(
+    series.first(
         ("mpirun", "imex-stopped", "Check the IMEX configuration (nvidia-imex-ctl -N)"),
         ("srun", "no-domain", "cause: GPUs of node03 are in no NVLink domain"),
         ("mpirun", "other-clique", "clique 0x1 of node03, not the clique 0x7ffe of domain"),

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import BANDWIDTH, Options, Port, Session
 
 from busbar.lab.cluster_faults import RAIL
-from tests.series import series
+from tests import series
 
 from .simulated import HARDWARE, ROOT, Simulated
 
@@ -73,7 +73,7 @@ def moved(simulated: Simulated, node: int, name: str) -> int:
 
 @pytest.mark.parametrize(
     ("fault", "sends", "receives"),
-    series(("receives-slowly", 1.0, 0.5), ("small-reads", 0.6, 1.0), ("slow-uplink", 0.4, 0.4)),
+    series.first(("receives-slowly", 1.0, 0.5), ("small-reads", 0.6, 1.0), ("slow-uplink", 0.4, 0.4)),
 )
 def test_each_direction_has_its_own_figure(simulated: Simulated, fault: str, sends: float, receives: float) -> None:
     """From the third node, which has the fault, to the first, which is of another leaf."""
@@ -112,7 +112,7 @@ def test_a_partner_that_dies_in_the_middle_leaves_an_error_and_no_figure(simulat
 
 @pytest.mark.parametrize(
     ("fault", "hosts", "slow"),
-    series(
+    series.first(
         ("slow-uplink", (2, 1), True),
         ("slow-uplink", (2, 3), False),
         ("acs-redirect", (2, 1), True),

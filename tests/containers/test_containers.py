@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busbar.lab import containers, faults, image, ofed, repository, store
-from tests.series import series
+from tests import series
 
 from .conftest import busbar, run
 
@@ -171,7 +171,7 @@ def test_a_converged_node_keeps_what_was_measured_and_waits_for_nothing(converge
 
 
 @pytest.mark.usefixtures("converged")
-@pytest.mark.parametrize(("first", "second"), series(("collective-hang", "gpu-busy"), ("gpu-slow", "wrong-sums")))
+@pytest.mark.parametrize(("first", "second"), series.first(("collective-hang", "gpu-busy"), ("gpu-slow", "wrong-sums")))
 def test_a_fault_that_only_a_benchmark_shows_is_its_nodes_only_root(site: Site, first: str, second: str) -> None:
     store.break_(site.lab, "node01", first)
     store.break_(site.lab, "node02", second)
@@ -190,7 +190,9 @@ def test_every_fault_that_only_a_benchmark_shows_is_one_of_these() -> None:
 
 
 @pytest.mark.usefixtures("converged")
-@pytest.mark.parametrize(("first", "second"), series(("nvlink-down", "gpu-lost"), ("fabric-not-ready", None), brief=0))
+@pytest.mark.parametrize(
+    ("first", "second"), series.first(("nvlink-down", "gpu-lost"), ("fabric-not-ready", None), brief=0)
+)
 def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, first: str, second: str | None) -> None:
     store.break_(site.lab, "node01", first)
     if second:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from busbar.lab import ofed, repository
-from tests.series import series
+from tests import series
 
 from .conftest import busbar, run
 
@@ -81,7 +81,7 @@ def test_a_repository_that_the_key_has_signed_is_used(node: Shell) -> None:
     assert node("apt-cache show doca-ofed").stdout.count("Stand-in of the Busbar lab") == 1
 
 
-@pytest.mark.parametrize("key", series("another", "none"))
+@pytest.mark.parametrize("key", series.first("another", "none"))
 def test_a_repository_that_somebody_else_has_signed_is_not(node: Shell, tmp_path: Path, key: str) -> None:
     repository.create(tmp_path / "other")
     put(node, "/tmp/key.asc", (tmp_path / "other" / repository.KEY).read_text())
@@ -175,7 +175,7 @@ def test_a_pin_keeps_a_version_and_a_hold_what_is_installed(node: Shell) -> None
     assert version(node) == OLD.meta_version
 
 
-@pytest.mark.parametrize("policy", series("#!/bin/sh\nexit 101\n", ""))
+@pytest.mark.parametrize("policy", series.first("#!/bin/sh\nexit 101\n", ""))
 def test_an_upgrade_restarts_openibd_where_it_runs_and_policy_lets_it(bare: Path, node: Shell, policy: str) -> None:
     apt = use(node, OLD.folder, NEW.folder)
     apt("update")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.series import series
+from tests import series
 
 from . import packages
 from .machine import HARDWARE, REPOSITORIES, ROOT, El
@@ -91,7 +91,7 @@ def test_a_fresh_node_gets_one_release_keeps_it_and_goes_to_others_and_back(el: 
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    series(
+    series.first(
         ({"repository_key": packages.OTHER_KEY}, "GPG"),
         ({"repository": f"file://{REPOSITORIES}/doca/9.9.9/"}, "repomd.xml"),
     ),

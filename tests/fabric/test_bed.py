@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.series import series
+from tests import series
 
 from .description import End, Fabric, fat_tree, names, netfile, rail_optimised
 from .planes import Machine, Plane, planes, wait
@@ -53,7 +53,7 @@ def seen(plane: Plane) -> set[tuple[int, int, int, int, str]]:
 
 @pytest.mark.parametrize(
     "fabric",
-    series(
+    series.first(
         fat_tree("tree", 3),
         rail_optimised("rails", 4, names(32), range(8), leaves_per_rail=2, spines=8, cables_per_spine=2),
     ),
