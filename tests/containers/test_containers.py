@@ -248,6 +248,7 @@ def test_the_nightly_question_passes_through_ssh_and_become(site: Site) -> None:
     assert "repaired on node02: roce_qos.pfc" in out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("converged")
 def test_after_all_of_them_were_repaired_a_run_finds_and_changes_nothing(site: Site) -> None:
     code, out, found = site.play()
