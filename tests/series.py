@@ -18,3 +18,11 @@ def some(cases: Iterable[Any], number: int) -> list[Any]:
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if index in chosen else pytest.mark.long)
         for index, case in enumerate(every)
     ]
+
+
+def first(*rows: Any, brief: int = 1) -> list[Any]:
+    """Return rows for parametrize, which have the mark ``long`` but for the first ones.   brief: how many those are."""
+    return [
+        pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=[pytest.mark.long] if number >= brief else [])
+        for number, row in enumerate(rows)
+    ]

@@ -38,6 +38,7 @@ def kept(simulated: Simulated) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_a_healthy_cluster_is_measured_whole_and_in_parts(simulated: Simulated, benchmark: Callable[..., Run]) -> None:
     done = benchmark(nccl_benchmark_scope="cluster", nccl_benchmark_launcher="srun")
     assert done.rc == 0, done.out
@@ -80,6 +81,7 @@ def test_a_slow_rail_is_found_by_itself_told_to_its_pair_and_stays_told(
     }
 
 
+@pytest.mark.long
 def test_an_odd_node_meets_a_partner_and_a_busy_one_is_named(
     simulated: Simulated, benchmark: Callable[..., Run]
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from busbar.lab.cluster_faults import CATALOGUE, ClusterFault
-from tests import debian
+from tests import debian, series
 from tests.trees import tool
 
 from .simulated import HARDWARE, Simulated
@@ -59,7 +59,7 @@ def roots(result: dict[str, Any]) -> dict[str, str]:
     return {one["check"]: one["state"] for one in result["findings"] if not one["because"]}
 
 
-@pytest.mark.parametrize("kind", ["mpirun", "srun"])
+@pytest.mark.parametrize("kind", series.first("srun", "mpirun"))
 def test_a_healthy_cluster_is_ok(simulated: Simulated, tmp_path: Path, kind: str) -> None:
     result = measure(simulated, tmp_path, kind)
     assert roots(result) == {}
@@ -71,7 +71,17 @@ def test_a_healthy_cluster_is_ok(simulated: Simulated, tmp_path: Path, kind: str
         assert busy == {machine.rail(0).name, machine.rail(1).name}
 
 
-@pytest.mark.parametrize(("number", "fault"), list(enumerate(CATALOGUE)), ids=[fault.name for fault in CATALOGUE])
+# Of which make test has one of each launcher.
+BRIEF = ("slow-rail", "gdr-off")
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [
+        pytest.param(number, fault, id=fault.name, marks=[] if fault.name in BRIEF else pytest.mark.long)
+        for number, fault in enumerate(CATALOGUE)
+    ],
+)
 def test_each_fault_gets_its_verdict(simulated: Simulated, tmp_path: Path, number: int, fault: ClusterFault) -> None:
     more: dict[str, Any] = {} if fault.ends else {"timeout": 8}
     if fault.check == "nccl_perf.spread":

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
 
@@ -27,6 +28,7 @@ def test_a_healthy_cluster_is_cleared(simulated: Simulated, play: Callable[..., 
     assert "round 1, pairs: 1 of 1 pass" in done.out
 
 
+@pytest.mark.long
 def test_a_missed_bar_is_searched_for_and_what_slows_the_node_is_the_one_cause(
     simulated: Simulated, play: Callable[..., Run], site: Path
 ) -> None:

@@ -11,6 +11,8 @@ import re
 
 import pytest
 
+from tests import series
+
 from .simulated import Simulated
 
 GIB = 1 << 30
@@ -25,7 +27,7 @@ def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if re.match(r" +\d+ +\d+ +float .* 0$", line)]
 
 
-@pytest.mark.parametrize(("launcher", "library"), [("mpirun", 22809), ("srun", 21803)])
+@pytest.mark.parametrize(("launcher", "library"), series.first(("mpirun", 22809), ("srun", 21803)))
 def test_all_ranks_are_one_job_of_which_rails_and_logs_tell(simulated: Simulated, launcher: str, library: int) -> None:
     before = simulated.moved()
     variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,BOOTSTRAP"}

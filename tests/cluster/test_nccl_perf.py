@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests import debian, slurm_daemons
+from tests import debian, series, slurm_daemons
 from tests.trees import tool
 
 from .nodes import Cluster
@@ -160,7 +160,7 @@ def states(result: dict[str, Any]) -> dict[str, str]:
     return {finding["check"].partition(".")[2]: finding["state"] for finding in result["findings"]}
 
 
-@pytest.mark.parametrize("kind", ["mpirun", "srun"])
+@pytest.mark.parametrize("kind", series.first("mpirun", "srun"))
 def test_a_good_run_is_one_job_over_a_proven_transport(
     nodes: Cluster, tmp_path: Path, hardware: Path, kind: str
 ) -> None:
@@ -180,16 +180,16 @@ ROW = "1073741824 268435456 float sum -1 1073.7 1000.00 1500.00 0 1073.7 1000.00
 
 @pytest.mark.parametrize(
     ("kind", "change", "expected"),
-    [
+    series.first(
         # It clears its bar, and did not use the network that was bought.
         (
             "mpirun",
             'NETWORK, GDR, FOUND = "Socket", "", "NET/Socket : Using [0]eth0:10.0.0.1<0>"',
             {"network": "drift", "hcas": "unknown", "gdr": "unknown", "rails": "unknown"},
         ),
-        ("srun", 'GDR = ""', {"gdr": "drift"}),
         # NCCL_DEBUG does not reach a rank.
         ("srun", 'DEBUG = socket.gethostname() != "node03"', {"transport": "unknown", "busbw": "unknown"}),
+        ("srun", 'GDR = ""', {"gdr": "drift"}),
         # Exit code 0, and nothing.
         ("mpirun", "sys.exit(0)", {"ran": "unknown", "transport": "unknown", "busbw": "unknown"}),
         # Each runs alone, ends well, and has a table with a figure above any bar.
@@ -206,8 +206,9 @@ ROW = "1073741824 268435456 float sum -1 1073.7 1000.00 1500.00 0 1073.7 1000.00
             f"def before(rank): rank == 3 and print({HEADER!r}, {ROW!r}, sep='\\n', flush=True)",
             {"ranks": "drift"},
         ),
-    ],
-    ids=["sockets", "no GPUDirect", "no log of a rank", "nothing", "singletons", "another's table"],
+        brief=2,
+    ),
+    ids=["sockets", "no log of a rank", "no GPUDirect", "nothing", "singletons", "another's table"],
 )
 def test_what_is_no_proof_is_never_ok(
     nodes: Cluster, tmp_path: Path, hardware: Path, kind: str, change: str, expected: dict[str, str]
@@ -217,6 +218,7 @@ def test_what_is_no_proof_is_never_ok(
     assert {name: found.get(name, "ok") for name in expected} == expected
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_is_seen_where_the_launcher_passes_over_it(
     nodes: Cluster, tmp_path: Path, hardware: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_rank_that_fails_is_seen_where_the_launcher_passes_over_it(
     assert found == {"ran": "drift"}
 
 
+@pytest.mark.long
 def test_a_run_that_hangs_is_ended_everywhere(nodes: Cluster, tmp_path: Path, hardware: Path) -> None:
     """The fixture waits until nothing is left on any node."""
     started = time.monotonic()
@@ -241,7 +244,7 @@ def test_a_run_that_hangs_is_ended_everywhere(nodes: Cluster, tmp_path: Path, ha
 
 @pytest.mark.parametrize(
     ("kind", "where", "victim"),
-    [("mpirun", 2, "rank guard"), ("srun", 0, "module")],
+    series.first(("srun", 0, "module"), ("mpirun", 2, "rank guard")),
 )
 def test_what_is_killed_is_never_ok_and_leaves_nothing(
     nodes: Cluster, tmp_path: Path, hardware: Path, kind: str, where: int, victim: str

@@ -15,6 +15,7 @@ import pytest
 
 from busbar.lab import nvl72
 from busbar.lab.machine import Machine
+from tests import series
 
 from .nodes import Cluster
 from .playing import inventory, player
@@ -66,7 +67,7 @@ def over_nvlink(trays: Trays, tmp_path: Path, kind: str, **more: Any) -> dict[st
     return measure(trays, tmp_path, kind, **values)
 
 
-@pytest.mark.parametrize(("kind", "library"), [("mpirun", 22105), ("srun", 23007)])
+@pytest.mark.parametrize(("kind", "library"), series.first(("srun", 23007), ("mpirun", 22105)))
 def test_trays_of_a_domain_are_measured_over_nvlink(trays: Trays, tmp_path: Path, kind: str, library: int) -> None:
     before = trays.moved()
     result = over_nvlink(trays, tmp_path, kind, binary=trays.program("all_reduce", library))
@@ -81,12 +82,11 @@ def test_trays_of_a_domain_are_measured_over_nvlink(trays: Trays, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("kind", "name", "says"),
-    [
+    series.first(
         ("mpirun", "imex-stopped", "Check the IMEX configuration (nvidia-imex-ctl -N)"),
         ("srun", "no-domain", "cause: GPUs of node03 are in no NVLink domain"),
         ("mpirun", "other-clique", "clique 0x1 of node03, not the clique 0x7ffe of domain"),
-    ],
-    ids=["imex-stopped", "no-domain", "other-clique"],
+    ),
 )
 def test_what_keeps_nvlink_out_gets_its_verdict(trays: Trays, tmp_path: Path, kind: str, name: str, says: str) -> None:
     with trays.broken(name) as fault:
@@ -97,6 +97,7 @@ def test_what_keeps_nvlink_out_gets_its_verdict(trays: Trays, tmp_path: Path, ki
     assert "busbw" not in {one.partition(".")[2].partition("[")[0] for one in result["passed"]}
 
 
+@pytest.mark.long
 def test_each_domain_is_measured_by_itself_and_a_lone_tray_is_named(trays: Trays, tmp_path: Path) -> None:
     away = trays.machines[-1].hostname
     with trays.broken("other-rack", away):

@@ -101,6 +101,7 @@ def batch(simulated: Simulated, site: Path, tmp_path: Path) -> Callable[..., Any
     return submit
 
 
+@pytest.mark.long
 def test_healthy_nodes_pass_and_leave_a_record(batch: Callable[..., Any], tmp_path: Path) -> None:
     done = batch("--record", str(tmp_path / "results"), "--exclude-file", str(tmp_path / "exclude"), nodes=2)()
     print(done.err)

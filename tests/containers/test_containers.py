@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from busbar.lab import containers, faults, image, ofed, repository, store
+from tests import series
 
 from .conftest import busbar, run
 
@@ -170,7 +171,7 @@ def test_a_converged_node_keeps_what_was_measured_and_waits_for_nothing(converge
 
 
 @pytest.mark.usefixtures("converged")
-@pytest.mark.parametrize(("first", "second"), [("gpu-slow", "wrong-sums"), ("collective-hang", "gpu-busy")])
+@pytest.mark.parametrize(("first", "second"), series.first(("collective-hang", "gpu-busy"), ("gpu-slow", "wrong-sums")))
 def test_a_fault_that_only_a_benchmark_shows_is_its_nodes_only_root(site: Site, first: str, second: str) -> None:
     store.break_(site.lab, "node01", first)
     store.break_(site.lab, "node02", second)
@@ -189,7 +190,9 @@ def test_every_fault_that_only_a_benchmark_shows_is_one_of_these() -> None:
 
 
 @pytest.mark.usefixtures("converged")
-@pytest.mark.parametrize(("first", "second"), [("nvlink-down", "gpu-lost"), ("fabric-not-ready", None)])
+@pytest.mark.parametrize(
+    ("first", "second"), series.first(("nvlink-down", "gpu-lost"), ("fabric-not-ready", None), brief=0)
+)
 def test_what_is_wrong_with_the_hardware_explains_what_was_measured(site: Site, first: str, second: str | None) -> None:
     store.break_(site.lab, "node01", first)
     if second:
@@ -221,6 +224,7 @@ def somebody(on: On) -> Iterator[None]:
     on("node02", f"userdel --remove ops; rm /etc/sudoers.d/ops; usermod --password '{before}' root")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("converged", "somebody")
 def test_the_nightly_question_passes_through_ssh_and_become(site: Site) -> None:
     """sudo hands our script on; su reads a password from where it would come, so the module goes."""
@@ -244,6 +248,7 @@ def test_the_nightly_question_passes_through_ssh_and_become(site: Site) -> None:
     assert "repaired on node02: roce_qos.pfc" in out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("converged")
 def test_after_all_of_them_were_repaired_a_run_finds_and_changes_nothing(site: Site) -> None:
     code, out, found = site.play()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from busbar.lab import ofed, repository
+from tests import series
 
 from .conftest import busbar, run
 
@@ -80,7 +81,7 @@ def test_a_repository_that_the_key_has_signed_is_used(node: Shell) -> None:
     assert node("apt-cache show doca-ofed").stdout.count("Stand-in of the Busbar lab") == 1
 
 
-@pytest.mark.parametrize("key", ["another", "none"])
+@pytest.mark.parametrize("key", series.first("another", "none"))
 def test_a_repository_that_somebody_else_has_signed_is_not(node: Shell, tmp_path: Path, key: str) -> None:
     repository.create(tmp_path / "other")
     put(node, "/tmp/key.asc", (tmp_path / "other" / repository.KEY).read_text())
@@ -109,6 +110,7 @@ def test_a_package_that_was_tampered_with_is_not_installed(node: Shell) -> None:
     assert version(node) == version(node, "ofed-scripts") == ""
 
 
+@pytest.mark.long
 def test_an_index_that_was_tampered_with_is_not_read(node: Shell) -> None:
     folder = copied(node)
     node(f"sed -i s/044000/044001/ {folder}/Packages")
@@ -142,6 +144,7 @@ def test_installing_builds_the_modules_and_loads_none(node: Shell) -> None:
     assert node("ls /srv/busbar-lab/hw/sys/module/mlx_compat").returncode == 2
 
 
+@pytest.mark.long
 def test_installing_without_headers_is_done_and_says_what_was_not_built(node: Shell) -> None:
     apt = use(node, NEW.folder)
     apt("update")
@@ -155,6 +158,7 @@ def test_installing_without_headers_is_done_and_says_what_was_not_built(node: Sh
         node(f"mv /usr/src/away /usr/src/linux-headers-{KERNEL}")
 
 
+@pytest.mark.long
 def test_a_pin_keeps_a_version_and_a_hold_what_is_installed(node: Shell) -> None:
     apt = use(node, OLD.folder, NEW.folder)
     apt("update")
@@ -171,7 +175,7 @@ def test_a_pin_keeps_a_version_and_a_hold_what_is_installed(node: Shell) -> None
     assert version(node) == OLD.meta_version
 
 
-@pytest.mark.parametrize("policy", ["", "#!/bin/sh\nexit 101\n"])
+@pytest.mark.parametrize("policy", series.first("#!/bin/sh\nexit 101\n", ""))
 def test_an_upgrade_restarts_openibd_where_it_runs_and_policy_lets_it(bare: Path, node: Shell, policy: str) -> None:
     apt = use(node, OLD.folder, NEW.folder)
     apt("update")
@@ -192,6 +196,7 @@ def test_an_upgrade_restarts_openibd_where_it_runs_and_policy_lets_it(bare: Path
     assert busbar("reboot", "-d", bare, "node01").returncode == 0
 
 
+@pytest.mark.long
 def test_the_driver_is_of_the_old_ofed_until_it_is_built_again(node: Shell) -> None:
     apt = use(node, NEW.folder)
     apt("update")
@@ -204,6 +209,7 @@ def test_the_driver_is_of_the_old_ofed_until_it_is_built_again(node: Shell) -> N
     assert node(f"cut -f 1 {symvers}").stdout == f"{number}\n"
 
 
+@pytest.mark.long
 def test_both_ofeds_do_not_go_together(node: Shell) -> None:
     legacy = ofed.RELEASES["24.10-2.1.8.0"]
     apt = use(node, NEW.folder, legacy.folder)

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from busbar.lab import containers
 
 from .conftest import ROOT, busbar
@@ -47,6 +49,7 @@ def test_killed_half_way_the_next_up_completes_and_down_leaves_nothing(tmp_path:
     assert busbar("down", "-d", directory).stdout == f"{directory}: there is no lab\n"
 
 
+@pytest.mark.long
 def test_two_at_once_do_not_meet(tmp_path: Path) -> None:
     directory = tmp_path / "lab"
     first = [sys.executable, "-m", "busbar", "lab", "up", "-d", str(directory), "--nodes", "node01"]

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import series
+
 from . import packages
 from .machine import HARDWARE, REPOSITORIES, ROOT, El
 
@@ -89,10 +91,10 @@ def test_a_fresh_node_gets_one_release_keeps_it_and_goes_to_others_and_back(el: 
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [
-        ({"repository": f"file://{REPOSITORIES}/doca/9.9.9/"}, "repomd.xml"),
+    series.first(
         ({"repository_key": packages.OTHER_KEY}, "GPG"),
-    ],
+        ({"repository": f"file://{REPOSITORIES}/doca/9.9.9/"}, "repomd.xml"),
+    ),
 )
 def test_what_cannot_be_installed_is_tried_once_and_the_finding_says_why(
     el: El, more: dict[str, Any], said: str
@@ -111,6 +113,7 @@ def test_what_cannot_be_installed_is_tried_once_and_the_finding_says_why(
     assert "ofed.openibd" not in states(done)
 
 
+@pytest.mark.long
 def test_what_a_mirror_has_since_is_seen_at_the_next_run(el: El) -> None:
     """What is not there yet is told as what cannot be installed."""
     folder = el.path(f"{REPOSITORIES}/{NEW.folder}/{packages.PLACE}")

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from .description import RATE, End, Fabric, fat_tree, names, netfile, rail_optimised
+from tests import series
+
+from .description import End, Fabric, fat_tree, names, netfile, rail_optimised
 from .planes import Machine, Plane, planes, wait
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,10 +53,10 @@ def seen(plane: Plane) -> set[tuple[int, int, int, int, str]]:
 
 @pytest.mark.parametrize(
     "fabric",
-    [
+    series.first(
         fat_tree("tree", 3),
         rail_optimised("rails", 4, names(32), range(8), leaves_per_rail=2, spines=8, cables_per_spine=2),
-    ],
+    ),
     ids=["a fat tree of 4 leaves", "32 hosts x 8 rails"],
 )
 def test_ibnetdiscover_prints_what_is_described(fabric: Fabric, tmp_path: Path) -> None:
@@ -96,46 +98,7 @@ def test_cables_that_are_changed_are_changed_for_the_tools(pair: list[Plane]) ->
     assert seen(plane) == expected(fabric)
 
 
-def test_a_slow_link_is_slow_at_both_ends_and_alone(tmp_path: Path) -> None:
-    fabric = rail_optimised("slow", 5, names(4), [0, 1])
-    fabric.degrade(fabric.nic("node002", 0), width=1)
-    fabric.degrade(fabric.leaf_port("node003", 1), speed="FDR")
-    with planes(fabric, top=tmp_path) as [plane]:
-        rates = [link[-1] for link in seen(plane)]
-        assert seen(plane) == expected(fabric)
-        assert {rate: rates.count(rate) for rate in rates} == {
-            "4xHDR": len(fabric.cables) - 4, "1xHDR": 2, "4xFDR": 2,
-        }  # fmt: skip
-        assert RATE == (4, "HDR")
-
-
-def test_counters_are_what_they_were_set_to(pair: list[Plane]) -> None:
-    plane = pair[1]
-    end = plane.fabric.leaf_port("node002", 3)
-    plane.count(end, SymbolErrorCounter=120, PortXmitData=1 << 40)
-    node = plane.eye
-    said = plane.tool(node, "perfquery", "-G", f"0x{end.guid:x}", str(end.port)).stdout
-    assert re.findall(r"^SymbolErrorCounter:\.+(\d+)$", said, re.MULTILINE) == ["120"]
-    said = plane.tool(node, "perfquery", "-x", "-G", f"0x{end.guid:x}", str(end.port)).stdout
-    [sent] = re.findall(r"^PortXmitData:\.+(\d+)$", said, re.MULTILINE)
-    # The questions are counted, too.
-    assert 1 << 40 <= int(sent) < (1 << 40) + 1_000_000
-    plane.count(end, SymbolErrorCounter=0, PortXmitData=0)
-
-
-def test_dropped_mads_make_a_part_of_a_fabric_with_exit_0(pair: list[Plane]) -> None:
-    plane = pair[1]
-    lost = plane.fabric.hca("node007", 2)
-    plane.drop(lost, 100)
-    node = plane.eye
-    done = plane.tool(node, "ibnetdiscover", "-p")
-    plane.drop(lost, 0)
-    assert done.returncode == 0
-    assert "bad status 110" in done.stderr
-    assert f"{lost.port_guid:x}" not in done.stdout
-    assert f"{plane.fabric.hca('node006', 2).port_guid:x}" in done.stdout
-
-
+@pytest.mark.long
 def test_the_next_manager_takes_over_from_one_that_is_killed(pair: list[Plane]) -> None:
     plane = pair[1]
     node = plane.eye
@@ -185,18 +148,6 @@ def _runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z" and os.path.exists(f"/proc/{pid}")
-
-
-def test_descriptions_with_markup_blanks_and_quotes_reach_the_tools(tmp_path: Path) -> None:
-    fabric = rail_optimised("odd", 6, names(4), [0])
-    said = ["<b onclick='x'>mlx5_0</b>", "  two  blanks mlx5_0", 'a "quoted" name', "node001 mlx5_0"]
-    for host, description in zip(fabric.hosts[1:], said, strict=False):
-        fabric.rename(fabric.rails[host, 0], description)
-    with planes(fabric, top=tmp_path) as [plane]:
-        node = plane.eye
-        text = plane.tool(node, "ibnetdiscover").stdout
-    for description in said[:3]:
-        assert description in text
 
 
 def test_a_node_that_is_described_twice_is_refused() -> None:

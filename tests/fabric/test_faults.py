@@ -7,12 +7,14 @@ A fault is planted in the simulated fabric, the product sweeps and judges, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Wanted
 
 from .description import End, Node, joined
@@ -80,64 +82,37 @@ def _(of: Site) -> list[Expected]:
     return [Expected("link_down", ("node001",), (at(plane.fabric, port), at(plane.fabric, far)))]
 
 
-@fault("a rail has lost three of its four lanes")
-def _(of: Site) -> list[Expected]:
-    plane = of.plane(0)
+# A link that is slow: rail of the plane, its port, what it has, its check and its rate in words.
+Link = tuple[str, int, bool, dict[str, Any], str, str]
+SLOW: dict[str, list[Link]] = {
+    "a rail has lost three of its four lanes": [("node004", 0, False, {"width": 1}, "width", "1x HDR (50 Gb/s)")],
+    "a rail runs at a slower speed": [("node008", 3, False, {"speed": "EDR"}, "speed", "4x EDR (100 Gb/s)")],
+    "an uplink runs at a quarter of its speed": [("node007", 1, True, {"speed": "FDR"}, "speed", "4x FDR (56 Gb/s)")],
+    "an uplink has lost two lanes, and a rail elsewhere its speed": [
+        ("node002", 2, True, {"width": 2}, "width", "2x HDR"),
+        ("node005", 3, False, {"speed": "FDR"}, "speed", "4x FDR (56 Gb/s)"),
+    ],
+}
+
+
+def slow(of: Site, links: Sequence[Link]) -> list[Expected]:
+    """Each of these links, a rail's or the first uplink of its leaf, is slow at both ends."""
+    plane = of.plane(links[0][1])
     fabric = plane.fabric.copy()
-    fabric.degrade(fabric.nic("node004", 0), width=1)
+    expected = []
+    for host, rail, is_uplink, change, check, rate in links:
+        port = fabric.leaf_port(host, rail)
+        if is_uplink:
+            port = fabric.uplinks(port.guid)[0]
+        fabric.degrade(port, **change)
+        hosts, end = (("node001",), at(fabric, fabric.cables[port])) if is_uplink else ((host,), f"{host} rail {rail}")
+        words = (end, at(fabric, port), rate, *(() if is_uplink else ("200 Gb/s",)))
+        expected.append(Expected(f"link_{check}", hosts, words))
     of.load(plane, fabric)
-    return [
-        Expected(
-            "link_width",
-            ("node004",),
-            ("node004 rail 0", at(fabric, fabric.leaf_port("node004", 0)), "1x HDR (50 Gb/s)", "200 Gb/s"),
-        )
-    ]
+    return expected
 
 
-@fault("a rail runs at a slower speed")
-def _(of: Site) -> list[Expected]:
-    plane = of.plane(3)
-    fabric = plane.fabric.copy()
-    fabric.degrade(fabric.leaf_port("node008", 3), speed="EDR")
-    of.load(plane, fabric)
-    return [
-        Expected(
-            "link_speed",
-            ("node008",),
-            ("node008 rail 3", at(fabric, fabric.leaf_port("node008", 3)), "4x EDR (100 Gb/s)", "200 Gb/s"),
-        )
-    ]
-
-
-@fault("an uplink runs at a quarter of its speed")
-def _(of: Site) -> list[Expected]:
-    plane = of.plane(1)
-    fabric = plane.fabric.copy()
-    port = fabric.uplinks(fabric.leaf_port("node007", 1).guid)[0]
-    fabric.degrade(port, speed="FDR")
-    of.load(plane, fabric)
-    return [
-        Expected("link_speed", ("node001",), (at(fabric, port), at(fabric, fabric.cables[port]), "4x FDR (56 Gb/s)"))
-    ]
-
-
-@fault("an uplink has lost two lanes, and a rail elsewhere its speed")
-def _(of: Site) -> list[Expected]:
-    plane = of.plane(2)
-    fabric = plane.fabric.copy()
-    port = fabric.uplinks(fabric.leaf_port("node002", 2).guid)[3]
-    fabric.degrade(port, width=2)
-    fabric.degrade(fabric.nic("node005", 3), speed="FDR")
-    of.load(plane, fabric)
-    return [
-        Expected("link_width", ("node001",), (at(fabric, port), at(fabric, fabric.cables[port]), "2x HDR")),
-        Expected(
-            "link_speed",
-            ("node005",),
-            ("node005 rail 3", at(fabric, fabric.leaf_port("node005", 3)), "4x FDR (56 Gb/s)"),
-        ),
-    ]
+FAULTS.update({name: (partial(slow, links=links), SAME) for name, links in SLOW.items()})
 
 
 def swapped(of: Site, rail: int, one: tuple[str, int], two: tuple[str, int]) -> list[Expected]:
@@ -313,32 +288,29 @@ def _(of: Site) -> list[Expected]:
 # -- counters ----------------------------------------------------------------------------------------------------------
 
 
-def counted(of: Site, rail: int, host: str, near: dict[str, int], far: dict[str, int]) -> tuple[Site, str]:
-    """Counters of a host's rail that moved since the last sweep. Returns the switch's port in words."""
+# Rail, host, counters that have moved there since the last sweep, those at its switch port, and the check.
+Counted = tuple[int, str, dict[str, int], dict[str, int], str]
+DOWNED = {"LinkDownedCounter": 2}
+COUNTED: dict[str, Counted] = {
+    "symbol errors on a rail": (0, "node003", {"SymbolErrorCounter": 900}, {}, "symbol_errors"),
+    "a link that went down and came back": (2, "node004", DOWNED, DOWNED, "link_downed"),
+    "damaged packets at a switch's port": (1, "node007", {}, {"PortRcvErrors": 40000}, "errors"),
+    "buffers that overrun": (2, "node002", {"ExcessiveBufferOverrunErrors": 3}, {}, "errors"),
+}
+
+
+def counted(of: Site, moved: Counted) -> list[Expected]:
+    rail, host, near, far, check = moved
     plane = of.plane(rail)
     of.remember()
     port = plane.fabric.leaf_port(host, rail)
     plane.count(plane.fabric.nic(host, rail), **near)
     plane.count(port, **far)
-    return of, at(plane.fabric, port)
+    words = ["both ends"] if near and far else [f"{name} +{value}" for name, value in (near | far).items()]
+    return [Expected(check, (host,), (f"{host} rail {rail}", at(plane.fabric, port), *words))]
 
 
-@fault("symbol errors on a rail")
-def _(of: Site) -> list[Expected]:
-    _, port = counted(of, 0, "node003", {"SymbolErrorCounter": 900}, {})
-    return [Expected("symbol_errors", ("node003",), ("node003 rail 0", port, "SymbolErrorCounter +900"))]
-
-
-@fault("a link that went down and came back")
-def _(of: Site) -> list[Expected]:
-    _, port = counted(of, 2, "node004", {"LinkDownedCounter": 2}, {"LinkDownedCounter": 2})
-    return [Expected("link_downed", ("node004",), ("node004 rail 2", port, "both ends"))]
-
-
-@fault("damaged packets at a switch's port")
-def _(of: Site) -> list[Expected]:
-    _, port = counted(of, 1, "node007", {}, {"PortRcvErrors": 40000})
-    return [Expected("errors", ("node007",), ("node007 rail 1", port, "PortRcvErrors +40000"))]
+FAULTS.update({name: (partial(counted, moved=moved), SAME) for name, moved in COUNTED.items()})
 
 
 @fault("packets that a switch discards")
@@ -351,12 +323,6 @@ def _(of: Site) -> list[Expected]:
     return [
         Expected("errors", ("node001",), ("PortXmitDiscards +65000", at(plane.fabric, port), at(plane.fabric, far)))
     ]
-
-
-@fault("buffers that overrun")
-def _(of: Site) -> list[Expected]:
-    _, port = counted(of, 2, "node002", {"ExcessiveBufferOverrunErrors": 3}, {})
-    return [Expected("errors", ("node002",), ("node002 rail 2", port, "ExcessiveBufferOverrunErrors +3"))]
 
 
 @fault("a counter that stands at its end")
@@ -382,7 +348,20 @@ def _(of: Site) -> list[Expected]:
     return [Expected("manager", ("node001",), ("node001 rail 0", "alone"))]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# Of each kind one: make test has these.
+BRIEF = {
+    *("a rail is unplugged", "a rail has lost three of its four lanes", "rails of two hosts are swapped"),
+    *("a rail is on the leaf of another rail", "a host is switched off", "a leaf is switched off"),
+    *("symbol errors on a rail", "a counter that stands at its end", "the standby is gone"),
+    *("an HCA that answers nobody", "a tool that ends in the middle of a line"),
+}
+
+
+def brief(names: Iterable[str]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[] if name in BRIEF else pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize("name", brief(FAULTS))
 def test_each_fault_is_exactly_its_finding(name: str, fabric: Site) -> None:
     before = fabric.before
     try:
@@ -569,7 +548,7 @@ def _(of: Site) -> dict[str, object]:
     return {}
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", brief(BAD))
 def test_what_was_not_seen_is_unknown_and_never_well(name: str, fabric: Site) -> None:
     """Nothing is accused either: of what was not seen nobody knows that it is wrong."""
     options = BAD[name](fabric)
@@ -589,6 +568,7 @@ def test_what_was_not_seen_is_unknown_and_never_well(name: str, fabric: Site) ->
         assert roots == {"ib_fabric.sweep"}, "\n".join(map(str, said))
 
 
+@pytest.mark.long
 def test_names_tell_nothing(fabric: Site) -> None:
     """Markup, quotes, and names that are all alike, or another's: a node is its GUID."""
     plane = fabric.plane(0)

@@ -181,12 +181,13 @@ def prove_changes(host: Host, made: list[Change]) -> None:
 
 
 def cases() -> Iterator[Any]:
-    for together in changes():
-        yield pytest.param(prove_changes, together, id=" + ".join(shlex.join(change.change) for change in together))
-    for names in groups(measured=False):
-        yield pytest.param(prove_faults, names, id="+".join(names))
-    for names in groups(measured=True):
-        yield pytest.param(prove_measured_faults, names, id="+".join(names))
+    """The first change of each role is enough to see that it is found; faults are in other folders of tests, too."""
+    for number, together in enumerate(changes()):
+        name = " + ".join(shlex.join(change.change) for change in together)
+        yield pytest.param(prove_changes, together, id=name, marks=[pytest.mark.long] if number else [])
+    for prove, measured in ((prove_faults, False), (prove_measured_faults, True)):
+        for names in groups(measured):
+            yield pytest.param(prove, names, id="+".join(names), marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(("prove", "case"), cases())
@@ -198,6 +199,7 @@ def test_the_node_is_of_the_release_that_was_asked_for(host: Host) -> None:
     assert host.system_info.codename == image.wanted()
 
 
+@pytest.mark.long
 def test_nothing_is_left(host: Host) -> None:
     assert checks(play(ROLES, check=False)) == []
     assert checks(check(host, ROLES)) == []

@@ -158,7 +158,7 @@ PIECES += ["y" * 600, "z" * 4093]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_our_reader_takes_every_file_as_the_library_does(library: str, version: str, text: str) -> None:
     number = parse_version(version)
     # Releases before 2.23 overrun a buffer there.

@@ -12,9 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -24,8 +24,10 @@ from busbar.lab import store
 from tests.slurm_daemons import Slurm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# What a node is given back for.
-ROLES = [*suite.AFTER_REBOOT]
+# Played beside these two: who waits for a reboot, and who says that a node is not in order; long: all who have a say.
+BOTH = ["reboot", "drain"]
+FEW = ["platform", "iommu"]
+ALL = [*suite.AFTER_REBOOT]
 NODES = {"hosts": "gpu_nodes", "gather_facts": False, "vars": {"busbar_role_verdict": False}}
 
 
@@ -33,17 +35,18 @@ def roles(*names: str) -> list[dict[str, Any]]:
     return [{"ansible.builtin.import_role": {"name": f"busbar.fabric.{name}"}} for name in names]
 
 
-def book(reboot: dict[str, Any]) -> list[dict[str, Any]]:
-    """reboot: the play that does it."""
-    judged = {"roles": [*ROLES, "reboot", "drain"], "path": "{{ busbar_findings_path }}"}
-    return [
+def book(judged: Sequence[str], reboot: dict[str, Any]) -> str:
+    """judged: roles that have to answer.   reboot: the play that does it."""
+    verdict = {"roles": [*judged, *BOTH], "path": "{{ busbar_findings_path }}"}
+    plays = [
         {"ansible.builtin.import_playbook": str(ROOT / "playbooks/provision.yml")},
         reboot,
-        {**NODES, "tasks": [{"busbar.fabric.verdict": judged}]},
+        {**NODES, "tags": "always", "tasks": [{"busbar.fabric.verdict": verdict}]},
     ]
+    return yaml.safe_dump(plays)
 
 
-BOOK = book({"ansible.builtin.import_playbook": str(ROOT / "playbooks/reboot.yml")})
+REBOOT_PLAY = {"ansible.builtin.import_playbook": str(ROOT / "playbooks/reboot.yml")}
 # Like local, which Ansible would not reboot.
 CONNECTION = """\
 DOCUMENTATION = "{name: simulated, short_description: local by another name, options: {}}"
@@ -68,57 +71,67 @@ store.reboot(lab, "node01")
 Play = Callable[..., dict[str, str]]
 
 
-@pytest.fixture(scope="session")
-def provisioned(_slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A lab, and a copy of it with node01 provisioned but for a reboot, and Slurm's tools on it."""
+class Lab(NamedTuple):
+    """A lab whose node01 is provisioned by some roles but for a reboot, with Slurm's tools on it, and a copy of it."""
+
+    top: Path
+    copy: Path
+    roles: list[str]
+
+    def ansible(self, home: Path, playbook: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = ["ansible-playbook", "-i", str(self.top / "inventory"), "--limit", "node01", str(playbook)]
+        chosen = ["--skip-tags", "nccl_tests,nccl_benchmark"]
+        if self.roles != ALL:
+            chosen = ["--tags", ",".join([*self.roles, *BOTH])]
+        return subprocess.run(
+            [*argv, *chosen, *arguments],
+            cwd=ROOT,
+            env={
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                "HOME": str(home),
+                "LC_ALL": "C.UTF-8",
+                "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session", params=[FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
+def provisioned(request: pytest.FixtureRequest, _slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     top = tmp_path_factory.mktemp("drain")
-    lab, copy = top / "lab", top / "copy"
-    store.create(lab)
+    made = Lab(top / "lab", top / "copy", request.param)
+    store.create(made.top)
     for tool in ("scontrol", "squeue"):
-        shutil.copy2(_slurm.top / "sys/usr/bin" / tool, lab / "node01/sys/usr/bin")
-    done = ansible(lab, top, ROOT / "playbooks/provision.yml")
+        shutil.copy2(_slurm.top / "sys/usr/bin" / tool, made.top / "node01/sys/usr/bin")
+    done = made.ansible(top, ROOT / "playbooks/provision.yml")
     assert done.returncode == 0, done.stdout + done.stderr
-    store.break_(lab, "node01", "iommu-translated")
-    shutil.copytree(lab, copy, symlinks=True)
-    return lab, copy
+    store.break_(made.top, "node01", "iommu-translated")
+    shutil.copytree(made.top, made.copy, symlinks=True)
+    return made
 
 
 @pytest.fixture
-def node(provisioned: tuple[Path, Path]) -> Path:
+def node(provisioned: Lab) -> Path:
     """The lab, whose node01 waits for a reboot, as it was first."""
-    lab, copy = provisioned
-    shutil.rmtree(lab)
-    shutil.copytree(copy, lab, symlinks=True)
-    return lab
-
-
-def ansible(lab: Path, home: Path, playbook: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = ["ansible-playbook", "-i", str(lab / "inventory"), "--limit", "node01", str(playbook)]
-    return subprocess.run(
-        [*argv, "--skip-tags", "nccl_tests,nccl_benchmark", *arguments],
-        cwd=ROOT,
-        env={
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(home),
-            "LC_ALL": "C.UTF-8",
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
+    shutil.rmtree(provisioned.top)
+    shutil.copytree(provisioned.copy, provisioned.top, symlinks=True)
+    return provisioned.top
 
 
 @pytest.fixture
-def play(node: Path, tmp_path: Path) -> Play:
+def play(node: Path, provisioned: Lab, tmp_path: Path) -> Play:
     """Plays it on node01; check -> have of all findings of drain and reboot."""
-    (tmp_path / "book.yml").write_text(yaml.safe_dump(BOOK))
+    (tmp_path / "book.yml").write_text(book(provisioned.roles, REBOOT_PLAY))
 
     def run(*arguments: str, **variables: Any) -> dict[str, str]:
         path = tmp_path / "findings.json"
         given = {"busbar_drain": "slurm", "busbar_max_disruption": "reboot", "busbar_findings_path": str(path)}
-        done = ansible(node, tmp_path, tmp_path / "book.yml", "-e", json.dumps({**given, **variables}), *arguments)
+        done = provisioned.ansible(
+            tmp_path, tmp_path / "book.yml", "-e", json.dumps({**given, **variables}), *arguments
+        )
         assert path.exists(), done.stdout + done.stderr
         found = json.loads(path.read_text())["hosts"]["node01"]
         path.unlink()
@@ -133,18 +146,23 @@ def play(node: Path, tmp_path: Path) -> Play:
 
 
 def test_a_node_that_waits_is_drained_first_and_stays_drained_where_the_reboot_fails(play: Play, slurm: Slurm) -> None:
-    assert play("--check") == {}
-    assert slurm.node() == "IDLE"
     found = play()
     assert set(found) == {"reboot.returned", "drain.left_over"}
     assert slurm.node().startswith("IDLE+DRAIN busbar: not resumed, reboot.returned: ")
+
+
+@pytest.mark.long
+def test_check_mode_drains_nothing_and_what_stayed_drained_stays_in_the_next_run(play: Play, slurm: Slurm) -> None:
+    assert play("--check") == {}
+    assert slurm.node() == "IDLE"
+    assert set(play()) == {"reboot.returned", "drain.left_over"}
     # Nor does it go back for nothing having been done to it in the next run, in which it may not be rebooted.
     assert set(play(busbar_max_disruption="none")) == {"drain.left_over"}
     assert slurm.node().startswith("IDLE+DRAIN busbar: not resumed, ")
 
 
 def test_a_node_that_comes_back_in_order_goes_back_into_service(
-    play: Play, slurm: Slurm, node: Path, tmp_path: Path
+    play: Play, slurm: Slurm, node: Path, provisioned: Lab, tmp_path: Path
 ) -> None:
     """Only the reboot is a stand-in: the simulated node takes what its boot loader has now, and notes Slurm's word."""
     (tmp_path / "connection_plugins").mkdir()
@@ -154,33 +172,39 @@ def test_a_node_that_comes_back_in_order_goes_back_into_service(
     program.write_text(REBOOT.format(python=sys.executable, root=str(ROOT), lab=str(node), boot=str(boot)))
     program.chmod(0o755)
     arguments = {"reboot_command": str(program), "boot_time_command": f"cat {boot}", "test_command": "true"}
-    defaults = {"module_defaults": {"ansible.builtin.reboot": arguments}}
-    (tmp_path / "book.yml").write_text(yaml.safe_dump(book({**NODES, **defaults, "tasks": roles("reboot", "drain")})))
+    defaults = {"module_defaults": {"ansible.builtin.reboot": arguments}, "tags": "always"}
+    reboot = {**NODES, **defaults, "tasks": roles(*BOTH)}
+    (tmp_path / "book.yml").write_text(book(provisioned.roles, reboot))
     assert play(ansible_connection="simulated") == {}
     assert "State=IDLE+DRAIN " in boot.read_text()
     assert store.status(node)["node01"] == []
     assert slurm.node() == "IDLE"
 
 
-def test_a_job_is_not_disturbed_and_given_time_it_ends_and_the_node_is_drained(play: Play, slurm: Slurm) -> None:
+def test_a_job_is_not_disturbed_and_once_the_time_is_over_the_node_is_given_back(play: Play, slurm: Slurm) -> None:
     job = slurm.submit(120)
-    said = play()["reboot.idle"]
-    assert f"Slurm job {job} of root" in said
+    assert f"Slurm job {job} of root" in play(drain_timeout=3)["reboot.idle"]
     assert slurm.node() == "ALLOCATED"
-    # Time that is over: the node is given back.
-    assert "Slurm job" in play(drain_timeout=6)["reboot.idle"]
+
+
+@pytest.mark.long
+def test_given_time_a_job_ends_and_the_node_is_drained(play: Play, slurm: Slurm) -> None:
+    job = slurm.submit(120)
+    assert f"Slurm job {job} of root" in play()["reboot.idle"]
     assert slurm.node() == "ALLOCATED"
     slurm.run("scancel", job)
     slurm.submit(8)
     assert set(play(drain_timeout=60)) == {"reboot.returned", "drain.left_over"}
 
 
+@pytest.mark.long
 def test_a_drain_of_somebody_else_counts_and_is_left_alone(play: Play, slurm: Slurm) -> None:
     slurm.run("scontrol", "update", "NodeName=node01", "State=DRAIN", "Reason=disk")
     assert set(play()) == {"reboot.returned"}
     assert slurm.node() == "IDLE+DRAIN disk"
 
 
+@pytest.mark.long
 def test_a_node_that_is_busy_without_slurm_is_given_back(play: Play, slurm: Slurm, node: Path) -> None:
     kubelet = node / "node01/sys/var/lib/kubelet"
     (kubelet / "pods/0b6f").mkdir(parents=True, exist_ok=True)
@@ -194,10 +218,15 @@ def test_a_node_that_is_busy_without_slurm_is_given_back(play: Play, slurm: Slur
 
 
 def test_what_a_killed_run_left_drained_is_reported_and_given_back_when_in_order(
-    play: Play, slurm: Slurm, node: Path
+    play: Play, slurm: Slurm, node: Path, provisioned: Lab
 ) -> None:
     store.repair(node, "node01")
     slurm.run("scontrol", "update", "NodeName=node01", "State=DRAIN", "Reason=busbar: iommu=pt (run-1)")
+    if provisioned.roles != ALL:
+        # Who has a say and was not asked may have something to say.
+        assert list(play()) == ["drain.left_over"]
+        assert slurm.node().startswith("IDLE+DRAIN busbar: not resumed, not verified: a role gave no result")
+        return
     assert list(play("--check")) == ["drain.left_over"]
     assert slurm.node() == "IDLE+DRAIN busbar: iommu=pt (run-1)"
     # Something critical is wrong with it: it stays, and says so.
@@ -209,17 +238,20 @@ def test_what_a_killed_run_left_drained_is_reported_and_given_back_when_in_order
     assert slurm.node() == "IDLE"
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_what_a_killed_one_has_drained(play: Play, slurm: Slurm) -> None:
     slurm.run("scontrol", "update", "NodeName=node01", "State=DRAIN", "Reason=busbar: iommu=pt (run-1)")
     assert set(play()) == {"reboot.returned", "drain.left_over"}
 
 
+@pytest.mark.long
 def test_a_node_that_slurm_does_not_know_is_not_rebooted(play: Play, slurm: Slurm) -> None:
     found = play(drain_slurm_node="node99")
     assert set(found) == {"reboot.idle", "drain.state"}
     assert "not rebooted, not drained" in found["reboot.idle"]
 
 
+@pytest.mark.long
 def test_without_drain_slurm_is_not_asked(play: Play, node: Path) -> None:
     for tool in ("scontrol", "squeue"):
         (node / "node01/sys/usr/bin" / tool).write_text(f"#!/bin/sh\necho >> {node}/asked\nexit 1\n")

@@ -137,7 +137,10 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", WRONG)
+FEW = {"garbage", "cut off"}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind in FEW else pytest.mark.long) for kind in WRONG])
 def test_what_one_node_answers_costs_no_other_its_verdict(ask: Ask, kind: str) -> None:
     program, said = WRONG[kind]
     found = ask(node02=program)
@@ -145,6 +148,7 @@ def test_what_one_node_answers_costs_no_other_its_verdict(ask: Ask, kind: str) -
     assert (said in found["node02"]["msg"], found["node02"]["msg"].isprintable()) == (True, True), found["node02"]
 
 
+@pytest.mark.long
 def test_a_node_that_says_nothing_is_left_behind_at_the_limit(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     # Seconds that count for the answers, too.
     monkeypatch.setattr(slurm_engine, "IMMEDIATE", 4)
@@ -154,7 +158,7 @@ def test_a_node_that_says_nothing_is_left_behind_at_the_limit(ask: Ask, monkeypa
     assert time.monotonic() - begin < 120
 
 
-@pytest.mark.parametrize("how", ["scancel", "time limit"])
+@pytest.mark.parametrize("how", ["scancel", pytest.param("time limit", marks=pytest.mark.long)])
 def test_a_step_that_slurm_ends_is_no_answer(ask: Ask, slurm: Slurm, how: str) -> None:
     def end(job: str) -> None:
         slurm.run(*(("scancel", job) if how == "scancel" else ("scontrol", "update", f"JobId={job}", "EndTime=now")))
@@ -234,6 +238,7 @@ def test_it_finds_what_a_connection_finds(slurm: Slurm, fleet: Path, tmp_path: P
         assert len(told[0]) > 0
 
 
+@pytest.mark.long
 def test_site_asks_by_slurm_and_works_over_the_connection_on_all(slurm: Slurm, tmp_path: Path) -> None:
     """Also on nodes that Slurm could not ask: drained, down, or busy with a job, which goes on."""
     lab = tmp_path / "lab"
@@ -270,7 +275,7 @@ def test_site_asks_by_slurm_and_works_over_the_connection_on_all(slurm: Slurm, t
     assert slurm.run("squeue", "--noheader", "--format=%A %t").split() == [job, "R"]
 
 
-@pytest.mark.parametrize("program", ["busbar", "ansible-playbook"])
+@pytest.mark.parametrize("program", ["busbar", pytest.param("ansible-playbook", marks=pytest.mark.long)])
 def test_nothing_is_left_on_the_nodes_by_whoever_is_killed(
     program: str, slurm: Slurm, fleet: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """playbooks/remediate.yml on a simulated node that a real Slurm has, and what is left of runs that are killed.
 
-BUSBAR_REMEDIATE_KILLS=50 kills as many runs; BUSBAR_REMEDIATE_SEED says when. CI kills two.
+BUSBAR_REMEDIATE_KILLS=50 kills as many runs; BUSBAR_REMEDIATE_SEED says when.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 
 from busbar.lab import store
+from tests import processes
 from tests.slurm_daemons import Slurm, wait
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-KILLS = int(os.environ.get("BUSBAR_REMEDIATE_KILLS", "2"))
+KILLS = int(os.environ.get("BUSBAR_REMEDIATE_KILLS", "3"))
 SEED = int(os.environ.get("BUSBAR_REMEDIATE_SEED", "18"))
 # Of a run that comes to its end, at the least.
 LINES = 20
@@ -105,8 +106,7 @@ class Site:
 
     def kill(self) -> None:
         """All at once, as when the control node loses its power: none of them cleans up."""
-        mark = f"{MARK}={self.top}".encode()
-        while found := [pid for pid in _pids() if mark in _environment(pid)]:
+        while found := processes.marked(MARK, str(self.top)):
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -124,18 +124,6 @@ class Site:
         return state
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-        return b"" if state == b"Z" else Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
 @pytest.fixture
 def site(slurm: Slurm, tmp_path: Path) -> Iterator[Site]:
     made = Site(slurm, tmp_path)
@@ -144,6 +132,20 @@ def site(slurm: Slurm, tmp_path: Path) -> Iterator[Site]:
     made.kill()
 
 
+def test_what_a_killed_run_has_drained_the_next_one_gives_back(site: Site) -> None:
+    """Without being told of a finding, once it has finished what was begun."""
+    run = site.start()
+    wait("a drain", lambda: run.poll() is not None or "DRAIN" in site.slurm.node(NODE), 1200)
+    site.kill()
+    run.wait(60)
+    assert site.recorded().startswith("IDLE+DRAIN ")
+    assert NODE in action_log.left(action_log.read(site.results).entries)
+    site.run(findings=False)
+    assert site.recorded() == "IDLE", (site.top / "out").read_text()[-3000:]
+    assert not action_log.left(action_log.read(site.results).entries)
+
+
+@pytest.mark.long
 def test_a_run_that_is_killed_at_any_moment_leaves_no_node_drained_without_a_record(site: Site) -> None:
     """Nor does the run after it, which is killed, too, where there is something left; the last one gives the node back.
 
@@ -175,23 +177,36 @@ def test_a_run_that_is_killed_at_any_moment_leaves_no_node_drained_without_a_rec
     print(f"{KILLS} runs killed: {seen}")
 
 
-def test_what_is_mended_is_proven_and_the_node_given_back_or_kept_with_a_record(site: Site) -> None:
+@pytest.mark.long
+def test_a_job_is_not_disturbed_and_check_mode_changes_nothing(site: Site) -> None:
     job = site.slurm.submit(600, NODE)
     assert site.run() == {"remediate.rollout": "withheld"}
     assert site.slurm.node(NODE) == "ALLOCATED"
     site.slurm.run("scancel", job)
     wait("the job to end", lambda: site.slurm.node(NODE) == "IDLE")
-    # What no role mends is kept out of jobs, also where all else is mended.
-    store.break_(site.lab, NODE, "nvlink-down")
     before = site.lines()
     assert "remediate.mended" in site.run("--check", *QUARANTINE)
     assert (site.lines(), site.slurm.node(NODE)) == (before, "IDLE")
+
+
+def test_what_no_role_mends_is_kept_out_of_jobs_with_a_record_where_all_else_is_mended(site: Site) -> None:
+    quarantine(site)
+
+
+def quarantine(site: Site) -> None:
+    store.break_(site.lab, NODE, "nvlink-down")
+    before = site.lines()
     assert site.run(*QUARANTINE) == {"remediate.role": "drift", "remediate.left": "drift"}
     assert site.recorded().startswith("IDLE+DRAIN busbar: not resumed, platform.nvlinks 0000:bb:00.0 GPU5: 17 active (")
     actions = [(one.action, one.outcome) for one in action_log.read(site.results).entries[before:]]
     order = [("drained", "begun"), ("role", "begun"), ("verified", "done"), ("rma", "done"), ("left_drained", "done")]
     assert sorted(order, key=actions.index) == order
-    # The same file again, once the part is replaced: the check that failed is ok, so the node goes back.
+
+
+@pytest.mark.long
+def test_once_the_part_is_replaced_the_same_file_gives_the_node_back(site: Site) -> None:
+    """The check that failed is ok."""
+    quarantine(site)
     store.repair(site.lab, NODE, "nvlink-down")
     assert site.run(*QUARANTINE) == {}
     assert site.slurm.node(NODE) == "IDLE"

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from tests.molecule.scenario import Role, checks
@@ -80,6 +81,7 @@ def test_the_timer_fires_and_what_it_starts_has_all_it_needs(host: Host) -> None
     host.check_output(f"systemctl reset-failed {SERVICE}")
 
 
+@pytest.mark.long
 def test_absent_leaves_history_and_user_and_nothing_that_starts(host: Host) -> None:
     host.check_output(f"touch {STATE}/drift.sqlite")
     assert checks(ROLE.play("-e", "drift_timer_state=absent", check=False)) == []

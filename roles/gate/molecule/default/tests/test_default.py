@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from tests.molecule.scenario import Role, checks
@@ -33,6 +34,7 @@ def test_the_converged_node_has_no_finding_and_the_program_has_run_there(host: H
     assert host.file(f"{FOLDER}/gate.py").user == "root"
 
 
+@pytest.mark.long
 def test_what_slurm_starts_ends_with_a_verdict_that_is_kept(host: Host) -> None:
     assert checks(ROLE.play(*WELL, check=False)) == []
     for stage in ("health", "prolog", "epilog"):
@@ -42,6 +44,7 @@ def test_what_slurm_starts_ends_with_a_verdict_that_is_kept(host: Host) -> None:
     assert checks(ROLE.play(check=False)) == []
 
 
+@pytest.mark.long
 def test_without_stages_nothing_of_it_stays(host: Host) -> None:
     nothing = ("-e", '{"gate_stages": []}')
     assert checks(ROLE.play(*nothing, check=True)) == ["gate.program"]

@@ -8,6 +8,7 @@ import base64
 import hashlib
 from pathlib import Path
 
+import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import store
@@ -60,6 +61,7 @@ def test_a_reboot_brings_it_into_effect(host: Host) -> None:
     assert found["passed"] >= 8
 
 
+@pytest.mark.long
 def test_an_archive_is_taken_for_a_repository_if_it_is_the_one_that_the_inventory_names(
     host: Host, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import qos, store
@@ -55,6 +56,7 @@ def test_what_comes_from_a_rails_address_goes_by_its_table(host: Host) -> None:
     assert found == [f"{FOLDER}/10-rail{rail}.network.d" for rail in range(RAILS)]
 
 
+@pytest.mark.long
 def test_a_run_that_has_nothing_to_do_calls_no_tool_that_changes_something() -> None:
     before = qos.writes(str(LAB / NODE / "hw"))
     assert ROLE.play(check=False)["findings"] == []

@@ -2,6 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from tests.molecule.scenario import Role, checks
@@ -22,6 +23,7 @@ def test_the_fresh_node_has_no_finding_and_neither_has_the_converged_one() -> No
         assert (checks(found), found["repaired"], found["passed"]) == ([], [], 24)
 
 
+@pytest.mark.long
 def test_what_somebody_has_written_is_written_back_without_a_reset(host: Host) -> None:
     host.check_output(f"mstconfig -d {CARD} -y set ATS_ENABLED=1")
     found = ROLE.play(check=True)

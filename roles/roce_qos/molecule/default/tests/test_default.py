@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import qos, store
@@ -74,6 +75,7 @@ def runs(host: Host, unit: str) -> int:
     return host.check_output(f"journalctl --quiet --output=cat --unit={unit}").count("Finished ")
 
 
+@pytest.mark.long
 def test_without_mlnx_qos_dcb_says_the_same_and_sets_it(host: Host) -> None:
     address, netdev = list(NETDEVS.items())[1]
     host.check_output("mv /usr/bin/mlnx_qos /root/")
@@ -103,6 +105,7 @@ def test_what_a_reload_of_the_driver_takes_the_unit_gives_back_and_nothing_loops
     assert host.service(unit).is_running
 
 
+@pytest.mark.long
 def test_a_run_of_the_unit_that_fails_is_told_and_the_role_has_it_run_again(host: Host) -> None:
     address, netdev = next(iter(NETDEVS.items()))
     # Both: where mlnx_qos breaks off, dcb speaks for the port.

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import pytest
+
 from tests.molecule.scenario import Role, checks
 
 ROLE = Role(__file__)
@@ -14,5 +16,6 @@ def test_a_node_that_has_all_it_needs_has_nothing_to_report() -> None:
         assert "only NCCL's log proves" in found["notes"][0]
 
 
+@pytest.mark.long
 def test_a_job_of_one_node_has_nothing_to_reduce_in_a_switch() -> None:
     assert checks(ROLE.play("-e", '{"sharp_nodes": 1}', check=True)) == ["sharp.threshold"]
