@@ -45,6 +45,7 @@ def test_the_nightly_check_says_what_it_lacks_there(execute: Execute, only_core:
     assert f"not installed: {only_core / 'python'} -m pip install ansible-runner rich" in done.out
 
 
+@pytest.mark.long
 def test_a_clone_runs_from_its_own_directory_and_from_another(
     execute: Execute, only_core: Path, clone: Path, lab: Path
 ) -> None:

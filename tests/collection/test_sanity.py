@@ -125,7 +125,11 @@ def test_every_sanity_test_is_listed_here(staged: Path, home: Path) -> None:
     assert [line for line in out.splitlines() if line and not line.startswith("WARNING")] == TESTS
 
 
-@pytest.mark.parametrize("name", TESTS)
+# Importing each file by itself takes longer than all the rest.
+SOME = [pytest.param(name, marks=pytest.mark.long) if name == "import" else name for name in TESTS]
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_sanity(staged: Path, home: Path, name: str) -> None:
     rc, out = sanity(staged, home, name)
     assert rc == 0, out
@@ -134,6 +138,7 @@ def test_sanity(staged: Path, home: Path, name: str) -> None:
         pytest.skip(f"{name} has nothing to look at in this collection")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["compile", "import"])
 def test_sanity_of_node_code_on_the_oldest_python(
     staged: Path, home: Path, name: str, oldest_python: str, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from busbar.lab import store
 from tests.drift.conftest import ROOT, Busbar, argv, environment, hosts_of, write_inventory
 
@@ -36,6 +38,7 @@ def without_times(file: Path, *more: str) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.long
 def test_shards_and_slices_merge_to_what_one_run_says(lab: Path, busbar: Busbar, tmp_path: Path) -> None:
     store.break_(lab, "node02", "nvlink-down")
     inventory = lab / "inventory"
