@@ -19,7 +19,6 @@ from .built_fabric import Built, altered, asked, build, guid
 Lines = list[tuple[tuple[str, ...], Finding]]
 Change = Callable[[Built], object]
 BOTH = pytest.mark.parametrize("plan", [True, False], ids=["plan", "no plan"])
-SHAPES = pytest.mark.parametrize("apart", [False, True], ids=["one plane", "a plane a rail"])
 
 
 def bad(lines: Lines) -> Lines:
@@ -95,21 +94,6 @@ def test_a_sweep_judges_the_same_after_its_way_as_data() -> None:
 
 
 # -- links ---------------------------------------------------------------------------------------------------------
-
-
-@BOTH
-@SHAPES
-def test_a_rail_below_the_profiles_rate_is_told_with_switch_and_port(plan: bool, apart: bool) -> None:
-    hosts, found = only(after(lambda b: b.links.update({b.nic("node003", 1): (1, "NDR")}), plan, apart=apart))
-    assert (found.check, found.subject, hosts) == ("ib_fabric.link_width", "node003 rail 1", ("node003",))
-    assert found.have == "1x NDR (100 Gb/s): node003 rail 1 - leaf03 port 2"
-    assert found.want == "at least 400 Gb/s"
-    assert "mlxlink -d mlx5_1 -m -c -e on node003" in found.fix
-
-
-def test_all_lanes_at_a_lower_speed_is_a_matter_of_speed() -> None:
-    _hosts, found = only(after(lambda b: b.links.update({b.nic("node003", 1): (4, "HDR")})))
-    assert (found.check, found.have) == ("ib_fabric.link_speed", "4x HDR (200 Gb/s): node003 rail 1 - leaf03 port 2")
 
 
 @BOTH
@@ -211,13 +195,6 @@ def test_a_fabric_that_is_slow_as_a_whole_is_no_measure_of_itself() -> None:
     assert len(found) == 1
     assert "256 links at 4x EDR (100 Gb/s) in place of 400 Gb/s" in (found[0].have or "")
     assert "rails 0-3 of node[000-031]" in (found[0].have or "")
-
-
-@BOTH
-def test_a_slow_uplink_is_told_to_who_swept(plan: bool) -> None:
-    hosts, found = only(after(lambda b: b.links.update({b.uplinks(b.called("leaf03"))[0]: (1, "NDR")}), plan))
-    assert (found.check, hosts) == ("ib_fabric.link_width", ("node000",))
-    assert "leaf03 port 5 - spine00 port 7" in (found.have or "")
 
 
 def test_what_nobody_says_the_rate_of_is_not_judged() -> None:
@@ -425,59 +402,6 @@ def test_another_port_of_the_right_leaf_is_a_small_matter_of_the_plan() -> None:
     assert (only(spine)[1].check, only(spine)[1].severity) == ("ib_fabric.plan", "major")
     assert "move the cable from leaf03 port 9 to leaf03 port 2, or correct line" in found.fix
     assert short(after(move, plan=False)) == []
-
-
-@SHAPES
-def test_a_cable_that_is_out_is_one_line_with_host_rail_switch_and_port(apart: bool) -> None:
-    hosts, found = only(after(lambda b: b.cut(b.nic("node003", 2)), apart=apart))
-    assert (found.check, found.subject, hosts) == ("ib_fabric.link_down", "node003 rail 2", ("node003",))
-    assert found.have == "node003 rail 2 is not in the fabric; leaf05 port 2 is down (Polling)"
-    hosts, found = only(after(lambda b: b.cut(b.nic("node003", 2)), plan=False, apart=apart))
-    assert (found.check, found.subject, hosts) == ("ib_fabric.missing_host", "node003 rail 2", ("node003",))
-    assert "leaf05 port 2, where it belongs, is down (Polling)" in (found.have or "")
-
-
-def test_a_port_that_is_switched_off_is_switched_on_by_what_the_fix_says() -> None:
-    def disable(built: Built) -> None:
-        end = built.cut(built.nic("node003", 2))
-        built.states[end] = ("down", "Disabled")
-
-    _hosts, found = only(after(disable))
-    assert "ibportstate -C mlx5_0 -P 1 -G 0xa000000000000081 2 enable, as root on node000" in found.fix
-
-
-@BOTH
-@SHAPES
-def test_a_host_that_is_off_is_one_line(plan: bool, apart: bool) -> None:
-    def off(built: Built) -> None:
-        for rail in range(4):
-            built.cut(built.nic("node003", rail))
-
-    hosts, found = only(after(off, plan, apart=apart))
-    assert (found.check, hosts) == ("ib_fabric.missing_host", ("node003",))
-    assert "none of its 4 rails" in (found.have or "")
-
-
-@BOTH
-def test_a_leaf_that_is_gone_explains_its_hosts(plan: bool) -> None:
-    lines = after(lambda b: b.remove(b.called("leaf03")), plan, hosts=16)
-    hosts, found = only(lines)
-    assert found.check == "ib_fabric.switch"
-    assert "8 rails hang on it" in (found.have or "")
-    assert set(hosts) == {"node000", *(f"node{number:03d}" for number in range(1, 16, 2))}
-    follow = [one for _hosts, one in lines if one.because == found.id]
-    assert len([one for one in follow if one.check == "ib_fabric.missing_host"]) == 8
-
-
-@BOTH
-def test_a_spine_that_is_gone_explains_the_uplinks_that_are_lost(plan: bool) -> None:
-    lines = after(lambda b: b.remove(b.called("spine01")), plan)
-    _hosts, found = only(lines)
-    assert (found.check, found.subject) == ("ib_fabric.switch", "switch 0xb000000000000001")
-    assert {one.check for _hosts, one in lines if one.because == found.id} == {
-        "ib_fabric.uplinks",
-        "ib_fabric.oversubscription",
-    }
 
 
 def test_an_uplink_that_is_out_is_told_by_the_plan_and_without_it_by_its_leaf() -> None:

@@ -6,6 +6,7 @@ The modules: fabric_judge, localise, localise_judge, localise_record, localise_t
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -80,18 +81,33 @@ FAULTS: dict[str, Change] = {
 }
 
 
+def judged(fault: str, plan: bool, apart: bool) -> list[tuple[tuple[str, ...], Finding]]:
+    """What a night says after a healthy one."""
+    before = build(apart=apart)
+    now = copy.deepcopy(before)
+    FAULTS[fault](now)
+    return judge(asked(before, now, plan))
+
+
 @pytest.mark.golden
 @pytest.mark.parametrize("apart", [False, True], ids=["one plane", "a plane a rail"])
 @pytest.mark.parametrize("plan", [True, False], ids=["plan", "no plan"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_a_fabric(fault: str, plan: bool, apart: bool) -> None:
-    before = build(apart=apart)
-    now = copy.deepcopy(before)
-    FAULTS[fault](now)
-    lines = judge(asked(before, now, plan))
+    lines = judged(fault, plan, apart)
     rows = sorted((row(hosts, one) for hosts, one in lines if not one.ok), key=str)
     name = f"{fault}, {'plan' if plan else 'no plan'}, {'a plane a rail' if apart else 'one plane'}"
     goldens.check("fabric", name, [{"ok": sum(one.ok for _hosts, one in lines)}, *rows])
+
+
+@pytest.mark.golden
+def test_what_is_printed_of_a_fabric() -> None:
+    parts = []
+    for fault, plan in itertools.product(FAULTS, (True, False)):
+        found = [one for _hosts, one in judged(fault, plan, False) if not one.ok]
+        parts.append(f"== {fault}, {'plan' if plan else 'no plan'}")
+        parts += [f"{one.check} {one.subject}: {one.have}; expected {one.want}; {one.fix}" for one in found]
+    goldens.text("fabric", "\n".join(parts) + "\n")
 
 
 @pytest.mark.golden
