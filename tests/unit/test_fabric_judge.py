@@ -19,6 +19,7 @@ from .built_fabric import Built, altered, asked, build, guid
 Lines = list[tuple[tuple[str, ...], Finding]]
 Change = Callable[[Built], object]
 BOTH = pytest.mark.parametrize("plan", [True, False], ids=["plan", "no plan"])
+SHAPES = pytest.mark.parametrize("apart", [False, True], ids=["one plane", "a plane a rail"])
 
 
 def bad(lines: Lines) -> Lines:
