@@ -12,6 +12,8 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "collections"))
 sys.path.insert(0, str(ROOT))
+# The width of what is printed, read when a module is imported, does not depend on the terminal that runs the tests.
+os.environ["COLUMNS"] = "120"
 
 from busbar.lab import store  # noqa: E402
 from tests import session  # noqa: E402
