@@ -211,18 +211,9 @@ def connected() -> dict[int, list[str]]:
     }
 
 
-def begun() -> str:
-    """A rank never came, and the others have begun."""
-    starts = {
-        rank: next(number for number, line in enumerate(lines) if "Init START" in line) for rank, lines in SAID.items()
-    }
-    return text_of({rank: lines[: starts[rank] + 1] for rank, lines in SAID.items() if rank != 2}, "")
-
-
-def rails(value: int, device: str = "") -> dict[str, dict[str, Moved]]:
-    """What the rails of node02 have carried, or one of them."""
-    changed = {name: Moved(value, 0) for name in MOVED["node02"] if device in name}
-    return {**MOVED, "node02": {**MOVED["node02"], **changed}}
+def before_start(rank: int) -> list[str]:
+    starts = [number for number, line in enumerate(SAID[rank]) if "Init START" in line]
+    return SAID[rank][: starts[0] + 1]
 
 
 def unproven(folder: Path) -> Run:
@@ -230,12 +221,20 @@ def unproven(folder: Path) -> Run:
     return replace(repeated(folder, 4.17), others=(bad,))
 
 
-Read = Callable[[Path], Run]
+Case = tuple[Wanted, Callable[[Path], Run]]
 
 
-def text(said: dict[int, list[str]] | str, table: str | None = None, **more: Any) -> Read:
-    """table: behind the ranks' lines.   more: arguments of read."""
-    return lambda folder: read(folder, said if isinstance(said, str) else text_of(said, table), **more)
+def case(
+    said: dict[int, list[str]] | str,
+    table: str | None = None,
+    wanted: Wanted = network.WANTED,
+    rails: dict[str, dict[str, Moved]] | None = None,
+    written: int = 1,
+    **run: Any,
+) -> Case:
+    """table: behind the ranks' lines.   run: what of it is not as of a good one."""
+    text = said if isinstance(said, str) else text_of(said, table)
+    return wanted, lambda folder: replace(read(folder, text, wanted, rails, written), **run)
 
 
 NO_CHANNEL = each(lambda _rank, line: None if "Channel" in line else line)
@@ -257,57 +256,49 @@ UNPROVEN = {
     "two jobs": another_job(),
     "other hosts": ELSEWHERE,
 }
-OVER_NETWORK: dict[str, tuple[Wanted, Read]] = {
-    "network": (network.WANTED, text(SAID)),
-    **{f"network, {label}": (network.WANTED, text(labelled(label))) for label in LABELS},
+OVER_NETWORK: dict[str, Case] = {
+    "network": case(SAID),
+    **{f"network, {label}": case(labelled(label)) for label in LABELS},
     # A line that a launcher has torn is of no host that took part.
     **{
-        f"network, torn {torn}": (
-            network.WANTED,
-            text(text_of(SAID).replace(CONNECTED, CONNECTED.replace("node02:4002", torn))),
-        )
+        f"network, torn {torn}": case(text_of(SAID).replace(CONNECTED, CONNECTED.replace("node02:4002", torn)))
         for torn in ("4/1node02:4002", "de02:4002", "node02:40")
     },
-    "network, a stranger with a rank": (
-        network.WANTED, text(text_of(SAID).replace("node02:4002:5002", "node09:4002:5002"))
-    ),
+    "network, a stranger with a rank": case(text_of(SAID).replace("node02:4002:5002", "node09:4002:5002")),
     # The bar is cleared.
-    "sockets": (network.WANTED, text(SOCKETS, rails={})),
-    "sockets, a higher bar": (SLOW_BAR, text(SOCKETS, rails={})),
-    **{f"network, {name}": (network.WANTED, text(said)) for name, said in UNPROVEN.items()},
-    "network, singletons": (network.WANTED, text({}, SINGLETONS)),
+    "sockets": case(SOCKETS, rails={}),
+    "sockets, a higher bar": case(SOCKETS, wanted=SLOW_BAR, rails={}),
+    **{f"network, {name}": case(said) for name, said in UNPROVEN.items()},
+    "network, singletons": case({}, SINGLETONS),
     # Their text is lost, and two of them left a file of -J.
-    "network, two files of JSON": (network.WANTED, text(SAID, written=2)),
-    "network, a row of another job": (network.WANTED, text(SAID, output() + row(SIZES[2], "T 90.0 135.0 0"))),
-    "network, no host key": (
-        network.WANTED, lambda folder: replace(read(folder, text_of(SAID)), rc=None, ending=KEY)
-    ),
-    "network, no GPUDirect": (network.WANTED, text(log(gdr=""))),
-    "network, one HCA for both ranks": (network.WANTED, text(log(used=(0, 0)))),
-    "network, eight rails": (replace(network.WANTED, rails=8), text(SAID)),
+    "network, two files of JSON": case(SAID, written=2),
+    "network, a row of another job": case(SAID, output() + row(SIZES[2], "T 90.0 135.0 0")),
+    "network, no host key": case(SAID, rc=None, ending=KEY),
+    "network, no GPUDirect": case(log(gdr="")),
+    "network, one HCA for both ranks": case(log(used=(0, 0))),
+    "network, eight rails": case(SAID, wanted=replace(network.WANTED, rails=8)),
     # A cable is out: NCCL reports the rail is used, and its counters stand still.
-    "network, a rail that stands still": (network.WANTED, text(SAID, rails=rails(4096, "mlx5_1"))),
-    "network, rails of a node unknown": (network.WANTED, text(SAID, rails={"node01": MOVED["node01"]})),
-    "network, rails that stand still": (network.WANTED, text(SAID, rails=MOVED_LITTLE)),
-    "network, an HCA less on a node": (
-        network.WANTED,
-        text(one_hca_less(), rails={**MOVED, "node02": {"mlx5_0": Moved(10**9, 10**9)}}),
+    "network, a rail that stands still": case(
+        SAID, rails={**MOVED, "node02": {**MOVED["node02"], "mlx5_1": Moved(4096, 0)}}
     ),
-    "SHARP, not connected": (SHARP, text(SAID, wanted=SHARP)),
-    "SHARP": (SHARP, text(connected(), wanted=SHARP)),
-    "network, a torn figure": (network.WANTED, text(SAID, output(TWO_ROWS + TORN))),
-    "network, halves of two rows": (network.WANTED, text(SAID, output(TWO_ROWS + FAKE))),
+    "network, rails of a node unknown": case(SAID, rails={"node01": MOVED["node01"]}),
+    "network, rails that stand still": case(SAID, rails=MOVED_LITTLE),
+    "network, an HCA less on a node": case(
+        one_hca_less(), rails={**MOVED, "node02": {"mlx5_0": Moved(10**9, 10**9)}}
+    ),
+    "SHARP, not connected": case(SAID, wanted=SHARP),
+    "SHARP": case(connected(), wanted=SHARP),
+    "network, a torn figure": case(SAID, output(TWO_ROWS + TORN)),
+    "network, halves of two rows": case(SAID, output(TWO_ROWS + FAKE)),
     **{
         f"{len(algbws)} of 3 repeats, {min(algbws)}": (THRICE, lambda folder, algbws=algbws: repeated(folder, *algbws))
         for algbws in ((4.10, 4.17, 4.20), (4.17, 4.17, 3.60), (4.17, 4.17, 0.60), (3.9, 3.9, 4.17), (4.17, 4.17))
     },
     "a repeat without proof": (TWICE, unproven),
-    "network, exit code 3": (
-        network.WANTED, lambda folder: replace(read(folder, text_of(SAID, COMPLETION)), rc=3)
-    ),
+    "network, exit code 3": case(SAID, COMPLETION, rc=3),
     # A rank never came, and the counters stood still while the others waited: none of them knows the nodes.
-    "network, a rank never came": (
-        network.WANTED, lambda folder: replace(read(folder, begun(), rails=STILL), rc=None, ending="timeout")
+    "network, a rank never came": case(
+        {rank: before_start(rank) for rank in (0, 1, 3)}, "", rails=STILL, rc=None, ending="timeout"
     ),
 }  # fmt: skip
 
@@ -319,7 +310,6 @@ IMEX = (
     "\nnode02:4002:5002 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 4) is available but not working on this system."
     " Check the IMEX configuration (nvidia-imex-ctl -N). Set NCCL_MNNVL_ENABLE=0 to ignore this issue.\n"
 )
-SLOW_NVLINK = replace(nvlink.WANTED, bar_busbw=700.0)
 # What the log says where NVLink between the trays is off, and why.
 OFF: dict[str, dict[str, Any]] = {
     # One tray's GPUs in no domain switch it off for all, silently.
@@ -340,40 +330,29 @@ def within() -> dict[int, list[str]]:
     return each(lambda rank, line: line.replace(ring[rank], pairs[rank]), nvlink.log())
 
 
-def trays(said: dict[int, list[str]], moved: Any = nvlink.QUIET, wanted: Wanted = nvlink.WANTED) -> Read:
-    return lambda folder: read(folder, text_of(said), wanted, moved)
+def trays(said: dict[int, list[str]], table: str | None = None, **more: Any) -> Case:
+    return case(said, table, **{"wanted": nvlink.WANTED, "rails": nvlink.QUIET, **more})
 
 
+CARRIED = {node: {"mlx5_0": Moved(10**9, 10**9)} for node in ("node01", "node02")}
 NO_COUNT = each(lambda _rank, line: None if " nRanks " in line else line, nvlink.log(on=0, way=""))
 CLIQUE = "NCCL_MNNVL_CLIQUE_ID set by environment to 1."
-OVER_NVLINK: dict[str, tuple[Wanted, Read]] = {
-    **{f"NVLink, NCCL {version}": (nvlink.WANTED, trays(nvlink.log(version))) for version in (nvlink.OLD, nvlink.NEW)},
+OVER_NVLINK: dict[str, Case] = {
+    **{f"NVLink, NCCL {version}": trays(nvlink.log(version)) for version in (nvlink.OLD, nvlink.NEW)},
     # Switches that reduce for all trays are a connection between them.
-    "NVLink, switches": (nvlink.WANTED, trays(nvlink.log(way="", extra=(GROUP,)))),
-    "NVLink, no connection": (nvlink.WANTED, trays(nvlink.log(way=""))),
-    "NVLink, within trays": (nvlink.WANTED, trays(within())),
-    **{
-        f"NVLink off, {why}": (nvlink.WANTED, trays(nvlink.log(on=0, nodes=2, **said), {})) for why, said in OFF.items()
-    },
-    "NVLink in parts": (
-        nvlink.WANTED,
-        trays(nvlink.log(nodes=2, fabrics=(fabric(), fabric(clique="0x1")), extra=(CLIQUE,))),
+    "NVLink, switches": trays(nvlink.log(way="", extra=(GROUP,))),
+    "NVLink, no connection": trays(nvlink.log(way="")),
+    "NVLink, within trays": trays(within()),
+    **{f"NVLink off, {why}": trays(nvlink.log(on=0, nodes=2, **said), rails={}) for why, said in OFF.items()},
+    "NVLink in parts": trays(nvlink.log(nodes=2, fabrics=(fabric(), fabric(clique="0x1")), extra=(CLIQUE,))),
+    "NVLink, not every rank reports": trays(
+        each(lambda _rank, line: line.partition(" MNNVL 1")[0], nvlink.log(nvlink.OLD))
     ),
-    "NVLink, not every rank reports": (
-        nvlink.WANTED, trays(each(lambda _rank, line: line.partition(" MNNVL 1")[0], nvlink.log(nvlink.OLD)))
-    ),
-    "NVLink, a rank without a log": (
-        nvlink.WANTED, trays({rank: lines for rank, lines in nvlink.log().items() if rank != 3})
-    ),
-    "NVLink, rails carried it": (
-        nvlink.WANTED,
-        trays(nvlink.log(), {node: {"mlx5_0": Moved(10**9, 10**9)} for node in ("node01", "node02")}),
-    ),
+    "NVLink, a rank without a log": trays({rank: lines for rank, lines in nvlink.log().items() if rank != 3}),
+    "NVLink, rails carried it": trays(nvlink.log(), rails=CARRIED),
     # It is tried before a rank reports how many nodes there are.
-    "NVLink, IMEX": (
-        nvlink.WANTED, lambda folder: replace(read(folder, text_of(NO_COUNT, "") + IMEX, nvlink.WANTED, {}), rc=3)
-    ),
-    "NVLink, below the bar": (SLOW_NVLINK, trays(nvlink.log(), wanted=SLOW_NVLINK)),
+    "NVLink, IMEX": trays(NO_COUNT, IMEX, rails={}, rc=3),
+    "NVLink, below the bar": trays(nvlink.log(), wanted=replace(nvlink.WANTED, bar_busbw=700.0)),
 }  # fmt: skip
 BETWEEN_NODES = {**OVER_NETWORK, **OVER_NVLINK}
 CASES = [*ON_A_NODE, *BETWEEN_NODES]
