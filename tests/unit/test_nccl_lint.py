@@ -22,15 +22,8 @@ from hypothesis import strategies as st
 
 from busbar import lint as command
 
-V218, V221, V223, V226, V227, V230, V232 = (
-    (2, 18, 3),
-    (2, 21, 5),
-    (2, 23, 4),
-    (2, 26, 2),
-    (2, 27, 7),
-    (2, 30, 7),
-    (2, 32, 3),
-)
+V218, V221, V223, V226 = (2, 18, 3), (2, 21, 5), (2, 23, 4), (2, 26, 2)
+V227, V230, V232 = (2, 27, 7), (2, 30, 7), (2, 32, 3)
 CANONICAL = """\
 # Rendered by Busbar.
 # Devices of the compute rails, exact names.
@@ -247,19 +240,8 @@ def test_hostile_lines_are_shown_without_control_characters() -> None:
             assert len(text or "") < 600
 
 
-LINE = st.sampled_from(
-    [
-        "NCCL_IB_HCA",
-        "NCCL_ALGO",
-        "NCCL_PROTO",
-        "NCCL_IB_TC",
-        "NCCL_P2P_LEVEL",
-        "NCCL_DEBUG",
-        "NCCL_DEBUG_FILE",
-        "#",
-        "X",
-    ]
-)
+NAMES = ("NCCL_IB_HCA", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IB_TC", "NCCL_P2P_LEVEL", "NCCL_DEBUG", "NCCL_DEBUG_FILE")
+LINE = st.sampled_from([*NAMES, "#", "X"])
 
 
 @given(

@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import RdmaDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import goldens, readings
+
+from . import conftest
 
 A, B, C = "0000:1b:00.0", "0000:1d:00.0", "0000:9b:00.0"
 # What they are read as lies beside them.
@@ -26,20 +25,18 @@ DUMP, CLOUD = (
 NICS = {"mlx5_0": "0000:1c:00.0", "mlx5_1": "0000:9c:00.0"}
 
 
-def device(address: str) -> PciDevice:
-    return PciDevice(address, 0x030200, 0x10DE, 0x2330, 0, (), None, None, None, None, None, None, "/sys/devices")
-
-
 def gpu(index: int, pci: str, nvlinks: "int | None") -> Gpu:
-    return Gpu(pci, index, device(pci), "NVIDIA H100", None, True, nvlinks, nvlinks, None, None, ())
+    return replace(conftest.gpu(index), pci=pci, nvlinks_active=nvlinks, nvlinks_total=nvlinks)
 
 
 def nic(name: str, role: str = "compute") -> Nic:
-    rdma = RdmaDevice(name, NICS[name], None, None, None, None, None, (), "/sys/class/infiniband/" + name)
-    return Nic(NICS[name], device(NICS[name]), role, "PIX to GPU0", rdma, ())
+    found = conftest.nic(0, "InfiniBand")
+    rdma = replace(found.rdma, name=name, pci=NICS[name]) if found.rdma else None
+    return replace(found, pci=NICS[name], role=role, reason="PIX to GPU0", rdma=rdma, netdevs=())
 
 
-TOPOLOGY = Topology(
+TOPOLOGY = replace(
+    conftest.machine(),
     gpus=(gpu(0, A, 18), gpu(1, B, 0), gpu(2, C, None)),
     nics=(nic("mlx5_0"), nic("mlx5_1")),
     paths={
@@ -50,11 +47,6 @@ TOPOLOGY = Topology(
         (B, NICS["mlx5_1"]): "SYS",
         (C, NICS["mlx5_1"]): "NODE",
     },
-    driver=None,
-    routes=(),
-    virtualization=Virtualization(False, "none", "/proc/cpuinfo"),
-    software_rdma=(),
-    problems=(),
 )
 
 
