@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -218,7 +219,7 @@ def before_start(rank: int) -> list[str]:
 
 def unproven(folder: Path) -> Run:
     bad = replace(read(folder, text_of({})), command=())
-    return replace(repeated(folder, 4.17), others=(bad,))
+    return replace(repeated(folder, [4.17]), others=(bad,))
 
 
 Case = tuple[Wanted, Callable[[Path], Run]]
@@ -291,7 +292,7 @@ OVER_NETWORK: dict[str, Case] = {
     "network, a torn figure": case(SAID, output(TWO_ROWS + TORN)),
     "network, halves of two rows": case(SAID, output(TWO_ROWS + FAKE)),
     **{
-        f"{len(algbws)} of 3 repeats, {min(algbws)}": (THRICE, lambda folder, algbws=algbws: repeated(folder, *algbws))
+        f"{len(algbws)} of 3 repeats, {min(algbws)}": (THRICE, functools.partial(repeated, algbws=algbws))
         for algbws in ((4.10, 4.17, 4.20), (4.17, 4.17, 3.60), (4.17, 4.17, 0.60), (3.9, 3.9, 4.17), (4.17, 4.17))
     },
     "a repeat without proof": (TWICE, unproven),

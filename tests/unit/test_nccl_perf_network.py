@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,7 +198,7 @@ def test_a_launcher_that_crashes_as_it_is_ended_is_not_why_there_is_no_result() 
 # -- what is returned and recorded -------------------------------------------------------------------------------------
 
 
-def repeated(folder: Path, *algbws: float) -> Run:
+def repeated(folder: Path, algbws: Sequence[float]) -> Run:
     runs = []
     for algbw in algbws:
         rows = "".join(row(size, f"T {algbw:.2f} {1.5 * algbw:.2f} 0") for size in SIZES)
@@ -206,7 +207,7 @@ def repeated(folder: Path, *algbws: float) -> Run:
 
 
 def test_repeats_are_judged_by_their_median(tmp_path: Path) -> None:
-    _plan, returned = perf_answer.judge(repeated(tmp_path, 4.10, 4.17, 4.20), replace(WANTED, repeats=3), NOW)
+    _plan, returned = perf_answer.judge(repeated(tmp_path, [4.10, 4.17, 4.20]), replace(WANTED, repeats=3), NOW)
     assert returned["busbw"] == 6.25
     last = returned["statistics"][-1]
     assert (last["size"], last["busbw"], last["busbw_lowest"], last["repeats"]) == (SIZES[2], 6.25, 6.15, 3)
@@ -216,7 +217,7 @@ def test_repeats_are_judged_by_their_median(tmp_path: Path) -> None:
 
 
 def test_one_repeat_without_proof_is_no_proof(tmp_path: Path) -> None:
-    run = replace(repeated(tmp_path, 4.17), others=(read(tmp_path, text_of({})),))
+    run = replace(repeated(tmp_path, [4.17]), others=(read(tmp_path, text_of({})),))
     _plan, returned = perf_answer.judge(run, replace(WANTED, repeats=2), NOW)
     assert not returned["transport"]["proven"]
 

@@ -308,19 +308,19 @@ def test_the_environment_is_nowhere_in_redacted_json_or_messages() -> None:
         assert caught.value.__cause__ is None
 
 
+OTHER_SHAPES: list[dict[str, Any]] = [
+    *({"version": 4}, {"version": None}, {"results": {}}, {"results": [1]}, {"config": []}, {"args": [1]}),
+    {"results": [{"size": "8", "type": "float", "redop": "sum"}]},
+    {"config": {"devices": [{"rank": 0}]}},
+    {"out_of_bounds": {"count": "0"}},
+]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         *("", "[]", "3", "null", "[" * 100_000, '{"version": ' + "9" * 5000 + "}"),
-        *(
-            json.dumps(report(**change))
-            for change in (
-                *({"version": 4}, {"version": None}, {"results": {}}, {"results": [1]}, {"config": []}, {"args": [1]}),
-                {"results": [{"size": "8", "type": "float", "redop": "sum"}]},
-                {"config": {"devices": [{"rank": 0}]}},
-                {"out_of_bounds": {"count": "0"}},
-            )
-        ),
+        *(json.dumps(report(**change)) for change in OTHER_SHAPES),
     ],
 )
 def test_json_of_another_shape_is_refused(text: str) -> None:

@@ -52,6 +52,11 @@ def judged(have: Have, want: Want = WANT) -> dict[str, tuple[str, str | None]]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
+def without(have: Have, name: str, problems: dict[str, Problem]) -> Have:
+    values: dict[str, Any] = {name: None, "problems": problems}
+    return replace(have, **values)
+
+
 NO_MAKE = replace(BARE, missing_tools=("make",))
 NO_MPI = replace(BUILT, mpi=None, marker=replace(MARKER, inputs=replace(MADE_FROM, mpi=None)))
 NEW_CUDA = replace(CUDA, version="13.0.88")
@@ -76,8 +81,7 @@ PLANS: dict[str, tuple[Have, Want]] = {
     # A missing or unknown input is the cause, and nothing is built.
     **{
         f"{name} {'unknown' if problems else 'missing'}, {'built' if have.marker else 'nothing built'}": (
-            replace(have, **{name: None}, problems=dict.fromkeys([name] if problems else [], GONE)),
-            WANT,
+            without(have, name, dict.fromkeys([name] if problems else [], GONE)), WANT
         )
         for name in ("cuda", "nccl", "arch")
         for problems in (True, False)
