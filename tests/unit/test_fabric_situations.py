@@ -6,7 +6,6 @@ The rows have the numbers and names of each sentence and not its words, of which
 from __future__ import annotations
 
 import copy
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import 
 
 from tests import goldens
 
+from . import finding_rows
 from .built_fabric import NIGHT, Built, altered, asked, build, guid, partial
 from .test_fabric_judge import Change, Lines, bad
 
@@ -28,12 +28,6 @@ OTHER = guid(0xEE00, 1)
 WIDE = Wanted(oversubscription=2.0)
 BOTH = (True, False)
 SYMBOL, DOWNED = fabric_rates.SYMBOL, fabric_rates.DOWNED
-# Words with a digit, counters, states, and programs.
-WORDS = re.compile(
-    r"[\w./\[\]-]*\d[\w./:,\[\]-]*\b\]?|[A-Z][a-z]+[A-Z]\w+|at least"
-    r"|\b(?:init|armed|down|Polling|master|standby|ftree|minhop|routing on|routing off|timeout|timed out)\b"
-    r"|\b(?:chronyc|perfquery|uptime)\b"
-)
 Hosts = dict[str, Host]
 
 
@@ -76,21 +70,16 @@ class Situation:
         )
 
 
-def values(text: str | None) -> str:
-    """Return names and numbers of a sentence, but for the advice to sweep again."""
-    return " ".join(WORDS.findall((text or "").partition("then sweep again")[0]))
-
-
 def rows(lines: Lines) -> list[Any]:
-    """Return how many checks of each subject are ok, and what is not: with the values of have, want and fix."""
+    """Return how many checks of each subject are ok, and what is not, with its hosts."""
     bad(lines)
     found = []
     for hosts, one in lines:
         if not one.ok:
             told = ",".join(hosts) if len(hosts) <= 8 else f"{hosts[0]}..{hosts[-1]}: {len(hosts)}"
-            because = (one.because or "").removeprefix("ib_fabric.").replace("[live]@", " ") or None
-            about = [one.check.removeprefix("ib_fabric."), one.subject, one.state, one.severity, because]
-            found.append([told, *about, values(one.have), values(one.want), values(one.fix)])
+            # All end with the advice to sweep again.
+            mended = replace(one, fix=one.fix.partition("then sweep again")[0] or "-")
+            found.append([told, *finding_rows.row(mended, "ib_fabric.")])
     return [dict(sorted(Counter(one.subject for _hosts, one in lines if one.ok).items())), *sorted(found, key=str)]
 
 
