@@ -24,15 +24,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.mlxlink import Module, Reading
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trees import line, put, tool
+from tests.unit.conftest import built_in, machine
 from tests.unit.test_health_ports import NIGHT, NOW, night, port
 
 PORT = port()
+NODE, PROFILE = machine(), built_in("hgx-h100", "infiniband")
 WELL = Reading(52.0, 80.0, 0, 0.0, 10 * NIGHT)
 READINGS = Path(__file__).parent / "readings"
 
@@ -211,7 +212,7 @@ def rails(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(root: Path, topology: Topology, clock: Callable[[], float] = lambda: 0.0) -> tuple[Module, ...] | None:
+def read(root: Path, topology: Topology = NODE, clock: Callable[[], float] = lambda: 0.0) -> tuple[Module, ...] | None:
     return mlxlink.read(Host(str(root), str(root)), dict(enumerate(topology.nics)), clock)
 
 
@@ -219,40 +220,38 @@ def calls(root: Path) -> list[str]:
     return (root / "calls").read_text().splitlines()
 
 
-def test_each_port_is_asked_once_and_for_its_warning_where_it_is_near(rails: Path, infiniband: Topology) -> None:
-    found = read(rails, infiniband)
+def test_each_port_is_asked_once_and_for_its_warning_where_it_is_near(rails: Path) -> None:
+    found = read(rails)
     assert found is not None
     # 63 C, and the alarm is at 75.
     assert {(one.reading, one.warning, one.problem) for one in found} == {
         (Reading(63.0, 75.0, 0, 0.0, 1_875_276.0), 70.0, None)
     }
-    asked = [f"-d {nic.pci} {what} --json" for nic in infiniband.nics for what in ("-m -c", "--cable --ddm")]
+    asked = [f"-d {nic.pci} {what} --json" for nic in NODE.nics for what in ("-m -c", "--cable --ddm")]
     assert calls(rails) == asked
     put(rails, "port", (rails / "port").read_text().replace("63 [-5..75]", "59 [-5..75]"))
     (rails / "calls").unlink()
-    assert len(read(rails, infiniband) or ()) == len(calls(rails)) == len(infiniband.nics)
+    assert len(read(rails) or ()) == len(calls(rails)) == len(NODE.nics)
 
 
-def test_of_a_virtual_function_nothing_is_asked(rails: Path, infiniband: Topology) -> None:
-    guests = replace(infiniband, nics=tuple(replace(nic, role="vf") for nic in infiniband.nics))
+def test_of_a_virtual_function_nothing_is_asked(rails: Path) -> None:
+    guests = replace(NODE, nics=tuple(replace(nic, role="vf") for nic in NODE.nics))
     assert read(rails, guests) == ()
     assert not (rails / "calls").exists()
     (rails / "usr/bin/mlxlink").unlink()
-    assert (read(rails, guests), read(rails, infiniband)) == ((), None)
+    assert (read(rails, guests), read(rails)) == ((), None)
 
 
-def test_one_that_hangs_or_takes_long_is_not_waited_for_on_every_port(
-    rails: Path, infiniband: Topology, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_hangs_or_takes_long_is_not_waited_for_twice(rails: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(0, 600, 6))
-    slow = read(rails, infiniband, lambda: float(next(ticks)))
+    slow = read(rails, clock=lambda: float(next(ticks)))
     assert slow is not None
     assert [one.reading is None for one in slow] == [False, False, *[True] * (len(slow) - 2)]
     assert "more than 15 s" in str(slow[-1].problem)
     tool(rails, "usr/bin/mlxlink", f'echo "$*" >> {rails}/calls; sleep 60')
     (rails / "calls").unlink()
     monkeypatch.setattr(mlxlink, "SECONDS", 0.2)
-    hung = read(rails, infiniband)
+    hung = read(rails)
     assert hung is not None
     assert len(calls(rails)) == 1
     assert len({one.problem for one in hung}) == 1
@@ -267,22 +266,20 @@ def test_one_that_hangs_or_takes_long_is_not_waited_for_on_every_port(
         "exit 0",
     ],
 )
-def test_what_is_no_answer_is_one_unknown(rails: Path, infiniband: Topology, script: str) -> None:
+def test_what_is_no_answer_is_one_unknown(rails: Path, script: str) -> None:
     tool(rails, "usr/bin/mlxlink", script)
-    found = told(Have(now=NOW, modules=read(rails, infiniband)))
+    found = told(Have(now=NOW, modules=read(rails)))
     assert {(one.check, one.state) for one in found} == {("node_health.mlxlink", "unknown")}
-    assert len(found) == len(infiniband.nics)
+    assert len(found) == len(NODE.nics)
     assert [one.because is None for one in found] == [True, *[False] * (len(found) - 1)]
 
 
-def test_the_record_keeps_its_errors_and_the_gate_does_not_ask(
-    rails: Path, infiniband: Topology, hgx_h100: Profile
-) -> None:
+def test_the_record_keeps_its_errors_and_the_gate_does_not_ask(rails: Path) -> None:
     line(rails / "proc/sys/kernel/random/boot_id", "boot-1")
     host = Host(str(rails), str(rails))
-    have = node.read(host, infiniband, hgx_h100, states_only=True, clock=lambda: NOW)
+    have = node.read(host, NODE, PROFILE, states_only=True, clock=lambda: NOW)
     assert have.modules == ()
     assert not (rails / "calls").exists()
-    have = node.read(host, infiniband, hgx_h100, clock=lambda: NOW)
+    have = node.read(host, NODE, PROFILE, clock=lambda: NOW)
     kept = record.parse(record.render(record.following(None, judge.counters(have)))).last
     assert {one["values"][mlxlink.ERRORS] for one in kept.ports.values()} == {0}
