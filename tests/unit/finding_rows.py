@@ -10,9 +10,9 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
-# Words with a digit, names in camel case, and states that have neither.
+# Words with a digit, names in camel case and in capitals, and states that have neither.
 _WORDS = re.compile(
-    r"[\w./\[\]-]*\d[\w./:,\[\]-]*\b\]?|[A-Z][a-z]+[A-Z]\w+|at least"
+    r"[\w./\[\]-]*\d[\w./:,\[\]-]*\b\]?|[A-Z][a-z]+[A-Z]\w+|\b[A-Z][A-Z_]{3,}\b|at least"
     r"|\b(?:init|armed|down|Polling|master|standby|ftree|minhop|routing on|routing off|timeout|timed out)\b"
     r"|\b(?:chronyc|perfquery|uptime)\b"
 )
