@@ -201,47 +201,7 @@ def test_keys_and_node_of_a_port() -> None:
 
 # -- ibdiagnet: by hand, after its manual ----------------------------------------------------------------------------
 
-CSV = f"""# ibdiagnet
-START_NODES
-NodeDesc,NumPorts,NodeType,ClassVersion,BaseVersion,SystemImageGUID,NodeGUID,PortGUID,DeviceID
-"leaf, one <b>",2,2,1,1,0x{LEAF1},0x{LEAF1},0x{LEAF1},54002
-"node001 mlx5_0",1,1,1,1,0x{HOST[1]},0x{HOST[1]},0x{HOST[1]},4129
-END_NODES
-
-START_PORTS
-NodeGuid,PortGuid,PortNum,LID,LinkWidthActv,LinkWidthSup,LinkSpeedActv,LinkSpeedSup,PortPhyState,PortState
-0x{LEAF1},0x{LEAF1},0,2,0,0,0,0,0,4
-0x{LEAF1},0x{LEAF1},1,2,2,3,2048,3847,5,4
-0x{LEAF1},0x{LEAF1},2,2,2,3,1,3847,2,1
-0x{HOST[1]},0x{HOST[1]},1,7,2,3,2048,3847,5,4
-END_PORTS
-
-START_LINKS
-NodeGuid1,PortNum1,NodeGuid2,PortNum2
-0x{LEAF1},1,0x{HOST[1]},1
-END_LINKS
-
-START_PM_INFO
-NodeGUID,PortGUID,PortNumber,LinkDownedCounter,SymbolErrorCounter,SymbolErrorCounterExt,PortXmitDataExtended,PortRcvErrors
-0x{LEAF1},0x{LEAF1},1,0x1,255,1000,0xfffffffffffffffe,N/A
-0x{HOST[1]},0x{HOST[1]},1,0,0,0,77,3
-END_PM_INFO
-
-START_SM_INFO
-NodeGUID,PortGUID,PortNumber,GUID,Sm_Key,ActCount,SmState,Priority
-0x{HOST[1]},0x{HOST[1]},1,0x{HOST[1]},0x0,9,3,14
-END_SM_INFO
-
-START_NODES_INFO
-NodeGUID,FWInfo_Major,FWInfo_Minor,FWInfo_SubMinor,FWInfo_PSID
-0x{HOST[1]},0x1c,0x29,0x3ea,MT_0000000838
-END_NODES_INFO
-
-START_CABLE_INFO
-NodeGuid,PortNum
-anything at all, and more, of it
-END_CABLE_INFO
-"""
+CSV = said("ibdiagnet2.db_csv.txt")
 
 
 def of_files(text: str, tool: str) -> sweep.Sweep:
@@ -525,7 +485,7 @@ def _mangled(text: str, by: random.Random) -> str:
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     by = random.Random(seed)
-    texts = [CSV, *(path.read_text() for path in sorted(FOLDER.rglob("*.txt")))]
+    texts = [path.read_text() for path in sorted(FOLDER.rglob("*.txt"))]
     problems: list[Problem] = []
     outputs = []
     for number, text in enumerate(by.sample(texts, 5)):
