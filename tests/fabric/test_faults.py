@@ -8,7 +8,7 @@ A fault is planted in the simulated fabric, the product sweeps and judges, and s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,7 +81,7 @@ def do(action: str, *names: str) -> Plant:
 cut, swap, connect = partial(do, "cut"), partial(do, "swap"), partial(do, "connect")
 
 
-def slow(**ends: dict[str, Any]) -> Plant:
+def slow(ends: Mapping[str, Mapping[str, Any]]) -> Plant:
     """ends: of links of one plane -> what they have."""
 
     def plant(of: Site) -> None:
@@ -158,19 +158,19 @@ FAULTS: dict[str, tuple[list[Plant], list[Expected]]] = {
         [found("link_down", "node001", "blue-rail2-leaf2 port 6, blue-spine01 port 4")],
     ),
     "a rail has lost three of its four lanes": (
-        [slow(**{"node004 rail 0": {"width": 1}})],
+        [slow({"node004 rail 0": {"width": 1}})],
         [found("link_width", "node004", "node004 rail 0, red-rail0-leaf1 port 4, 1x HDR (50 Gb/s), 200 Gb/s")],
     ),
     "a rail runs at a slower speed": (
-        [slow(**{"node008 rail 3": {"speed": "EDR"}})],
+        [slow({"node008 rail 3": {"speed": "EDR"}})],
         [found("link_speed", "node008", "node008 rail 3, blue-rail3-leaf2 port 4, 4x EDR (100 Gb/s), 200 Gb/s")],
     ),
     "an uplink runs at a quarter of its speed": (
-        [slow(**{"red-rail1-leaf2 port 5": {"speed": "FDR"}})],
+        [slow({"red-rail1-leaf2 port 5": {"speed": "FDR"}})],
         [found("link_speed", "node001", "red-spine01 port 7, red-rail1-leaf2 port 5, 4x FDR (56 Gb/s)")],
     ),
     "an uplink has lost two lanes, and a rail elsewhere its speed": (
-        [slow(**{"blue-rail2-leaf1 port 5": {"width": 2}, "node005 rail 3": {"speed": "FDR"}})],
+        [slow({"blue-rail2-leaf1 port 5": {"width": 2}, "node005 rail 3": {"speed": "FDR"}})],
         [
             found("link_width", "node001", "blue-spine01 port 1, blue-rail2-leaf1 port 5, 2x HDR"),
             found("link_speed", "node005", "node005 rail 3, blue-rail3-leaf2 port 1, 4x FDR (56 Gb/s), 200 Gb/s"),

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -363,10 +364,7 @@ READ: dict[str, tuple[Base, Base]] = {
     "Quantum-3, newer tool": (lambda: of(topology(quantum3), decodes_xdr=True), lambda: of(topology(quantum3))),
     "log of the manager": (lambda: joined(said("opensm.log"), said("ibnetdiscover.txt")), lambda: of(topology())),
     "unhealthy ports": (lambda: joined(UNHEALTHY), sweep.Sweep),
-    **{
-        name: (lambda key=key, change=change: READERS[key](change), lambda key=key: READERS[key](str))
-        for name, (key, change) in CHANGED.items()
-    },
+    **{name: (partial(READERS[key], change), partial(READERS[key], str)) for name, (key, change) in CHANGED.items()},
 }
 
 

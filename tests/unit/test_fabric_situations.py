@@ -118,7 +118,11 @@ def cut_uplink(leaf: str) -> Change:
 
 
 def gone(*names: str) -> Change:
-    return lambda built: [built.remove(built.called(name)) for name in names]
+    def change(built: Built) -> None:
+        for name in names:
+            built.remove(built.called(name))
+
+    return change
 
 
 def slow(host: str, rail: int, width: int, speed: str) -> Change:
@@ -318,7 +322,7 @@ def stray(built: Built) -> None:
 
 NO_MANAGER = other(managers=(), plane="")
 LOST = tuple((host, 2) for host in ("node002", "node003", "node005"))
-LEAF03 = ("leaf03", *((f"node{number:03d}", 1) for number in range(1, 8, 2)))
+LEAF03: list[tuple[str, int] | str] = ["leaf03", *((f"node{number:03d}", 1) for number in range(1, 8, 2))]
 PARTITIONS = Wanted(partitions=(0x8001, 0x7FFF))
 ROUTING = Wanted(routing="ftree", adaptive_routing=True)
 APART: dict[str, Any] = {"apart": True}
@@ -495,6 +499,11 @@ def counts(*changes: tuple[str, str, int, int], boots: tuple[str, str] = ("boot"
     return Situation(counted(boots[1], 1), counted(boots[0], 0), **more)
 
 
+def rail_errors(built: Built) -> None:
+    for host in built.hosts:
+        built.count(built.nic(host, 1), SYMBOL, 500)
+
+
 def counters_of(*leaves: str, **values: Any) -> Seen:
     """Ports of these leaves, or of all nodes, with other counters."""
 
@@ -532,9 +541,7 @@ COUNTED = {
     "bad cable that has lost lanes": Situation(
         all_of(slow("node003", 1, 1, "NDR"), lambda b: b.count(b.nic("node003", 1), SYMBOL, 500))
     ),
-    "errors of a whole rail": Situation(
-        lambda b: [b.count(b.nic(host, 1), SYMBOL, 500) for host in b.hosts], shape={"hosts": 32}
-    ),
+    "errors of a whole rail": Situation(rail_errors, shape={"hosts": 32}),
     "first sweep": Situation(earlier=False),
     "first sweep, with an error": counts(("host", SYMBOL, 1, 1), earlier=False),
     "query failed": Situation(seen=counters_of("leaf03", counters={}, unread="its query failed (timeout)")),

@@ -45,9 +45,9 @@ def gpu(pci: str, cluster: str | None, clique: str | None, state: str = "Complet
     return Gpu(pci, "GPU-1", fabric={key: value for key, value in fabric.items() if value})
 
 
-def ready(*last: str, status: str = "UP") -> Domain:
-    """A domain whose last node is otherwise."""
-    return Domain(status, (*READY[:2], ("10.0.0.3", *last))) if last else Domain(status, READY)
+def ready(state: str = "READY", version: str = "580.95.05", status: str = "UP") -> Domain:
+    """A domain with a last node of this state and version."""
+    return Domain(status, (*READY[:2], ("10.0.0.3", state, version)))
 
 
 STOPPED = {"active": False, "domain": None}

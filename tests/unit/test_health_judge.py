@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,10 +33,11 @@ NOW, NIGHT = 1_800_000_000.0, 86400.0
 NODE, PROFILE = machine(), built_in("hgx-h100", "infiniband")
 GPUS = [gpu.pci for gpu in NODE.gpus]
 RUNNING = FabricManager(installed=True, active=True, enabled=True, state="active (running)")
+DRIVER_580 = "580.159.04"
 DRIVER = {"nvidia": "56758272 0xffffffffc1200000"}
 
 
-def gpus(changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = "580.159.04") -> dict[str, smi.Gpu]:
+def gpus(changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580) -> dict[str, smi.Gpu]:
     return {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml(GPUS, changes, driver))}
 
 
@@ -319,10 +321,14 @@ ENDED: dict[str, tuple[int, tuple[float, str] | None]] = {
 }
 
 
-def ended(name: str, **more: Any) -> Have:
+def ended(name: str, changes: Mapping[int, smi_answers.Changes] | None = None) -> Have:
     number, beside = ENDED[name]
     others = [] if beside is None else [said(154, age=beside[0], text=beside[1])]
-    return healthy(events=(said(number), *others), **more)
+    return healthy(events=(said(number), *others), gpus=gpus(changes))
+
+
+def reported(number: int, changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580) -> Have:
+    return healthy(events=(said(number),), gpus=gpus(changes, driver))
 
 
 SITUATIONS: dict[str, Callable[[], Have]] = {
@@ -335,15 +341,12 @@ SITUATIONS: dict[str, Callable[[], Have]] = {
     "10 pages by two bits": lambda: retired("0", "10", 10),
     "one more retired page": lambda: retired("2", "2", 3),
     # -- Xid
-    **{f"program's Xid {n}": lambda n=n: healthy(events=(said(n),)) for n in (13, 31, 43, 45, 63, 92, 94, 154)},
-    "Xid of no table": lambda: healthy(events=(said(4711),)),
-    **{f"Xid {name}": lambda name=name: ended(name) for name in ENDED},
+    **{f"program's Xid {number}": partial(reported, number) for number in (13, 31, 43, 45, 63, 92, 94, 154)},
+    "Xid of no table": partial(reported, 4711),
+    **{f"Xid {name}": partial(ended, name) for name in ENDED},
     # As long as it asks for it the line counts in any case, and this follows from it.
-    **{f"Xid {name}, asking": lambda name=name: ended(name, gpus=gpus({2: RESET})) for name in ENDED},
-    **{
-        f"Xid {n} of an old driver": lambda n=n: healthy(gpus=gpus({2: OLD}, "550.90.12"), events=(said(n),))
-        for n in (48, 119)
-    },
+    **{f"Xid {name}, asking": partial(ended, name, {2: RESET}) for name in ENDED},
+    **{f"Xid {number} of an old driver": partial(reported, number, {2: OLD}, "550.90.12") for number in (48, 119)},
     "memory error": lambda: healthy(gpus=gpus({2: MEMORY}), events=tuple(map(said, (48, 63, 95, 45, 45)))),
     "GPU off the bus": lambda: lacking(2, events=(said(79), said(154), said(74, 3590.0, 5, "NVLink: fatal"))),
     "GPU that nvidia-smi lacks": lambda: lacking(6),
