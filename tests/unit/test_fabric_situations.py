@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent, Sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_rates
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Cable, Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Host, Wanted, judge
@@ -484,19 +486,80 @@ SITUATIONS = {
 # -- what ports have counted ---------------------------------------------------------------------------------------
 
 
-def counts(*changes: tuple[str, str, int, int], boots: tuple[str, str] = ("boot", "boot"), **more: Any) -> Situation:
+RATES = {"EDR": 100.0, "HDR": 200.0, "NDR": 400.0, "XDR": 800.0}
+
+
+def counts(
+    *changes: tuple[str, str, int, int], boots: tuple[str, str] = ("boot", "boot"), speed: str = "NDR", **more: Any
+) -> Situation:
     """changes: end ("host" or "switch" of one cable), counter, value before, value now.   boots: of its host."""
 
     def counted(boot: str, which: int) -> Change:
         def change(built: Built) -> None:
             ends = {"host": built.nic("node003", 1), "switch": built.leaf_port("node003", 1)}
             built.boots = {"node003": boot}
+            built.speed, built.rate = speed, RATES[speed]
             for end, name, *value in changes:
                 built.count(ends[end], name, value[which])
 
         return change
 
     return Situation(counted(boots[1], 1), counted(boots[0], 0), **more)
+
+
+def wrong(*changes: tuple[str, str, int, int], **more: Any) -> list[Finding]:
+    return [one for _hosts, one in counts(*changes, **more).judged(True) if not one.ok]
+
+
+# Intervals as UFM's PDR plugin has them, and limits worked out by hand: 3 errors in 125 minutes are 34.56 a day.
+@pytest.mark.parametrize(
+    ("speed", "seconds", "most"),
+    [
+        ("NDR", 10, 2),
+        ("NDR", 720, 2),
+        ("NDR", 721, 3),
+        ("NDR", 7500, 3),
+        ("NDR", 15000, 6),
+        ("NDR", 86400, 34),
+        ("XDR", 720, 5),
+        ("XDR", 7500, 6),
+        ("XDR", 86400, 69),
+        ("HDR", 10, 10),
+        ("HDR", 3600, 120),
+        ("EDR", 86400, 2880),
+        (None, 3600, 120),
+    ],
+)
+def test_symbol_errors_are_held_to_the_limit_of_the_links_speed_over_the_interval(
+    speed: str | None, seconds: float, most: int
+) -> None:
+    assert symbol_limit(speed, seconds) >= most
+    assert symbol_limit(speed, seconds) < most + 1
+    if speed in ("NDR", "HDR"):
+        few = wrong(("host", SYMBOL, 7, 7 + most), wait=seconds, speed=speed)
+        many = wrong(("host", SYMBOL, 7, 8 + most), wait=seconds, speed=speed)
+        assert (few, [one.check for one in many]) == ([], ["ib_fabric.symbol_errors"])
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "most"),
+    [
+        ("PortRcvErrors", 1, 10),
+        ("PortRcvErrors", 100, 1000),
+        ("PortXmitDiscards", 60, 6000),
+        ("LinkErrorRecoveryCounter", 120, 10),
+        ("LinkErrorRecoveryCounter", 5, 5),
+        ("LocalLinkIntegrityErrors", 86400, 0),
+        ("ExcessiveBufferOverrunErrors", 86400, 0),
+    ],
+)
+def test_other_errors_are_rates_too(name: str, seconds: float, most: int) -> None:
+    assert wrong(("host", name, 3, 3 + most), wait=seconds) == []
+    [found] = wrong(("switch", name, 3, 4 + most), wait=seconds)
+    assert (found.check, found.state, found.subject) == ("ib_fabric.errors", "drift", "node003 rail 1")
+    assert f"{name} +{most + 1} in" in (found.have or "")
+    assert "at leaf03 port 2: node003 rail 1 - leaf03 port 2" in (found.have or "")
+    assert ("is fast enough" in found.fix) == (name == "PortXmitDiscards")
 
 
 def rail_errors(built: Built) -> None:
