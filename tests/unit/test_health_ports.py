@@ -378,6 +378,13 @@ NIGHTS = {
     "counters at their end, RoCE": night(replace(ENDED, link_layer="Ethernet")),
     # Of a port that is down now, the speed is that of the previous run.
     "down": asked(port(at=NOW - NIGHT), port(speed=None, up=False, values={**PORT.values, "symbol_error": 100})),
+    # What is well is said only where it was compared.
+    "first": replace(night(PORT), before=None),
+    "quiet": night(ROCE),
+    "30 seconds": night(PORT, seconds=30.0, link_downed=1),
+    "no counter of symbol errors": night(
+        port("Ethernet", values={name: n for name, n in PORT.values.items() if name != "rx_pcs_symbol_err_phy"})
+    ),
     **{f"without {name}": without(name) for name in ("symbol_error", "out_of_buffer", "port_xmit_packets")},
 }
 
@@ -387,6 +394,7 @@ NIGHTS = {
 def test_a_night(name: str) -> None:
     findings = judge_ports.plan(NIGHTS[name]).findings
     well = sorted(one.check.removeprefix("node_health.port_") for one in findings if one.ok)
+    assert {one.subject for one in findings if one.ok} <= {"ports"}
     goldens.check("health_ports", name, [well, *finding_rows.rows(findings, "node_health.port_")])
 
 
@@ -394,20 +402,6 @@ def test_a_night(name: str) -> None:
 def test_what_is_advised_after_a_night() -> None:
     told = [f"== {name}\n" + "".join(f"{one.have}; {one.fix}\n" for one in bad(have)) for name, have in NIGHTS.items()]
     goldens.text("health_ports", "".join(told))
-
-
-def test_what_is_well_is_said_once_and_only_where_it_was_compared() -> None:
-    every = {f"node_health.port_{name}[live]@ports" for name in ("counters", "saturated")}
-    alone = replace(night(port()), before=None)
-    assert {one.id for one in judge_ports.plan(alone).findings} == every
-    plan = judge_ports.plan(night(port("Ethernet")))
-    assert all(one.ok for one in plan.findings)
-    assert len(plan.findings) == 9
-    # Of a port without the counter nobody says that it is well.
-    bare = port("Ethernet", values={name: n for name, n in port().values.items() if name != "rx_pcs_symbol_err_phy"})
-    assert not any("symbol" in one.check for one in judge_ports.plan(night(bare)).findings)
-    few = night(port(), seconds=30.0, link_downed=1)
-    assert {one.id for one in judge_ports.plan(few).findings} == every
 
 
 def test_what_the_control_node_is_told() -> None:
