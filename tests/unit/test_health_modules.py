@@ -28,7 +28,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology imp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import line, put, tool
+from tests.unit import finding_rows
 from tests.unit.conftest import built_in, machine
 from tests.unit.test_health_ports import NIGHT, NOW, night, port
 
@@ -103,52 +105,40 @@ def test_before_the_first_night_the_ports_own_rate_counts(speed: str, rate: floa
     assert bad(have) == ([("bit_errors", "drift", "major")] if found else [])
 
 
-def test_what_came_since_the_last_night_counts_and_no_total() -> None:
-    old = replace(WELL, errors=9000, rate=1e-11)
-    assert bad(first(module(old))) == [("bit_errors", "drift", "major")]
-    # Whoever asks again soon is told the same.
-    assert bad(after(old, 9000, 600.0)) == [("bit_errors", "drift", "major")]
-    assert bad(after(old, 9000)) == []
-    # 3 in 125 minutes are 34 in a day.
-    assert bad(after(old, 9000 - 34)) == []
-    worse = after(old, 9000 - 35)
-    (finding,) = [one for one in told(worse) if not one.ok]
-    assert (finding.check, finding.have) == ("node_health.bit_errors", "+35 in 24.0 h")
+OLD = replace(WELL, errors=9000, rate=1e-11)
+HOT = replace(WELL, degrees=90.0)
+SECOND = replace(module(), rail=2, pci="0000:2b:00.0", label="0000:2b:00.0 mlx5_1")
+SILENT = replace(SECOND, reading=None, problem=Problem("mlxlink", "exited with 1: no"))
+NIGHTS = {
+    # What came since the last night counts, and no total; 3 in 125 minutes are 34 in a day.
+    "first": first(module(OLD)),
+    "soon again": after(OLD, 9000, 600.0),
+    "no more errors": after(OLD, 9000),
+    "34 errors": after(OLD, 9000 - 34),
+    "35 errors": after(OLD, 9000 - 35),
     # Somebody has cleared the port since: its own rate says of when.
-    assert bad(after(replace(old, seconds=3600.0), 9000)) == [("bit_errors", "drift", "major")]
-    assert bad(after(replace(old, errors=5, rate=0.0), 9000)) == []
-
-
-def test_one_cause_is_one_finding() -> None:
-    many = replace(WELL, errors=9000, rate=1e-11)
-    counted = night(PORT, symbol_error=9000)
-    have = replace(counted, modules=(module(many),))
-    (finding,) = [one for one in told(have) if not one.ok]
-    assert finding.because == judge_ports.PORT_SYMBOL_ERRORS.at(PORT.label)
-    hot = replace(many, degrees=90.0)
-    warm, wrong = (one for one in told(first(module(hot))) if not one.ok)
-    assert (warm.because, wrong.because) == (None, warm.id)
-    sensor = hwmon.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input")
-    of_both = replace(first(module(replace(WELL, degrees=90.0))), hot=(sensor,))
-    (finding,) = [one for one in told(of_both) if not one.ok]
-    assert finding.because == judge.NIC_TEMPERATURE.at(PORT.pci)
-
-
-def test_what_is_well_is_said_once_and_only_where_every_rail_was_compared() -> None:
-    every = {f"node_health.{name}" for name in ("mlxlink", "module_temperature", "bit_errors")}
-    second = replace(module(), rail=2, pci="0000:2b:00.0", label="0000:2b:00.0 mlx5_1")
-    assert {one.check for one in told(first(module(), second)) if one.ok} == every
-    copper = replace(second, reading=replace(WELL, degrees=None, alarm=None))
-    assert {one.check for one in told(first(module(), copper)) if one.ok} == every - {"node_health.module_temperature"}
-    down = replace(second, reading=replace(WELL, errors=None, rate=None, seconds=None))
-    assert {one.check for one in told(first(module(), down)) if one.ok} == every - {"node_health.bit_errors"}
-    silent = replace(second, reading=None, problem=Problem("mlxlink", "exited with 1: no"))
-    found = told(first(module(), silent))
-    assert [(one.check, one.state) for one in found] == [("node_health.mlxlink", "unknown")]
-    assert "mlxlink -d 0000:2b:00.0 -m -c --json on the node" in found[0].fix
+    "cleared": after(replace(OLD, seconds=3600.0), 9000),
+    "cleared, and few errors": after(replace(OLD, errors=5, rate=0.0), 9000),
+    # One cause is one finding.
+    "counted by the port, too": replace(night(PORT, symbol_error=9000), modules=(module(OLD),)),
+    "hot": first(module(replace(OLD, degrees=90.0))),
+    "hot by a sensor": replace(first(module(HOT)), hot=(hwmon.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input"),)),
+    # What is well is said once, and only where every rail was compared.
+    "well": first(module(), SECOND),
+    "copper": first(module(), replace(SECOND, reading=replace(WELL, degrees=None, alarm=None))),
+    "down": first(module(), replace(SECOND, reading=replace(WELL, errors=None, rate=None, seconds=None))),
+    "silent": first(module(), SILENT),
     # All are silent for one reason.
-    both = told(first(replace(module(None), problem=silent.problem), silent))
-    assert [one.because for one in both] == [None, both[0].id]
+    "all silent": first(replace(module(None), problem=SILENT.problem), SILENT),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", NIGHTS)
+def test_a_night(name: str) -> None:
+    found = told(NIGHTS[name])
+    well = sorted(one.check.removeprefix("node_health.") for one in found if one.ok)
+    goldens.check("health_modules", name, [well, *finding_rows.rows(found, "node_health.")])
 
 
 def test_where_it_is_not_installed_a_note_says_so_and_nothing_is_ok() -> None:
