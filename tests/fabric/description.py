@@ -8,7 +8,7 @@ Nothing here is the product's, so that a test's arithmetic is not the one that i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 # ibsim 0.10 speaks no newer speed.
@@ -69,10 +69,6 @@ class Fabric:
 
     def hca(self, host: str, rail: int) -> Node:
         return self.nodes[self.rails[host, rail]]
-
-    def called(self, description: str) -> Node:
-        (node,) = (each for each in self.nodes.values() if each.description == description)
-        return node
 
     def nic(self, host: str, rail: int) -> End:
         return End(self.rails[host, rail], 1)
@@ -135,16 +131,6 @@ class Fabric:
 
     def rename(self, guid: int, description: str) -> None:
         self.nodes[guid] = replace(self.nodes[guid], description=description)
-
-    def without(self, guids: Iterable[int]) -> Fabric:
-        """The same fabric, and these nodes switched off."""
-        left = self.copy()
-        for guid in guids:
-            for end in [end for end in left.cables if end.guid == guid]:
-                left.cut(end)
-            del left.nodes[guid]
-        left.rails = {key: guid for key, guid in left.rails.items() if guid in left.nodes}
-        return left
 
     def rate(self, end: End) -> str:
         width, speed = self.rates.get(end, RATE)
@@ -233,33 +219,27 @@ def names(count: int) -> list[str]:
 # -- as ibsim reads it, which is what ibnetdiscover prints -------------------------------------------------------
 
 
-def netfile(fabric: Fabric, first: int | None = None, lids: Mapping[int, int] | None = None) -> str:
-    """The fabric as a topology file.
-
-    first: GUID of the node to begin with. lids: node GUID -> LID; without, 0: a subnet manager gives them.
-    """
-    lids = lids or {}
+def netfile(fabric: Fabric) -> str:
+    """The fabric as a topology file, without LIDs: a subnet manager gives them."""
     # What a port can that no cable is in: else it is QDR, whatever is put into it later. 7: FDR, EDR and HDR.
     lines = ["# Topology file: written by a test", "extspeed=7", ""]
-    nodes = sorted(fabric.nodes.values(), key=lambda node: (node.guid != first, not node.switch, node.guid))
     ends: dict[int, list[End]] = {
         guid: list(group) for guid, group in itertools.groupby(sorted(fabric.cables), lambda end: end.guid)
     }
-    for node in nodes:
+    for node in sorted(fabric.nodes.values(), key=lambda node: (not node.switch, node.guid)):
         kind = "switchguid" if node.switch else "caguid"
         guid = f"0x{node.guid:x}"
         lines += ["vendid=0x2c9", f"devid=0x{node.device_id:x}", f"sysimgguid={guid}"]
         lines += [f"{kind}={guid}({node.guid:x})" if node.switch else f"{kind}={guid}"]
         head = f'{"Switch" if node.switch else "Ca"}\t{node.ports} "{node.name}"\t\t# {_described(node.description)}'
-        lines.append(f"{head} base port 0 lid {lids.get(node.guid, 0)} lmc 0" if node.switch else head)
+        lines.append(f"{head} base port 0 lid 0 lmc 0" if node.switch else head)
         for end in ends.get(node.guid, []):
             far = fabric.cables[end]
             other = fabric.nodes[far.guid]
             mine = "" if node.switch else f"({node.port_guid:x})"
             theirs = "" if other.switch else f"({other.port_guid:x})"
-            own = "" if node.switch else f"lid {lids.get(node.guid, 0)} lmc 0 "
-            rate = fabric.rate(end) + fabric.options(end)
-            shown = f"{own}{_described(other.description)} lid {lids.get(other.guid, 0)} {rate}"
+            own = "" if node.switch else "lid 0 lmc 0 "
+            shown = f"{own}{_described(other.description)} lid 0 {fabric.rate(end)}{fabric.options(end)}"
             lines.append(f'[{end.port}]{mine}\t"{other.name}"[{far.port}]{theirs}\t\t# {shown}')
         lines.append("")
     return "\n".join(lines) + "\n"

@@ -17,10 +17,10 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests import debian
+from tests import debian, trees
 
 from .description import End, Fabric, Node, netfile
 
@@ -408,13 +408,15 @@ class Machine:
             folder=shlex.quote(str(self.top / "tmp")),
         )
 
-    def write_hardware(self, **more: Mapping[str, str]) -> None:
-        """/sys of the HCAs, with active ports. more: device -> file -> text, beside or instead of what is there."""
+    def write_hardware(self) -> None:
+        """/sys of the HCAs, with active ports."""
         for number, (device, (_, node)) in enumerate(self.devices.items()):
-            address = f"0000:{0x10 + number:02x}:00.0"
-            pci = self.top / "sys/devices/pci0000:00" / address
+            function = trees.pci_function(
+                self.top, f"pci0000:00/0000:{0x10 + number:02x}:00.0", kind="0x020700", ids="15b3:101b"
+            )
             guid = ":".join(re.findall("....", node.id))
             port = ":".join(re.findall("....", f"{node.port_guid:016x}"))
+            path = function / "infiniband" / device
             files = {
                 "node_guid": guid,
                 "sys_image_guid": guid,
@@ -431,20 +433,7 @@ class Machine:
                 "ports/1/sm_lid": "0x1",
                 "ports/1/gids/0": f"fe80:0000:0000:0000:{port}",
                 "ports/1/pkeys/0": "0xffff",
-                **more.get(device, {}),
             }
-            for name, text in files.items():
-                path = pci / "infiniband" / device / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text + "\n")
-            for name, text in {"class": "0x020700", "vendor": "0x15b3", "device": "0x101b", "numa_node": "0"}.items():
-                (pci / name).write_text(text + "\n")
-            for link, target in {
-                f"sys/class/infiniband/{device}": pci / "infiniband" / device,
-                f"sys/bus/pci/devices/{address}": pci,
-                str((pci / "infiniband" / device / "device").relative_to(self.top)): pci,
-            }.items():
-                path = self.top / link
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if not path.is_symlink():
-                    path.symlink_to(os.path.relpath(target, path.parent))
+            trees.lines(path, files)
+            trees.link(path / "device", function)
+            trees.link(self.top / "sys/class/infiniband" / device, path)

@@ -2,26 +2,21 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Cables in each other's place are named as a pair, whichever they are: random swaps.
 
-Some are made in ibsim and seen by the real tools, rails of different planes among them (BUSBAR_FABRIC_SWAPS says how
-many: 200 take some minutes). Of others ibnetdiscover's output is written from the description, in its own form, and
-read by the product.
+They are made in ibsim and seen by the real tools, rails of different planes among them (BUSBAR_FABRIC_SWAPS says how
+many: 200 take some minutes). tests/unit/test_fabric_judge.py has hundreds, which no tool has seen.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import ibnetdiscover, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 
-from tests import series
-
-from .description import End, Fabric, joined, netfile
+from .description import End, Fabric, joined
 from .planes import Machine, Plane
 from .site import HOSTS, Expected, Site, at, compare, described, read, seen_from
 
@@ -114,50 +109,3 @@ def test_swapped_cables_are_named_by_the_real_tools(fabric: Site, planned: bool)
         finally:
             bed.swap(one, two)
         bed.settle()
-
-
-def written(fabric: Fabric, healthy: Sweep) -> Sweep:
-    """A sweep of what ibnetdiscover would print, with the LIDs that the manager has given."""
-    lids = {int(node.guid, 16): port.lid for node in healthy.nodes for port in node.ports if port.lid is not None}
-    text = re.sub("^extspeed.*\n", "", netfile(fabric, lids=lids), flags=re.MULTILINE)
-    told = ibnetdiscover.parse(text, "ibnetdiscover")
-    merged = merge.Merged()
-    merged.add(told)
-    found = merged.sweep([told], plane=healthy.plane)
-    assert found.complete, found.problems
-    # Who manages, and what ports have counted, is no matter of cables.
-    kept = {(node.guid, port.number): port for node in healthy.nodes for port in node.ports}
-    nodes = tuple(
-        replace(
-            node,
-            ports=tuple(
-                replace(port, counters=kept[node.guid, port.number].counters, unread="", state="active")
-                if port.peer and (node.guid, port.number) in kept
-                else port
-                for port in node.ports
-            ),
-        )
-        for node in found.nodes
-    )
-    return replace(healthy, nodes=nodes, at=healthy.at + 600, problems=())
-
-
-@pytest.mark.parametrize("trials", series.first(30, 200))
-def test_swapped_cables_are_named_every_time(fabric: Site, trials: int) -> None:
-    """What was written of the healthy fabric is healthy; then two cables of it change places."""
-    healthy = [written(plan, sweep) for plan, sweep in zip(fabric.planned, fabric.before, strict=True)]
-    compare(fabric.judge(healthy), ALONE)
-    missed: list[str] = []
-    for trial in range(trials):
-        dice = random.Random(trial)
-        planned = trial % 2 == 0
-        number = dice.randrange(len(fabric.planned))
-        plan = fabric.planned[number].copy()
-        one, two, expected = pick(dice, [plan], planned)
-        plan.swap(one, two)
-        sweeps = [*healthy[:number], written(plan, fabric.before[number]), *healthy[number + 1 :]]
-        said = fabric.judge(sweeps, planned=planned)
-        roots = [each for each in said if each.finding.because is None and each.finding.check != "ib_fabric.manager"]
-        if len(roots) != 1 or not expected.fits(roots[0]):
-            missed.append(f"trial {trial}: {expected}: {'; '.join(map(str, said))}")
-    assert not missed, f"{len(missed)} of {trials}:\n" + "\n".join(missed[:5])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import asked,
 from ansible_collections.busbar.fabric.plugins.modules import ib_fabric_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from tests import trees
+from tests import goldens, trees
+from tests.unit import finding_rows
 
 FOLDER = Path(__file__).parent / "fabric"
 VERSION = 'case "$*" in *--version*) echo "ibnetdiscover BUILD VERSION: 44.0"; exit;; esac; '
@@ -46,6 +49,7 @@ def node(tmp_path: Path) -> Node:
         for number in range(ports):
             trees.rdma_device(tmp_path, f"mlx5_{number}", None, link_layer=layer, state=state)
         for name, script in {**{name: text.format(FOLDER) for name, text in OUTPUTS.items()}, **scripts}.items():
+            script = script.replace("CALLED", f"{tmp_path}/called")
             trees.tool(tmp_path, f"/usr/sbin/{name}", f'echo "{name} $*" >> {tmp_path}/called\n{script}')
         return Host(str(tmp_path), str(tmp_path))
 
@@ -53,7 +57,8 @@ def node(tmp_path: Path) -> Node:
 
 
 def called(tmp_path: Path) -> list[str]:
-    return (tmp_path / "called").read_text().splitlines()
+    calls = tmp_path / "called"
+    return calls.read_text().splitlines() if calls.exists() else []
 
 
 def states(findings: list[Finding]) -> dict[str, str]:
@@ -79,25 +84,6 @@ def test_two_ports_in_one_plane_are_one_sweep(node: Node, tmp_path: Path) -> Non
     assert "ibqueryerrors --details --threshold-file /dev/null -C mlx5_0 -P 1" in calls
 
 
-def test_two_planes_are_two_sweeps(node: Node) -> None:
-    other = f'case "$*" in *mlx5_1*) sed s/100011/100099/ {FOLDER}/sminfo.txt;; *) cat {FOLDER}/sminfo.txt;; esac'
-    first, second = diags.read(node(sminfo=other)).sweeps
-    assert (first.device, first.plane) == ("mlx5_0", "0008f10500100011")
-    assert (second.device, second.plane) == ("mlx5_1", "0008f10500100099")
-
-
-def test_ports_that_manage_nvswitches_are_never_swept(node: Node, tmp_path: Path) -> None:
-    host = node(ports=4)
-    for number in (0, 1):
-        trees.line(tmp_path / f"sys/class/infiniband/mlx5_{number}/hca_type", "MT4131")
-        trees.line(tmp_path / f"sys/class/infiniband/mlx5_{number}/ports/1/state", "1: DOWN")
-    for devices in ((), ("mlx5_2:1",)):
-        reading = diags.read(host, devices)
-        assert reading.sweeps == ()
-        assert not (tmp_path / "called").exists() or not [call for call in called(tmp_path) if "mlx5_" in call]
-        assert set(states(asked.judge(reading)).values()) == {"unsupported" if devices else "unknown"}
-
-
 def test_what_is_not_wanted_is_not_asked(node: Node, tmp_path: Path) -> None:
     [found] = diags.read(node(), ["mlx5_1:1"], counters=False, partitions=True).sweeps
     assert found.device == "mlx5_1"
@@ -107,24 +93,6 @@ def test_what_is_not_wanted_is_not_asked(node: Node, tmp_path: Path) -> None:
     for wrong in ("mlx5_0", "mlx5_0:0", "mlx5_0:255", "-x:1", "../x:1", "a b:1"):
         with pytest.raises(ParseError, match="write DEVICE:PORT"):
             diags.read(node(), [wrong])
-
-
-def test_what_a_tool_complains_of_is_a_problem_whatever_its_exit_code(node: Node) -> None:
-    loud = f"cat {FOLDER}/lossy/ibnetdiscover.txt; cat {FOLDER}/lossy/ibnetdiscover.err >&2"
-    [found] = diags.read(node(ibnetdiscover=loud)).sweeps
-    assert not found.complete
-    assert any("bad status 110" in problem.message for problem in found.problems)
-    [found] = diags.read(node(iblinkinfo=f"cat {FOLDER}/iblinkinfo-line.txt; exit 3")).sweeps
-    assert not found.complete
-    assert any("exited with 3" in problem.message for problem in found.problems)
-
-
-@pytest.mark.parametrize(("crashes", "complete"), [(1, True), (2, False)])
-def test_a_tool_that_crashes_is_run_once_more(node: Node, tmp_path: Path, crashes: int, complete: bool) -> None:
-    crash = f'[ "$(grep -c "^ibqueryerrors.*--counters" {tmp_path}/called)" -gt {crashes} ] || kill -SEGV $$; '
-    script = f'case "$*" in *--counters*) {crash};; esac; {ERRORS.format(FOLDER)}'
-    [found] = diags.read(node(ibqueryerrors=script)).sweeps
-    assert (found.complete, len(found.problems) > 0) == (complete, not complete)
 
 
 def test_a_tool_that_hangs_costs_no_other_its_answer(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,54 +118,93 @@ def test_a_tool_that_hangs_costs_no_other_its_answer(node: Node, monkeypatch: py
     assert port.unread == "no output shows those of errors"
 
 
-def test_nothing_is_asked_once_the_time_is_over(node: Node, tmp_path: Path) -> None:
-    reading = diags.read(node(), ["mlx5_0:1"], seconds=1e-6)
-    [found] = reading.sweeps
-    assert (found.nodes, found.complete) == ((), False)
-    assert sum("was not queried" in problem.message for problem in found.problems) == 2
-    assert states(asked.judge(reading)) == {"ib_fabric.answer sminfo -C mlx5_0 -P 1": "unknown"}
+# -- hosts as rows -----------------------------------------------------------------------------------------------------
+
+LOG = (FOLDER / "opensm.log").read_text()
+CRASH = (
+    'case "$*" in *--counters*) [ "$(grep -c "^ibqueryerrors.*--counters" CALLED)" -gt %d ] || kill -SEGV $$;; esac; '
+)
+SECOND = f'case "$*" in *mlx5_1*) sed s/100011/100099/ {FOLDER}/sminfo.txt;; *) cat {FOLDER}/sminfo.txt;; esac'
+SILENT = "echo 'ibwarn: [7] mad_rpc: _do_madrpc failed; dport (Lid 1)' >&2; exit 255"
 
 
-def test_a_silent_manager_leaves_the_plane_unknown(node: Node) -> None:
-    silent = "echo 'ibwarn: [7] mad_rpc: _do_madrpc failed; dport (Lid 1)' >&2; exit 255"
-    reading = diags.read(node(sminfo=silent))
+def logs(**texts: str) -> Callable[[Path], None]:
+    """Files in /var/log; a text of nothing is a directory."""
+
+    def prepare(root: Path) -> None:
+        for name, text in texts.items():
+            path = f"var/log/opensm{name}"
+            trees.put(root, path, text) if text else (root / path).mkdir(parents=True)
+
+    return prepare
+
+
+def no_tools(root: Path) -> None:
+    (root / "usr/sbin/saquery").unlink()
+    (root / "usr/sbin/iblinkinfo").chmod(0o777)
+
+
+def nvswitches(root: Path) -> None:
+    """Two ports manage these."""
+    for number in (0, 1):
+        trees.line(root / f"sys/class/infiniband/mlx5_{number}/hca_type", "MT4131")
+        trees.line(root / f"sys/class/infiniband/mlx5_{number}/ports/1/state", "1: DOWN")
+
+
+# Name -> of the host, of the question, and what else there is. CALLED: the file that the tools note their calls in.
+HOSTS: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Path], object]]] = {
+    "two planes": ({"sminfo": SECOND}, {}, str),
+    "complaints": (
+        {"ibnetdiscover": f"cat {FOLDER}/lossy/ibnetdiscover.txt; cat {FOLDER}/lossy/ibnetdiscover.err >&2"},
+        {},
+        str,
+    ),
+    "exit code": ({"iblinkinfo": f"cat {FOLDER}/iblinkinfo-line.txt; exit 3"}, {}, str),
+    "one crash": ({"ibqueryerrors": CRASH % 1 + ERRORS.format(FOLDER)}, {}, str),
+    "two crashes": ({"ibqueryerrors": CRASH % 2 + ERRORS.format(FOLDER)}, {}, str),
+    "no time": ({}, {"devices": ["mlx5_0:1"], "seconds": 1e-6}, str),
     # The second port is of a node that the first has found.
-    [found] = reading.sweeps
-    assert (found.plane, found.complete, len(found.nodes)) == ("", False, 8)
-    assert set(states(asked.judge(reading))) == {"ib_fabric.answer mlx5_0:1", "ib_fabric.answer mlx5_1:1"}
+    "silent manager": ({"sminfo": SILENT}, {}, str),
+    "manager that dies": (
+        {
+            "sminfo": f"if [ $(grep -c sminfo CALLED) -lt 4 ]; then cat {FOLDER}/sminfo.txt; else exit 255; fi",
+            "ibqueryerrors": "echo 'Query SA failed: Connection timed out; sa call path_query failed' >&2",
+        },
+        {},
+        str,
+    ),
+    "log of the manager": ({}, {}, logs(**{".log": LOG, "-subnet.lst": "{"})),
+    "log of another plane's manager": (
+        {},
+        {},
+        logs(**{".log": LOG.replace("0x8f10500100011", "0x8f10500100021"), "-subnet.lst": "{"}),
+    ),
+    "logs that cannot be read": ({}, {}, logs(**{"-a.log": "", "-b.log": LOG, "-unhealthy-ports.dump": ""})),
+    "not permitted": ({"sminfo": UNWILLING}, {}, str),
+    "Ethernet": ({"layer": "Ethernet"}, {}, str),
+    "Ethernet, named": ({"layer": "Ethernet"}, {"devices": ["mlx5_0:1"]}, str),
+    "down": ({"state": "1: DOWN"}, {}, str),
+    "no tools": ({}, {}, no_tools),
+    "ports of NVSwitches": ({"ports": 4}, {}, nvswitches),
+    "ports of NVSwitches, named": ({"ports": 4}, {"devices": ["mlx5_2:1"]}, nvswitches),
+}
 
 
-def test_a_manager_that_dies_in_the_middle_is_named(node: Node, tmp_path: Path) -> None:
-    dying = f"if [ $(grep -c sminfo {tmp_path}/called) -lt 4 ]; then cat {FOLDER}/sminfo.txt; else exit 255; fi"
-    gone = "echo 'Query SA failed: Connection timed out; sa call path_query failed' >&2"
-    [found] = diags.read(node(sminfo=dying, ibqueryerrors=gone)).sweeps
-    said = "\n".join(map(str, found.problems))
-    assert not found.complete
-    assert "another subnet manager, or none, responds at the end" in said
-    assert "it ends before its summary" in said
-    assert all(port.unread for one in found.nodes for port in one.ports)
-
-
-def test_the_log_of_a_manager_on_the_host_says_what_it_routes_with(node: Node, tmp_path: Path) -> None:
-    log = (FOLDER / "opensm.log").read_text()
-    trees.put(tmp_path, "/var/log/opensm.log", log)
-    trees.put(tmp_path, "/var/log/opensm-subnet.lst", "{")
-    assert [found.routing for found in diags.read(node()).sweeps] == ["minhop"]
-    # That of another plane has nothing about this one.
-    trees.put(tmp_path, "/var/log/opensm.log", log.replace("0x8f10500100011", "0x8f10500100021"))
-    assert [found.routing for found in diags.read(node()).sweeps] == [None]
-
-
-def test_a_log_that_cannot_be_read_is_unknown_and_the_others_are_read(node: Node, tmp_path: Path) -> None:
-    (tmp_path / "var/log/opensm-a.log").mkdir(parents=True)
-    trees.put(tmp_path, "/var/log/opensm-b.log", (FOLDER / "opensm.log").read_text())
-    (tmp_path / "var/log/opensm-unhealthy-ports.dump").mkdir()
-    reading = diags.read(node())
-    assert [found.routing for found in reading.sweeps] == ["minhop"]
-    assert states(asked.judge(reading)) == {
-        "ib_fabric.manager_log /var/log/opensm-a.log": "unknown",
-        "ib_fabric.unhealthy_port /var/log/opensm-unhealthy-ports.dump": "unknown",
-    }
+@pytest.mark.golden
+@pytest.mark.parametrize("name", HOSTS)
+def test_what_a_host_sweeps(name: str, node: Node, tmp_path: Path) -> None:
+    scripts, given, prepare = HOSTS[name]
+    host = node(**scripts)
+    prepare(tmp_path)
+    reading = diags.read(host, **given)
+    rows: list[Any] = []
+    for one in reading.sweeps:
+        unread = sorted({port.unread for found in one.nodes for port in found.ports})
+        rows.append([one.device, one.port, one.plane, one.complete, len(one.nodes), one.routing, unread])
+        rows += [[problem.source, finding_rows.values(problem.message)] for problem in one.problems]
+    rows += [[key, state] for key, state in states(asked.judge(reading)).items()]
+    calls = Counter(" ".join(re.findall("^[a-z]+|mlx5_[0-9]", call)) for call in called(tmp_path))
+    goldens.check("fabric_diags", name, [*rows, dict(sorted(calls.items()))])
 
 
 @pytest.mark.parametrize(("hours", "unread"), [(23, ["/var/log/opensm-b.log"]), (30, [])])
@@ -213,29 +220,6 @@ def test_of_a_log_that_is_too_large_the_end_is_read(
     texts = [event.text.rpartition(": ")[2] for event in reading.sweeps[0].events]
     assert texts == ["other log", "end"]
     assert [finding.subject for finding in asked.judge(reading) if not finding.ok] == unread
-
-
-def test_a_host_that_may_not_ask_says_why(node: Node) -> None:
-    reading = diags.read(node(sminfo=UNWILLING))
-    assert reading.sweeps == ()
-    assert states(asked.judge(reading)) == {"ib_fabric.umad mlx5_0:1": "unknown", "ib_fabric.umad mlx5_1:1": "unknown"}
-    findings = asked.judge(diags.read(node(layer="Ethernet")))
-    assert states(findings) == {"ib_fabric.umad InfiniBand ports": "unsupported"}
-    assert "mlx5_0:1" in str(findings)
-    assert states(asked.judge(diags.read(node(layer="Ethernet"), ["mlx5_0:1"]))) == {
-        "ib_fabric.umad mlx5_0:1": "unsupported"
-    }
-    assert states(asked.judge(diags.read(node(state="1: DOWN")))) == {"ib_fabric.umad InfiniBand ports": "unknown"}
-
-
-def test_a_host_without_the_tools_says_which(node: Node, tmp_path: Path) -> None:
-    host = node()
-    (tmp_path / "usr/sbin/saquery").unlink()
-    (tmp_path / "usr/sbin/iblinkinfo").chmod(0o777)
-    assert states(asked.judge(diags.read(host))) == {
-        "ib_fabric.tools saquery": "drift",
-        "ib_fabric.tools /usr/sbin/iblinkinfo": "drift",
-    }
 
 
 def test_two_sweeps_of_one_host_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

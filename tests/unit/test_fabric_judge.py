@@ -1,20 +1,23 @@
-"""What sweeps, plan and inventory come to: a healthy fabric gives nothing, each fault its finding and nothing else."""
+"""What holds of any fabric: of healthy ones, exchanged cables, names of a plan, hostile sweeps, and of size."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections import Counter
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent, from_dict, to_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Host, Wanted, judge
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep, from_dict, to_dict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_map, fabric_rates
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Asked, Host, Wanted, judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Fabric
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_rates import moved
 
-from .built_fabric import Built, altered, asked, build, guid
+from .built_fabric import Built, asked, build, corrupt, guid
 
 Lines = list[tuple[tuple[str, ...], Finding]]
 Change = Callable[[Built], object]
@@ -33,14 +36,6 @@ def bad(lines: Lines) -> Lines:
 
 def short(lines: Lines) -> list[tuple[str, str]]:
     return [(one.check.removeprefix("ib_fabric."), one.subject) for _hosts, one in bad(lines)]
-
-
-def after(change: Change, plan: bool = True, wanted: Wanted | None = None, **shape: object) -> Lines:
-    """Last night all was well; then a change."""
-    before = build(**shape)  # type: ignore[arg-type]
-    now = copy.deepcopy(before)
-    change(now)
-    return judge(asked(before, now, plan, wanted))
 
 
 def only(lines: Lines) -> tuple[tuple[str, ...], Finding]:
@@ -94,131 +89,6 @@ def test_a_sweep_judges_the_same_after_its_way_as_data() -> None:
     assert judge(replace(one, sweeps=[from_dict(to_dict(sweep)) for sweep in one.sweeps])) == judge(one)
 
 
-# -- links ---------------------------------------------------------------------------------------------------------
-
-
-@BOTH
-@pytest.mark.parametrize("state", ["init", "armed"])
-def test_a_link_that_is_trained_and_that_nobody_has_set_up_is_told(plan: bool, state: str) -> None:
-    def idle(built: Built) -> None:
-        built.states[built.leaf_port("node003", 1)] = (state, "LinkUp")
-
-    hosts, found = only(after(idle, plan))
-    assert (found.check, found.subject, hosts) == ("ib_fabric.link_state", "node003 rail 1", ("node003",))
-    assert (found.have, found.state) == (f"leaf03 port 2 is {state}: node003 rail 1 - leaf03 port 2", "drift")
-    now = build()
-    idle(now)
-    question = asked(now, now, plan)
-    lines = judge(replace(question, sweeps=[replace(sweep, managers=(), plane="") for sweep in question.sweeps]))
-    assert {one.check: one.state for _hosts, one in bad(lines)} == {
-        "ib_fabric.link_state": "unknown",
-        "ib_fabric.manager": "unknown",
-    }
-
-
-@pytest.mark.parametrize("managed", [True, False])
-def test_a_managers_log_and_its_unhealthy_ports_are_judged(managed: bool) -> None:
-    before = build()
-    question = asked(before, before)
-    leaf, port = next(iter(before.cables.values()))
-    events = (
-        ManagerEvent("ERR 3113", 4, "Mar 11", "MAD completed in error"),
-        ManagerEvent("ERR 0D18", 1, "Mar 11", "Found 2 ports with same GUID, duplicated"),
-        ManagerEvent(EXITED, 1, "Mar 11", EXITED),
-    )
-    swept = replace(
-        question.sweeps[0], events=events, unhealthy={(leaf, port): "FLAPPING", ("0" * 15 + "1", 3): "SET_ERR"}
-    )
-    if not managed:
-        swept = replace(swept, managers=())
-    lines = bad(judge(replace(question, sweeps=[swept])))
-    assert Counter((one.check.removeprefix("ib_fabric."), one.severity) for _hosts, one in lines) == Counter(
-        {
-            ("manager_log", "minor"): 1,
-            ("manager_log", "major"): 2 if managed else 1,
-            ("unhealthy_port", "major"): 2,
-            **({} if managed else {("manager_log", "critical"): 1}),
-        }
-    )
-
-
-def test_the_slower_end_tells_and_ends_that_can_do_no_more_are_not_accused_of_it() -> None:
-    built = build()
-    question = asked(built, built)
-    [sweep] = question.sweeps
-    end = built.leaf_port("node003", 1)
-
-    def found(**changes: object) -> Lines:
-        return judge(replace(question, sweeps=[altered(sweep, end, **changes)]))
-
-    assert only(found(width=1))[1].have == "1x NDR (100 Gb/s): node003 rail 1 - leaf03 port 2"
-    _hosts, slow = only(found(speed="HDR", speed_supported="HDR"))
-    assert (slow.check, slow.state) == ("ib_fabric.link_speed", "unsupported")
-    assert "can do no more than 200 Gb/s" in slow.fix
-    assert only(found(speed="HDR", speed_supported="NDR"))[1].state == "drift"
-    # Two lanes are all that this end has.
-    assert only(found(width=2, width_supported=2))[1].check == "ib_fabric.link_speed"
-    unread = judge(
-        replace(
-            question,
-            sweeps=[altered(altered(sweep, end, speed=None), built.nic("node003", 1), width=None)],
-        )
-    )
-    assert (only(unread)[1].check, only(unread)[1].state) == ("ib_fabric.link_speed", "unknown")
-
-
-def test_an_uplink_is_held_to_the_rate_of_the_rails_on_its_own_leaf() -> None:
-    built = build()
-    for host in built.hosts:
-        built.links[built.nic(host, 0)] = (4, "HDR")
-    question = asked(built, built, wanted=Wanted(oversubscription=2.0))
-    hosts = {
-        host: Host((known.rails[0]._replace(rate_gbps=200.0), *known.rails[1:]), "boot")
-        for host, known in question.hosts.items()
-    }
-    [sweep] = question.sweeps
-
-    def found(leaf: str) -> Lines:
-        slow = altered(sweep, built.uplinks(built.called(leaf))[0], speed="HDR")
-        return judge(replace(question, hosts=hosts, sweeps=[slow]))
-
-    assert short(found("leaf00")) == []
-    assert only(found("leaf03"))[1].check == "ib_fabric.link_speed"
-
-
-def test_a_fabric_that_is_slow_as_a_whole_is_no_measure_of_itself() -> None:
-    def slow(built: Built) -> None:
-        built.speed = "EDR"
-
-    _hosts, *rest = bad(after(slow, hosts=32))
-    found = [one for _hosts, one in [_hosts, *rest]]
-    assert {one.check for one in found} == {"ib_fabric.link_speed"}
-    assert len(found) == 1
-    assert "256 links at 4x EDR (100 Gb/s) in place of 400 Gb/s" in (found[0].have or "")
-    assert "rails 0-3 of node[000-031]" in (found[0].have or "")
-
-
-def test_what_nobody_says_the_rate_of_is_not_judged() -> None:
-    """Behind a switch that only storage hangs on, and of a profile without rates."""
-
-    def storage(built: Built) -> None:
-        leaf, server = guid(0xAA00, 1), guid(0xCC00, 1)
-        built.names.update({leaf: "storage-leaf", server: "storage01 mlx5_0"})
-        built.sizes[leaf] = 4
-        built.connect((leaf, 1), (built.called("spine00"), 20))
-        built.connect((server, 1), (leaf, 2))
-        built.links[leaf, 1] = built.links[leaf, 2] = (4, "EDR")
-
-    before = build()
-    storage(before)
-    assert short(judge(asked(before, before))) == []
-    before.rate = None  # type: ignore[assignment]
-    before.speed = "SDR"
-    lines = judge(asked(before, before))
-    assert short(lines) == []
-    assert not [one for _hosts, one in lines if one.check == "ib_fabric.link_speed"]
-
-
 # -- cables --------------------------------------------------------------------------------------------------------
 
 
@@ -247,13 +117,6 @@ def test_of_200_pairs_of_rails_that_are_exchanged_each_is_named(plan: bool) -> N
         assert found.severity == (severity if plan else "critical")
 
 
-def test_a_plane_keeps_its_name_where_a_cable_of_another_one_is_in_it() -> None:
-    lines = after(lambda b: b.swap(b.nic("node003", 1), b.nic("node004", 2)), apart=True)
-    assert {one.subject for _hosts, one in lines if one.ok and one.check == "ib_fabric.sweep"} == {
-        f"plane of rail {rail}" for rail in range(4)
-    }
-
-
 def test_of_200_pairs_of_uplinks_that_are_exchanged_each_is_named_by_the_plan() -> None:
     dice = random.Random(20)
     for trial in range(200):
@@ -272,106 +135,6 @@ def test_of_200_pairs_of_uplinks_that_are_exchanged_each_is_named_by_the_plan() 
             assert f"{now.names[node]} port {port}" in (found.have or "")
 
 
-def test_cables_that_join_leaf_with_leaf_and_spine_with_spine_are_one_pair() -> None:
-    def crossed(built: Built) -> None:
-        built.swap(built.uplinks(built.called("leaf00"))[0], built.cables[built.uplinks(built.called("leaf03"))[2]])
-
-    _hosts, found = only(after(crossed))
-    assert found.check == "ib_fabric.swapped"
-    assert found.have == "leaf00 port 5 - leaf03 port 7; spine00 port 1 - spine01 port 7"
-
-
-def test_of_several_pairs_between_the_same_leaves_each_is_told_as_it_was_made() -> None:
-    def two(built: Built) -> None:
-        built.swap(built.nic("node003", 1), built.nic("node006", 2))
-        built.swap(built.nic("node005", 1), built.nic("node004", 2))
-
-    assert short(after(two, plan=False, hosts=16)) == [
-        ("swapped", "cables of node003 rail 1 and node006 rail 2"),
-        ("swapped", "cables of node004 rail 2 and node005 rail 1"),
-    ]
-    assert short(after(two, hosts=16)) == short(after(two, plan=False, hosts=16))
-    # Half of a leaf is no majority.
-    assert {check for check, _subject in short(after(two, plan=False))} == {"rail_leaf"}
-
-
-def test_three_cables_that_went_round_are_one_finding() -> None:
-    def around(built: Built) -> None:
-        built.swap(built.nic("node003", 1), built.nic("node004", 2))
-        built.swap(built.nic("node004", 2), built.nic("node005", 3))
-
-    hosts, found = only(after(around))
-    assert found.check == "ib_fabric.swapped"
-    assert hosts == ("node003", "node004", "node005")
-    assert found.fix.startswith("unplug the 3 cables at leaf03 port 2, leaf04 port 3, leaf07 port 3")
-    assert short(after(around, plan=False)) == [
-        ("rail_leaf", "node003 rail 1"),
-        ("rail_leaf", "node004 rail 2"),
-        ("rail_leaf", "node005 rail 3"),
-    ]
-
-
-def test_a_plan_of_hosts_alone_says_nothing_of_uplinks_which_the_last_sweep_then_does() -> None:
-    before = build()
-    hosts = replace(before.plan(), cables=tuple(cable for cable in before.plan().cables if cable.rail is not None))
-    assert short(judge(replace(asked(before, before), plan=hosts))) == []
-    now = copy.deepcopy(before)
-    now.cut(now.uplinks(now.called("leaf03"))[0])
-    assert only(judge(replace(asked(before, now), plan=hosts)))[1].check == "ib_fabric.uplinks"
-    switches = replace(before.plan(), cables=tuple(cable for cable in before.plan().cables if cable.rail is None))
-    assert short(judge(replace(asked(before, before), plan=switches))) == []
-
-
-def test_where_leaves_hold_all_rails_of_a_node_none_is_on_another_rails_leaf() -> None:
-    built = build(hosts=32, rails=1, leaves=4)
-    rails = {}
-    for (host, _rail), node in built.rails.items():
-        leaf, place = int(host[4:]) % 4, int(host[4:]) // 4
-        name = f"node{leaf * 2 + place // 4:03d}"
-        built.names[node] = f"{name} mlx5_{place % 4}"
-        # Every second host has one rail: its leaf has more of that than of the others.
-        if place < 5:
-            rails[name, place % 4] = node
-    built.rails = rails
-    assert short(judge(asked(built, built, plan=False))) == []
-
-
-@BOTH
-def test_a_cable_on_another_rails_leaf_is_told_and_explains_that_leafs_oversubscription(plan: bool) -> None:
-    def move(built: Built) -> None:
-        built.cut(built.nic("node003", 1))
-        built.connect(built.nic("node003", 1), (built.called("leaf05"), 9), planned=False)
-
-    lines = after(move, plan)
-    hosts, found = only(lines)
-    assert (found.check, found.subject, hosts) == ("ib_fabric.rail_leaf", "node003 rail 1", ("node003",))
-    assert "node003 rail 1 - leaf05 port 9" in (found.have or "")
-    assert [one.check for _hosts, one in lines if one.because == found.id] == ["ib_fabric.oversubscription"]
-
-
-def test_a_rail_that_is_out_cannot_be_planned_away() -> None:
-    """Without its line in the plan it would be missed all the same: the inventory has it."""
-    _hosts, rail = only(after(lambda built: built.cut(built.nic("node003", 1))))
-    assert rail.check == "ib_fabric.link_down"
-    assert "out of the plan" not in rail.fix
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_rail_on_a_spine_is_told_without_a_plan(apart: bool) -> None:
-    """A spine is what only leaves are cabled to. It is not a leaf, so it is not held to uplinks either."""
-
-    def move(built: Built) -> None:
-        built.cut(built.nic("node003", 1))
-        spine = built.called("spine02" if apart else "spine01")
-        built.connect(built.nic("node003", 1), (spine, built.sizes[spine]), planned=False)
-
-    hosts, found = only(after(move, False, apart=apart))
-    assert (found.check, found.subject, hosts) == ("ib_fabric.rail_leaf", "node003 rail 1", ("node003",))
-    assert ", a spine: what else is cabled to it is leaves" in (found.have or "")
-    # One leaf for each rail where there is a plane for each: then no leaf says whose it is.
-    assert (found.want or "").startswith("a leaf of rail 1: leaf02, leaf03")
-
-
 def test_leaves_that_are_cabled_to_each_other_are_no_spines() -> None:
     """In a mesh one that has few hosts is not told from a spine by its cables, and not taken for one."""
     built = build(spines=0, each=1)
@@ -387,74 +150,222 @@ def test_leaves_that_are_cabled_to_each_other_are_no_spines() -> None:
     assert fabric.spines == frozenset()
 
 
-def test_another_port_of_the_right_leaf_is_a_small_matter_of_the_plan() -> None:
-    def move(built: Built) -> None:
-        built.cut(built.nic("node003", 1))
-        built.connect(built.nic("node003", 1), (built.called("leaf03"), 9), planned=False)
-
-    _hosts, found = only(after(move))
-    assert (found.check, found.severity) == ("ib_fabric.plan", "minor")
-
-    def to_spine(built: Built) -> None:
-        built.cut(built.nic("node003", 1))
-        built.connect(built.nic("node003", 1), (built.called("spine00"), 20), planned=False)
-
-    spine = after(to_spine)
-    assert (only(spine)[1].check, only(spine)[1].severity) == ("ib_fabric.plan", "major")
-    assert "move the cable from leaf03 port 9 to leaf03 port 2, or correct line" in found.fix
-    assert short(after(move, plan=False)) == []
+# -- what nodes are called, and how many there are -------------------------------------------------------------------
 
 
-def test_an_uplink_that_is_out_is_told_by_the_plan_and_without_it_by_its_leaf() -> None:
-    def cut(built: Built) -> None:
-        built.cut(built.uplinks(built.called("leaf03"))[0])
+def test_an_hca_with_two_ports_is_in_two_planes() -> None:
+    before = build(rails=2, apart=True)
+    now = copy.deepcopy(before)
+    second = {before.rails[host, 1]: before.rails[host, 0] for host in before.hosts}
 
-    lines = after(cut)
-    _hosts, found = only(lines)
-    assert (found.check, found.have) == (
-        "ib_fabric.link_down",
-        "leaf03 port 5 is down (Polling); spine00 port 7 is down (Polling)",
+    def joined(sweep: Sweep) -> Sweep:
+        """The HCA of rail 1 as port 2 of that of rail 0; each plane sees the other's port as one without a cable."""
+        first = sweep.device == "mlx5_0"
+        nodes = []
+        for node in sweep.nodes:
+            ports = tuple(
+                replace(port, peer=(second[port.peer[0]], 2)) if port.peer and port.peer[0] in second else port
+                for port in node.ports
+            )
+            if node.kind == "ca":
+                own = replace(ports[0], number=1 if first else 2)
+                other = replace(ports[0], number=2 if first else 1, peer=None, state="active", guid=None)
+                ports = (own, other) if first else (other, own)
+            nodes.append(replace(node, guid=second.get(node.guid, node.guid), ports=ports))
+        return replace(sweep, nodes=tuple(nodes))
+
+    def question() -> Asked:
+        asks = asked(before, now, plan=False)
+        hosts = {
+            host: Host((known.rails[0], known.rails[1]._replace(node_guid=known.rails[0].node_guid, port=2)), "boot")
+            for host, known in asks.hosts.items()
+        }
+        sweeps, earlier = ([joined(sweep) for sweep in some] for some in (asks.sweeps, asks.before))
+        return replace(asks, sweeps=sweeps, before=earlier, hosts=hosts)
+
+    assert short(judge(question())) == []
+    now.links[now.nic("node003", 1)] = (1, "NDR")
+    now.cut(now.nic("node004", 0))
+    assert sorted(short(judge(question()))) == [("link_width", "node003 rail 1"), ("missing_host", "node004 rail 0")]
+    assert "plane of rail 1" in {one.subject for _hosts, one in judge(question()) if one.ok}
+
+
+@pytest.mark.parametrize("named", ["0x{guid}", "{guid}", "node000 mlx5_0", "node000"])
+def test_only_managers_that_the_site_names_may_be_there(named: str) -> None:
+    built = build()
+    first = named.format(guid=built.port_guid(built.rails["node000", 0]))
+    sweeps = asked(built, built)
+    described = [
+        replace(
+            sweep,
+            managers=tuple(
+                replace(one, description=f"node{number:03d} mlx5_0") for number, one in enumerate(sweep.managers)
+            ),
+        )
+        for sweep in sweeps.sweeps
+    ]
+    both = Wanted(managers=(first, "node001 mlx5_0"))
+    assert short(judge(replace(sweeps, sweeps=described, wanted=both))) == []
+    _hosts, found = only(judge(replace(sweeps, sweeps=described, wanted=Wanted(managers=(first,)))))
+    assert (found.check, found.state) == ("ib_fabric.manager", "drift")
+    assert "node001 rail 0" in (found.have or "")
+    assert "node000" not in (found.have or "")
+
+
+def named(built: Built) -> Plan:
+    """The plan in words: hosts with their HCAs, switches by what they call themselves."""
+    cables = []
+    for cable in built.plan().cables:
+        host, _blank, device = built.names[cable.a_node].partition(" ")
+        cables.append(replace(cable, a_node=host, a_port=device or cable.a_port, z_node=built.names[cable.z_node]))
+    return Plan(tuple(cables), "plan.csv")
+
+
+@SHAPES
+def test_a_plan_in_names_says_the_same(apart: bool) -> None:
+    before = build(apart=apart)
+    now = copy.deepcopy(before)
+    question = asked(before, now)
+    # The column of rails, the HCA's name in the inventory, and what the HCA calls itself: each is enough.
+    nameless = {
+        host: Host(tuple(rail._replace(device="") for rail in known.rails), known.boot_id)
+        for host, known in question.hosts.items()
+    }
+    railless = Plan(tuple(replace(cable, rail=None) for cable in named(before).cables), "plan.csv")
+    for hosts, plan in (
+        (question.hosts, named(before)),
+        (nameless, named(before)),
+        (question.hosts, railless),
+        (nameless, railless),
+    ):
+        assert short(judge(replace(question, hosts=hosts, plan=plan))) == [], plan
+    now.swap(now.nic("node003", 1), now.nic("node004", 2))
+    changed = replace(asked(before, now), plan=named(before))
+    assert only(judge(changed)) == only(judge(asked(before, now)))
+
+
+def test_a_managed_switch_has_the_name_within_its_description() -> None:
+    before = build()
+    for node in before.sizes:
+        before.names[node] = f"MF0;{before.names[node]}:MQM9700/U1"
+    now = copy.deepcopy(before)
+    now.cut(now.nic("node003", 2))
+    short_names = Plan(
+        tuple(replace(cable, a_node=_host(cable.a_node), z_node=_host(cable.z_node)) for cable in named(before).cables),
+        "plan.csv",
     )
-    hosts, found = only(after(cut, plan=False))
-    assert (found.check, found.want) == ("ib_fabric.uplinks", "4 uplinks")
-    assert hosts == ("node001", "node003", "node005", "node007")
-    # Whoever has no earlier sweep either has the other leaves.
-    now = build()
-    cut(now)
-    _hosts, found = only(judge(replace(asked(now, now, plan=False), before=())))
-    assert "3 uplinks, 4 by 7 leaves on the same spines: leaf03" in (found.have or "")
+    _hosts, found = only(judge(replace(asked(before, now), plan=short_names)))
+    assert found.want == "node003 rail 2 - leaf05 port 2"
+    assert found == only(judge(asked(before, now)))[1]
 
 
-def test_sixteen_leaves_that_have_lost_an_uplink_are_one_line_which_explains_what_follows() -> None:
-    def cut(built: Built) -> None:
-        for leaf in built.leaf_of:
-            built.cut(built.uplinks(leaf)[0])
-
-    lines = after(cut, plan=False, rails=8)
-    _hosts, found = only(lines)
-    assert (found.have or "").startswith("16 leaves that have lost uplinks: leaf[00-15]")
-    [follows] = [one for _hosts, one in lines if one.because == found.id]
-    assert follows.check == "ib_fabric.oversubscription"
+def _host(name: str) -> str:
+    return name.removeprefix("MF0;").partition(":")[0]
 
 
-@BOTH
-def test_leaves_that_are_gone_explain_a_host_whose_rails_were_all_on_them(plan: bool) -> None:
-    def gone(built: Built) -> None:
-        built.remove(built.called("leaf01"))
-        built.remove(built.called("leaf03"))
-
-    # The standby was behind them, too.
-    assert [check for check, _subject in short(after(gone, plan, rails=2))] == ["switch", "switch", "manager"]
+# -- names that others choose, and size ----------------------------------------------------------------------------
 
 
-def test_what_follows_from_two_causes_is_counted_at_each() -> None:
-    def gone(built: Built) -> None:
-        built.remove(built.called("leaf03"))
-        built.remove(built.called("leaf05"))
+def test_what_nodes_call_themselves_commands_nothing_and_may_all_be_the_same() -> None:
+    before = build()
+    for node in before.names:
+        before.names[node] = "\x1b[31m<script>'\"{{ 1 }}" + "x" * 100
+    now = copy.deepcopy(before)
+    now.swap(now.nic("node003", 1), now.nic("node004", 2))
+    now.cut(now.uplinks(guid(0xA000, 64))[0])
+    stranger_at = guid(0xEE00, 1)
+    now.names[stranger_at] = "\x1b[2J"
+    now.connect((stranger_at, 1), (guid(0xA000, 0), 11), planned=False)
+    found = bad(judge(asked(before, now)))
+    assert sorted(one.check for _hosts, one in found) == [
+        "ib_fabric.link_down",
+        "ib_fabric.swapped",
+        "ib_fabric.unknown_host",
+    ]
+    for _hosts, one in found:
+        assert f"{one.subject}{one.have}{one.want}{one.fix}".isprintable()
+    [(_hosts, pair)] = [line for line in found if line[1].check == "ib_fabric.swapped"]
+    assert "0xa000000000000041 port 2" in pair.fix
 
-    lines = after(gone, hosts=32)
-    roots = {one.id: one for _hosts, one in bad(lines)}
-    assert [one.check for one in roots.values()] == ["ib_fabric.switch"] * 2
-    follow = [(hosts, one) for hosts, one in lines if one.check == "ib_fabric.missing_host" and not one.ok]
-    assert {one.because for _hosts, one in follow} == set(roots)
-    assert [(one.have or "").partition(":")[0] for _hosts, one in follow] == ["16 rails that are not in the fabric"] * 2
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_that_a_sweep_may_hold_ends_the_judgement(seed: int) -> None:
+    dice = random.Random(seed)
+    built = build(rails=dice.choice([1, 4]), spines=dice.choice([1, 2]), apart=dice.random() < 0.5)
+    wanted = Wanted(partitions=(0x8001,)) if dice.random() < 0.3 else None
+    question = asked(built, built, dice.random() < 0.6, wanted)
+    ends = sorted(built.cables)
+    sweeps = [corrupt(dice, sweep, ends) for sweep in question.sweeps]
+    earlier = [corrupt(dice, sweep, ends) for sweep in question.before] if dice.random() < 0.5 else question.before
+    question = replace(question, sweeps=sweeps, before=earlier)
+    lines = judge(question)
+    assert lines == judge(replace(question, sweeps=sweeps[::-1]))
+    assert bad(lines)
+    assert all(hosts for hosts, _one in lines)
+
+
+def test_512_hosts_of_8_rails_are_judged_in_less_than_10_seconds_of_cpu() -> None:
+    before = build(hosts=512, rails=8, leaves=16, spines=8)
+    now = copy.deepcopy(before)
+    for number in range(2, 402, 2):
+        now.swap(now.nic(f"node{number:03d}", 1), now.nic(f"node{number + 1:03d}", 2))
+    for number in range(410, 510):
+        for rail in range(8):
+            now.links[now.nic(f"node{number:03d}", rail)] = (4, "HDR")
+    question = asked(before, now)
+    started = time.process_time()
+    lines = judge(question)
+    took = time.process_time() - started
+    print(f"{sum(len(sweep.nodes) for sweep in question.sweeps)} nodes judged in {took:.2f} s of CPU")
+    assert took < 10
+    found = bad(lines)
+    assert sum(one.check == "ib_fabric.swapped" for _hosts, one in found) == 200
+    [slow] = [one for _hosts, one in found if one.check == "ib_fabric.link_speed"]
+    assert (slow.have or "").startswith(
+        "800 links at 4x HDR (200 Gb/s) in place of 400 Gb/s: rails 0-7 of node[410-509]"
+    )
+    assert len(found) == 201
+
+
+def test_the_inventory_may_be_empty() -> None:
+    built = build()
+    lines = judge(Asked(built.sweeps(1e9, (0,))))
+    assert short(lines) == [("unknown_host", "plane of switch 0xa000000000000000: strangers")]
+
+
+# -- what ports have counted between two sweeps ----------------------------------------------------------------------
+
+
+def test_a_counter_that_went_back_began_anew_and_counts_what_it_shows() -> None:
+    assert moved({"a": 5}, {"a": 9}, 60.0).counts == {"a": 5}
+    assert moved({"a": 5}, {"a": 9}, 60.0).reset
+    # What did not go back may have gone on: the least that it was is the difference.
+    assert moved({"a": 5, "b": 9}, {"a": 9, "b": 7}, 60.0).counts == {"a": 5, "b": 2}
+
+
+def test_ports_that_waited_are_ranked_within_their_model_and_raise_no_alarm() -> None:
+    before = build()
+    now = copy.deepcopy(before)
+    worst, other = now.leaf_port("node003", 1), now.leaf_port("node004", 2)
+    now.count(worst, "PortXmitWait", 3000)
+    now.count(other, "PortXmitWait", 1000)
+    question = asked(before, now)
+    assert [one for _hosts, one in judge(question) if not one.ok] == []
+    ranked = fabric_rates.waits(fabric_map.Fabric(question))
+    assert [(one.port, one.ticks, one.share) for one in ranked] == [
+        ("leaf03 port 2", 3000, 0.75),
+        ("leaf04 port 3", 1000, 0.25),
+    ]
+
+
+def test_marks_tell_both_ends_of_each_cable_that_something_is_wrong_with() -> None:
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import judged
+
+    before = build(hosts=32)
+    now: Built = copy.deepcopy(before)
+    for host in now.hosts:
+        now.links[now.nic(host, 1)] = (4, "HDR")
+    found = judged(asked(before, now))
+    assert {ends for ends, _finding in found.marks} == {
+        (now.nic(host, 1), now.leaf_port(host, 1)) for host in now.hosts
+    }

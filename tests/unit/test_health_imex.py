@@ -25,7 +25,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import put_all, tool
+from tests.unit import finding_rows
 
 RACK, JOB = NvlinkDomain(3, "rack"), NvlinkDomain(3, "job")
 NODES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -34,80 +36,74 @@ READY = tuple((host, "READY", "580.95.05") for host in NODES)
 GOOD = Have(True, True, True, "active (running)", NODES, Domain("UP", READY))
 
 
-def bad(have: Have, domain: NvlinkDomain = RACK, driver: str | None = "580.95.05", **more: Any) -> list[str]:
-    findings = imex.judge(have, domain, driver, **more)
-    return [f"{f.check} {f.state}{' because' if f.because else ''}: {f.have}" for f in findings if not f.ok]
-
-
 def changed(**values: Any) -> Have:
     return Have(**{**GOOD.__dict__, **values})
 
 
-def test_a_tray_that_is_well_has_nothing() -> None:
-    assert bad(GOOD) == []
+def gpu(pci: str, cluster: str | None, clique: str | None, state: str = "Completed") -> Gpu:
+    fabric = {"state": state, "clusterUuid": cluster, "cliqueId": clique}
+    return Gpu(pci, "GPU-1", fabric={key: value for key, value in fabric.items() if value})
+
+
+def ready(state: str = "READY", version: str = "580.95.05", status: str = "UP") -> Domain:
+    """A domain with a last node of this state and version."""
+    return Domain(status, (*READY[:2], ("10.0.0.3", state, version)))
+
+
+STOPPED = {"active": False, "domain": None}
+TRAYS: dict[str, Have] = {
+    "well": GOOD,
+    "not installed": changed(**STOPPED, installed=False, enabled=False, state="not installed", nodes=None),
+    "failed": changed(**STOPPED, state="failed (failed)"),
+    "not enabled": changed(enabled=False),
+    "no list of nodes": changed(nodes=None),
+    "no node": changed(nodes=()),
+    "a node too many": changed(nodes=(*NODES, "10.0.0.4")),
+    "a node twice": changed(nodes=(*NODES[:2], "10.0.0.1")),
+    "degraded": changed(domain=ready("UNAVAILABLE", "", status="DEGRADED")),
+    "down": changed(domain=ready(status="DOWN")),
+    "node without a state": changed(domain=ready("", "")),
+    "no node is listed": changed(domain=Domain("UP", ())),
+    "two versions": changed(domain=ready("READY", "570.1")),
+    "no channel": changed(channel="there is no x"),
+    "no response": changed(domain=None, problems={"state": Problem("t", "did not respond")}),
+    "odd list of nodes": changed(problems={"nodes": Problem("f", "is odd")}),
+    "odd channel": changed(problems={"channel": Problem("f", "is odd")}),
+    "domain not asked for": changed(domain=None, asked=False),
+    "service not known": changed(active=None, domain=None, problems={"service": Problem("systemctl", "says nothing")}),
+}
+# Where jobs start their own only the channel is asked for: what is there, and the driver's options that are wrong.
+OFF = Have(channel="there is none", off=True)
+JOBS = {
+    "well": (Have(), ()),
+    "no channel": (Have(channel="there is none"), ()),
+    "channel is off": (OFF, ("CreateImexChannel0",)),
+    "channel is off, not by the driver": (OFF, ("Other",)),
+}
+GPUS = {
+    "alike": (gpu("a", UUID, "32766"), gpu("b", UUID.upper(), "32766")),
+    "first clique": (gpu("a", UUID, "0"),),
+    "zeros": (gpu("a", imex.ZEROS, "0"),),
+    "no clique": (gpu("a", UUID, None),),
+    "in progress": (gpu("a", "N/A", "N/A", "In Progress"),),
+    "nothing": (gpu("a", None, None, ""),),
+    "two cliques": (gpu("a", UUID, "1"), gpu("b", UUID, "2")),
+}
+
+
+@pytest.mark.golden
+def test_each_fault_is_its_finding() -> None:
     assert [f.check for f in imex.judge(GOOD, RACK, None)] == [
         *("imex.channel", "imex.service", "imex.nodes", "imex.state")
     ]
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (
-            {
-                "installed": False,
-                "active": False,
-                "enabled": False,
-                "state": "not installed",
-                "domain": None,
-                "nodes": None,
-            },
-            [
-                "imex.service drift: not installed",
-                "imex.nodes drift because: absent",
-                "imex.state unknown because: not checked: the service does not run",
-            ],
-        ),
-        (
-            {"active": False, "state": "failed (failed)", "domain": None},
-            [
-                "imex.service drift: failed (failed)",
-                "imex.state unknown because: not checked: the service does not run",
-            ],
-        ),
-        ({"enabled": False}, ["imex.service drift: active, not enabled: it does not come back after a reboot"]),
-        ({"nodes": None}, ["imex.nodes drift: absent"]),
-        ({"nodes": ()}, ["imex.nodes drift: no address"]),
-        ({"nodes": (*NODES, "10.0.0.4")}, ["imex.nodes drift: 4 addresses"]),
-        ({"nodes": (*NODES[:2], "10.0.0.1")}, ["imex.nodes drift: 10.0.0.1 is listed twice"]),
-        (
-            {"domain": Domain("DEGRADED", (*READY[:2], ("10.0.0.3", "UNAVAILABLE", "")))},
-            ["imex.state drift: DEGRADED: 10.0.0.3 UNAVAILABLE"],
-        ),
-        ({"domain": Domain("DOWN", READY)}, ["imex.state drift: DOWN"]),
-        ({"domain": Domain("UP", (*READY[:2], ("10.0.0.3", "", "")))}, ["imex.state drift: UP: 10.0.0.3 ?"]),
-        ({"domain": Domain("UP", ())}, ["imex.state unknown: UP, and no node is listed"]),
-        (
-            {"domain": Domain("UP", (*READY[:2], ("10.0.0.3", "READY", "570.1")))},
-            ["imex.state drift: versions 570.1, 580.95.05"],
-        ),
-        ({"channel": "there is no x"}, ["imex.channel drift: there is no x"]),
-        (
-            {"domain": None, "problems": {"state": Problem("t", "did not respond")}},
-            ["imex.state unknown: t: did not respond"],
-        ),
-        ({"problems": {"nodes": Problem("f", "is odd")}}, ["imex.nodes unknown: f is odd"]),
-        ({"problems": {"channel": Problem("f", "is odd")}}, ["imex.channel unknown: f is odd"]),
-        ({"domain": None, "asked": False}, []),
-    ],
-)
-def test_each_fault_is_its_finding(values: dict[str, Any], says: list[str]) -> None:
-    assert [one.replace("t: gave", "t gave").replace("f: is", "f is") for one in bad(changed(**values))] == says
-
-
-def test_a_service_that_cannot_be_asked_is_unknown() -> None:
-    have = changed(active=None, domain=None, problems={"service": Problem("systemctl", "says nothing")})
-    assert [one.split(":")[0] for one in bad(have)] == ["imex.service unknown", "imex.state unknown because"]
+    for name, have in TRAYS.items():
+        goldens.check("imex", name, finding_rows.rows(imex.judge(have, RACK, "580.95.05"), "imex."))
+    for name, (have, options) in JOBS.items():
+        found = imex.judge(have, JOB, "580.95.05", options=list(options))
+        goldens.check("imex", f"jobs: {name}", finding_rows.rows(found, "imex."))
+    for name, gpus in GPUS.items():
+        found = imex.judge_membership({one.pci: one for one in gpus}, {})
+        goldens.check("imex", f"GPUs: {name}", finding_rows.rows(found, "imex."))
 
 
 @pytest.mark.parametrize(
@@ -145,14 +141,6 @@ def test_a_masked_service_is_never_started(
         assert at < 0 or not mask or 0 <= finding.fix.find("systemctl unmask") < at
     assert systemd_files.wanted_at_boot(host, imex.UNIT) == (not mask)
     assert bool(systemd_files.unit_files(host, imex.UNIT)) == (not mask)
-
-
-def test_where_jobs_start_their_own_only_the_channel_is_asked_for() -> None:
-    assert bad(Have(), JOB) == []
-    assert bad(Have(channel="there is none"), JOB) == ["imex.channel drift: there is none"]
-    off = Have(channel="there is none", off=True)
-    assert bad(off, JOB, options=["CreateImexChannel0"]) == ["imex.channel drift because: there is none"]
-    assert bad(off, JOB, options=["Other"]) == ["imex.channel drift: there is none"]
 
 
 def test_reads_of_a_tree(tmp_path: Path) -> None:
@@ -209,26 +197,6 @@ def test_any_json_is_a_domain_or_an_error(said: Any) -> None:
     except ParseError:
         return
     assert all(len(word) <= 60 for node in found.nodes for word in node)
-
-
-def gpu(pci: str, cluster: str | None, clique: str | None, state: str = "Completed") -> Gpu:
-    fabric = {"state": state, "clusterUuid": cluster, "cliqueId": clique}
-    return Gpu(pci, "GPU-1", fabric={key: value for key, value in fabric.items() if value})
-
-
-def membership(*gpus: Gpu) -> list[tuple[str, str, bool]]:
-    found = imex.judge_membership({one.pci: one for one in gpus}, {})
-    return [(one.subject, one.state, one.because is not None) for one in found if not one.ok]
-
-
-def test_each_gpu_has_to_be_in_one_domain() -> None:
-    assert membership(gpu("a", UUID, "32766"), gpu("b", UUID.upper(), "32766")) == []
-    assert membership(gpu("a", UUID, "0")) == []
-    assert membership(gpu("a", imex.ZEROS, "0")) == [("a", "drift", False)]
-    assert membership(gpu("a", UUID, None)) == [("a", "unknown", False)]
-    assert membership(gpu("a", "N/A", "N/A", "In Progress")) == [("a", "drift", True)]
-    assert membership(gpu("a", None, None, "")) == [("a", "unknown", True)]
-    assert membership(gpu("a", UUID, "1"), gpu("b", UUID, "2")) == [("gpus", "drift", False)]
 
 
 def test_what_the_control_node_is_told() -> None:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,41 +24,42 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import FabricManager
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
-from tests import smi_answers
+from tests import goldens, smi_answers
+from tests.unit import finding_rows
+from tests.unit.conftest import built_in, machine
 
 NOW, NIGHT = 1_800_000_000.0, 86400.0
+NODE, PROFILE = machine(), built_in("hgx-h100", "infiniband")
+GPUS = [gpu.pci for gpu in NODE.gpus]
 RUNNING = FabricManager(installed=True, active=True, enabled=True, state="active (running)")
+DRIVER_580 = "580.159.04"
 DRIVER = {"nvidia": "56758272 0xffffffffc1200000"}
 
 
-def addresses(topology: Topology) -> list[str]:
-    return [gpu.pci for gpu in topology.gpus]
+def gpus(changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580) -> dict[str, smi.Gpu]:
+    return {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml(GPUS, changes, driver))}
 
 
-def gpus(
-    topology: Topology, changes: dict[int, dict[str, str | None]] | None = None, driver: str = "580.159.04"
-) -> dict[str, smi.Gpu]:
-    return {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml(addresses(topology), changes, driver))}
-
-
-def healthy(topology: Topology, **more: Any) -> Have:
-    assert topology.driver is not None
-    many = len(topology.gpus)
+def healthy(**more: Any) -> Have:
+    assert NODE.driver is not None
     have = Have(
         now=NOW,
         boot_id="boot-1",
         driver_loaded=DRIVER,
-        gpus=gpus(topology),
-        speeds=nvlink.parse_status(smi_answers.status(many)),
-        errors=nvlink.parse_errors(smi_answers.errors(many)),
+        gpus=gpus(),
+        speeds=nvlink.parse_status(smi_answers.status(len(GPUS))),
+        errors=nvlink.parse_errors(smi_answers.errors(len(GPUS))),
         log=kernel_log.Log(uptime=200_000.0),
-        aer={pci: dict.fromkeys(("correctable", "nonfatal", "fatal"), 0) for pci in addresses(topology)},
-        fabric_manager=replace(RUNNING, version=topology.driver.version),
+        aer={pci: dict.fromkeys(("correctable", "nonfatal", "fatal"), 0) for pci in GPUS},
+        fabric_manager=replace(RUNNING, version=NODE.driver.version),
     )
     return replace(have, **more)
+
+
+def odd(gpu: int, **more: Any) -> Have:
+    """One GPU with other values."""
+    return healthy(gpus=gpus({gpu: more}))
 
 
 def after(have: Have, **before: Any) -> Have:
@@ -64,32 +67,29 @@ def after(have: Have, **before: Any) -> Have:
     return replace(have, before=replace(judge.counters(have), at=NOW - NIGHT, **before))
 
 
-def bad(have: Have, topology: Topology, profile: Profile, **wanted: Any) -> list[Finding]:
-    return [one for one in judge.plan(have, topology, Wanted(profile, **wanted)).findings if not one.ok]
+def bad(have: Have, **wanted: Any) -> list[Finding]:
+    return [one for one in judge.plan(have, NODE, Wanted(PROFILE, **wanted)).findings if not one.ok]
 
 
-def one(have: Have, topology: Topology, profile: Profile, **wanted: Any) -> Finding:
+def one(have: Have, **wanted: Any) -> Finding:
     """The one that nothing else of the plan causes."""
-    found = bad(have, topology, profile, **wanted)
+    found = bad(have, **wanted)
     ids = {finding.id for finding in found}
-    roots = [finding for finding in found if finding.because not in ids]
-    assert len(roots) == 1, [finding.id for finding in roots]
-    return roots[0]
+    [root] = [finding for finding in found if finding.because not in ids]
+    return root
 
 
-def said(topology: Topology, number: int, age: float = 3600.0, gpu: int = 2, text: str = "pid=1") -> xid.Event:
-    event = xid.parse(f"NVRM: Xid (PCI:{addresses(topology)[gpu][:-2]}): {number}, {text}", age)
+def said(number: int, age: float = 3600.0, gpu: int = 2, text: str = "pid=1") -> xid.Event:
+    event = xid.parse(f"NVRM: Xid (PCI:{GPUS[gpu][:-2]}): {number}, {text}", age)
     assert event is not None
     return event
 
 
-def test_a_healthy_machine_has_only_good_findings(infiniband: Topology, hgx_h100: Profile) -> None:
-    first = healthy(infiniband)
-    assert bad(first, infiniband, hgx_h100) == []
-    assert bad(after(first), infiniband, hgx_h100) == []
-    assert len(judge.plan(first, infiniband, Wanted(hgx_h100)).findings) > 100
-    assert "from the next run on" in " ".join(judge.notes(first))
-    assert judge.notes(after(first)) == []
+def test_a_healthy_machine_has_only_good_findings() -> None:
+    first = healthy()
+    assert bad(first) == bad(after(first)) == []
+    assert len(judge.plan(first, NODE, Wanted(PROFILE)).findings) > 100
+    assert (len(judge.notes(first)), judge.notes(after(first))) == (1, [])
 
 
 EVENTS = "clocks_event_reasons/clocks_event_reason_"
@@ -129,13 +129,10 @@ EVENTS = "clocks_event_reasons/clocks_event_reason_"
         ({"pci/replay_counter": "many"}, "gpu_answers", "unknown"),
     ],
 )
-def test_one_odd_value_of_one_gpu_is_one_finding(
-    infiniband: Topology, hgx_h100: Profile, change: dict[str, str | None], check: str, state: str
-) -> None:
-    finding = one(healthy(infiniband, gpus=gpus(infiniband, {3: change})), infiniband, hgx_h100)
+def test_one_odd_value_of_one_gpu_is_one_finding(change: dict[str, str | None], check: str, state: str) -> None:
+    finding = one(healthy(gpus=gpus({3: change})))
     assert (finding.check, finding.state) == (f"node_health.{check}", state)
-    assert finding.subject == f"{addresses(infiniband)[3]} GPU3"
-    assert finding.fix
+    assert finding.subject == f"{GPUS[3]} GPU3"
 
 
 @pytest.mark.parametrize(
@@ -158,22 +155,22 @@ def test_one_odd_value_of_one_gpu_is_one_finding(
         {"remapped_rows/remapped_row_unc": "12"},
     ],
 )
-def test_what_is_normal_is_no_finding(infiniband: Topology, hgx_h100: Profile, change: dict[str, str | None]) -> None:
-    have = healthy(infiniband, gpus=gpus(infiniband, dict.fromkeys(range(8), change)))
-    assert bad(have, infiniband, hgx_h100) == []
-    assert bad(after(have), infiniband, hgx_h100) == []
+def test_what_is_normal_is_no_finding(change: dict[str, str | None]) -> None:
+    have = healthy(gpus=gpus(dict.fromkeys(range(8), change)))
+    assert bad(have) == []
+    assert bad(after(have)) == []
 
 
 @pytest.mark.parametrize("layout", smi_answers.LAYOUTS)
-def test_no_check_is_ok_without_a_value_that_it_needs(infiniband: Topology, hgx_h100: Profile, layout: str) -> None:
+def test_no_check_is_ok_without_a_value_that_it_needs(layout: str) -> None:
     driver, changes = smi_answers.LAYOUTS[layout]
-    alone = replace(infiniband, gpus=infiniband.gpus[:1])
-    text = smi_answers.xml(addresses(alone), {0: changes}, driver)
+    alone = replace(NODE, gpus=NODE.gpus[:1])
+    text = smi_answers.xml(GPUS[:1], {0: changes}, driver)
     fabric = "<state>Completed" in text
-    profile = replace(hgx_h100, gpus=replace(hgx_h100.gpus, nvlink_fabric=fabric))
+    profile = replace(PROFILE, gpus=replace(PROFILE.gpus, nvlink_fabric=fabric))
 
     def judged(text: str) -> list[Finding]:
-        have = healthy(alone, gpus={gpu.pci: gpu for gpu in smi.parse(text)})
+        have = healthy(gpus={gpu.pci: gpu for gpu in smi.parse(text)})
         found = judge.plan(replace(have, fabric_manager=None, speeds=None, errors=None), alone, Wanted(profile))
         return [finding for finding in found.findings if finding.identity == alone.gpus[0].pci]
 
@@ -196,65 +193,18 @@ def test_no_check_is_ok_without_a_value_that_it_needs(infiniband: Topology, hgx_
         ("H200, 580, clocks deprecated", {"application_clocks"}),
     ],
 )
-def test_what_a_gpu_cannot_have_is_unsupported_and_harms_no_node(
-    infiniband: Topology, hgx_h100: Profile, layout: str, checks: set[str]
-) -> None:
+def test_what_a_gpu_cannot_have_is_unsupported_and_harms_no_node(layout: str, checks: set[str]) -> None:
     driver, changes = smi_answers.LAYOUTS[layout]
-    (gpu,) = smi.parse(smi_answers.xml(addresses(infiniband)[:1], {0: changes}, driver))
-    profile = replace(hgx_h100, gpus=replace(hgx_h100.gpus, nvlink_fabric=gpu.fabric.get("state") == "Completed"))
-    plan = judge.plan(healthy(infiniband, gpus={gpu.pci: gpu}), infiniband, Wanted(profile))
+    (gpu,) = smi.parse(smi_answers.xml(GPUS[:1], {0: changes}, driver))
+    profile = replace(PROFILE, gpus=replace(PROFILE.gpus, nvlink_fabric=gpu.fabric.get("state") == "Completed"))
+    plan = judge.plan(healthy(gpus={gpu.pci: gpu}), NODE, Wanted(profile))
     found = {one.check for one in plan.findings if one.state == "unsupported"}
     assert found == {f"node_health.{check}" for check in checks}
     assert not found & {one["check"] for one in plan.result()["findings"]}
     assert not found & {one.partition("[")[0] for one in plan.result()["passed"]}
 
 
-def test_an_empty_gpu_has_one_cause_and_nothing_ok(infiniband: Topology, hgx_h100: Profile) -> None:
-    have = healthy(infiniband)
-    (empty,) = smi.parse(f'<nvidia_smi_log><gpu id="{addresses(infiniband)[3]}"></gpu></nvidia_smi_log>')
-    have = replace(have, gpus={**(have.gpus or {}), empty.pci: empty})
-    assert one(have, infiniband, hgx_h100).check == "node_health.gpu_answers"
-    found = [f for f in judge.plan(have, infiniband, Wanted(hgx_h100)).findings if f.identity == empty.pci]
-    # The kernel's log and AER are other sources.
-    assert {f.check for f in found if f.ok} == {"node_health.xid", "node_health.aer"}
-    assert {f.state for f in found if not f.ok} == {"unknown"}
-
-
-def test_power_limits_of_driver_610_are_read(infiniband: Topology, hgx_h100: Profile) -> None:
-    _driver, changes = smi_answers.LAYOUTS["GB200, 610"]
-    nested = {path: text for path, text in changes.items() if path.startswith("gpu_power_readings/")}
-    capped = {**nested, "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit": "700.00 W"}
-    finding = one(healthy(infiniband, gpus=gpus(infiniband, {3: capped})), infiniband, hgx_h100)
-    assert (finding.check, finding.want, finding.have) == ("node_health.power_limit", "1200 W", "700 W")
-
-
-@pytest.mark.parametrize(
-    ("single", "double", "before", "severity"),
-    [
-        ("2", "1", 3, ""),
-        ("59", "1", 60, "critical"),
-        ("12", "3", 15, "major"),
-        ("0", "10", 10, "major"),
-        ("2", "2", 3, "major"),
-    ],
-)
-def test_retired_pages_are_judged(
-    infiniband: Topology, hgx_h100: Profile, single: str, double: str, before: int, severity: str
-) -> None:
-    driver, changes = smi_answers.LAYOUTS["T4, 595"]
-    counts = {
-        "retired_pages/multiple_single_bit_retirement/retired_count": single,
-        "retired_pages/double_bit_retirement/retired_count": double,
-    }
-    text = smi_answers.xml(addresses(infiniband), {n: {**changes, **counts} for n in range(8)}, driver)
-    have = healthy(infiniband, gpus={gpu.pci: gpu for gpu in smi.parse(text)})
-    now = judge.counters(have).gpus
-    have = after(have, gpus={uuid: {**values, "retired pages": before} for uuid, values in now.items()})
-    found = [f for f in judge.plan(have, infiniband, Wanted(hgx_h100)).findings if f.check == "node_health.row_remap"]
-    assert {f.severity for f in found if not f.ok} == ({severity} if severity else set())
-
-
-def test_advice_for_several_gpus_names_none_of_them(infiniband: Topology, hgx_h100: Profile) -> None:
+def test_advice_for_several_gpus_names_none_of_them() -> None:
     change: dict[str, str | None] = {
         "gpu_power_readings/current_power_limit": "500.00 W",
         "applications_clocks/graphics_clock": "1200 MHz",
@@ -265,300 +215,225 @@ def test_advice_for_several_gpus_names_none_of_them(infiniband: Topology, hgx_h1
         "gpu_recovery_action": "Drain P2P",
     }
     slow = nvlink.parse_status(smi_answers.status(8, odd=dict.fromkeys(((n, 3) for n in range(8)), "20.000 GB/s")))
-    have = healthy(infiniband, speeds=slow, gpus=gpus(infiniband, dict.fromkeys(range(8), change)))
-    found = bad(have, infiniband, hgx_h100)
+    have = healthy(speeds=slow, gpus=gpus(dict.fromkeys(range(8), change)))
+    found = bad(have)
     assert len({f.check for f in found}) == 8
     assert len({(f.check, f.fix) for f in found}) == 8
     assert not [f.fix for f in found if f.identity in f.fix]
 
 
-def test_a_cap_that_the_site_means_is_asked_for(infiniband: Topology, hgx_h100: Profile) -> None:
-    capped: dict[int, dict[str, str | None]] = {
-        n: {"gpu_power_readings/current_power_limit": "500.00 W"} for n in range(8)
-    }
-    have = healthy(infiniband, gpus=gpus(infiniband, capped))
-    assert bad(have, infiniband, hgx_h100, power_limit=500) == []
-    assert len(bad(healthy(infiniband), infiniband, hgx_h100, power_limit=500)) == 8
+# -- what else is found of a node ------------------------------------------------------------------------------------
 
 
-# -- Xid -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [13, 31, 43, 45, 63, 92, 94, 154])
-def test_what_a_program_did_is_no_fault_of_the_gpu(infiniband: Topology, hgx_h100: Profile, number: int) -> None:
-    assert bad(healthy(infiniband, events=(said(infiniband, number),)), infiniband, hgx_h100) == []
-
-
-def test_an_xid_explains_what_follows_from_it(infiniband: Topology, hgx_h100: Profile) -> None:
-    change: dict[str, str | None] = {
-        "gpu_recovery_action": "Drain and Reset",
-        "ecc_errors/volatile/dram_uncorrectable": "1",
-        "remapped_rows/remapped_row_pending": "Yes",
-    }
-    events = tuple(said(infiniband, number) for number in (48, 63, 95, 45, 45))
-    have = healthy(infiniband, gpus=gpus(infiniband, {2: change}), events=events)
-    root, *others = bad(have, infiniband, hgx_h100)
-    assert (root.check, root.because) == ("node_health.xid", None)
-    assert root.have is not None
-    assert "Xid 48: uncorrectable ECC error, 60 min ago" in root.have
-    assert "45 (2 times)" in root.have
-    assert {finding.check.partition(".")[2] for finding in others} == {"recovery_action", "ecc", "row_remap"}
-    assert {finding.because for finding in others} == {root.id}
-
-
-def test_a_gpu_off_the_bus_is_one_root(infiniband: Topology, hgx_h100: Profile) -> None:
-    there = {pci: gpu for pci, gpu in gpus(infiniband).items() if pci != addresses(infiniband)[2]}
-    events = (
-        said(infiniband, 79),
-        said(infiniband, 154),
-        said(infiniband, 74, age=3590.0, gpu=5, text="NVLink: fatal"),
-    )
-    found = bad(healthy(infiniband, gpus=there, events=events), infiniband, hgx_h100)
-    roots = [finding for finding in found if finding.because is None]
-    assert [(root.check, root.subject[:12]) for root in roots] == [("node_health.xid", addresses(infiniband)[2])]
-    assert {finding.check for finding in found} == {"node_health.xid", "node_health.gpu_count"}
-    assert {finding.because for finding in found} == {None, roots[0].id}
-
-
-def test_a_gpu_that_only_nvidia_smi_lacks_is_told(infiniband: Topology, hgx_h100: Profile) -> None:
-    there = {pci: gpu for pci, gpu in gpus(infiniband).items() if pci != addresses(infiniband)[6]}
-    finding = one(healthy(infiniband, gpus=there), infiniband, hgx_h100)
-    assert (finding.check, finding.have) == ("node_health.gpu_count", "7, without this one")
-    assert finding.subject == f"{addresses(infiniband)[6]} GPU6"
-
-
-@pytest.mark.parametrize("number", [48, 119])
-def test_a_driver_that_says_nothing_of_recovery_ends_no_xid(
-    infiniband: Topology, hgx_h100: Profile, number: int
-) -> None:
-    change: dict[str, str | None] = {"gpu_recovery_action": None, "gpu_reset_status/reset_required": "No"}
-    old = gpus(infiniband, {2: {**change, "gpu_reset_status/drain_and_reset_recommended": "No"}}, "550.90.12")
-    have = healthy(infiniband, gpus=old, events=(said(infiniband, number),))
-    assert one(have, infiniband, hgx_h100).check == "node_health.xid"
-
-
-CHANGED = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
-
-
-@pytest.mark.parametrize(
-    ("number", "beside", "counts"),
-    [
-        # What is left of a memory error the driver itself says.
-        (48, None, False),
-        (119, None, False),
-        # Of a link it says nothing unless it has announced something.
-        (74, None, True),
-        (149, None, True),
-        (74, (3595.0, CHANGED), False),
-        (74, (3595.0, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"), True),
-        # Hours before it was something else.
-        (74, (9000.0, CHANGED), True),
-        # Off the bus it is until the node is booted.
-        (79, (3595.0, CHANGED), True),
-    ],
-)
-def test_an_xid_ends_where_the_driver_that_knew_of_it_asks_for_nothing_any_more(
-    infiniband: Topology, hgx_h100: Profile, number: int, beside: tuple[float, str] | None, counts: bool
-) -> None:
-    events = [said(infiniband, number)]
-    if beside is not None:
-        events.append(said(infiniband, 154, age=beside[0], text=beside[1]))
-    found = bad(healthy(infiniband, events=tuple(events)), infiniband, hgx_h100)
-    assert {finding.check for finding in found} == ({"node_health.xid"} if counts else set())
-    # As long as it asks for it the line counts in any case, and this follows from it.
-    asking = gpus(infiniband, {2: {"gpu_recovery_action": "Reset"}})
-    found = bad(healthy(infiniband, events=tuple(events), gpus=asking), infiniband, hgx_h100)
-    assert [finding.check for finding in found if finding.because is None] == ["node_health.xid"]
-
-
-def test_a_gpu_off_the_bus_has_the_driver_ask_all_others_for_a_reboot(infiniband: Topology, hgx_h100: Profile) -> None:
-    others: dict[int, dict[str, str | None]] = {number: {"gpu_recovery_action": "Reboot"} for number in (0, 1, 3)}
-    others[3]["remapped_rows/remapped_row_pending"] = "Yes"
-    others[4] = {"gpu_recovery_action": "Reset"}
-    have = healthy(infiniband, gpus=gpus(infiniband, others), events=(said(infiniband, 79),))
-    found = bad(have, infiniband, hgx_h100)
-    (root,) = (finding for finding in found if finding.check == "node_health.xid")
-    asked = [finding for finding in found if finding.check == "node_health.recovery_action"]
-    # What else a GPU has is its own.
-    assert [finding.because for finding in asked] == [*[root.id] * 3, None]
-    assert [finding.because for finding in found if finding.check == "node_health.row_remap"] == [None]
-    # Without such a GPU each speaks for itself.
-    alone = bad(replace(have, events=()), infiniband, hgx_h100)
-    assert [finding.because for finding in alone if finding.check == "node_health.recovery_action"] == [None] * 4
-
-
-def test_an_xid_of_no_table_is_unknown(infiniband: Topology, hgx_h100: Profile) -> None:
-    finding = one(healthy(infiniband, events=(said(infiniband, 4711),)), infiniband, hgx_h100)
-    assert (finding.check, finding.state) == ("node_health.xid", "unknown")
-
-
-def test_trouble_in_three_boots_means_another_gpu(infiniband: Topology, hgx_h100: Profile) -> None:
-    uuid = smi_answers.UUID % 2
-    earlier = tuple(record.Event(NOW - days * NIGHT, f"boot-{days}", uuid, 79) for days in (9, 5))
-    kept = record.Kept(record.Record("boot-1", NOW - NIGHT, history=earlier))
-    have = healthy(infiniband, kept=kept, events=(said(infiniband, 74),))
-    assert {finding.check for finding in bad(have, infiniband, hgx_h100)} == {"node_health.xid", "node_health.rma"}
-    fewer = replace(have, kept=record.Kept(replace(kept.last, history=earlier[:1])))
-    assert {finding.check for finding in bad(fewer, infiniband, hgx_h100)} == {"node_health.xid"}
-
-
-def test_an_echo_and_a_switch_make_no_history_of_a_gpu(infiniband: Topology) -> None:
-    switch = xid.parse("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46", 60.0)
-    assert switch is not None
-    events = (said(infiniband, 149), said(infiniband, 145, gpu=5), switch)
-    history = judge.counters(healthy(infiniband, events=events)).history
-    assert [(event.gpu, event.xid) for event in history] == [(smi_answers.UUID % 2, 149)]
-
-
-# -- growth ----------------------------------------------------------------------------------------------------------
+def lacking(lost: int, **more: Any) -> Have:
+    """nvidia-smi does not list this GPU."""
+    return healthy(gpus={pci: gpu for pci, gpu in gpus().items() if pci != GPUS[lost]}, **more)
 
 
 def grown(have: Have, counter: str, by: int, gpu: int = 4) -> Have:
-    """As ``have``, a night after a question at which one counter of one GPU was so much lower, from a million on."""
+    """As ``have``, a night after a question at which one counter of one GPU was so much lower."""
     now = judge.counters(have).gpus
     uuid = smi_answers.UUID % gpu
     return after(have, gpus={**now, uuid: {**now[uuid], counter: now[uuid][counter] - by}})
 
 
-@pytest.mark.parametrize(
-    ("path", "counter", "most", "check"),
-    [
-        ("pci/replay_counter", "replays", 31 * 1440, "pcie_replay"),
-        ("ecc_errors/aggregate/dram_correctable", "ecc dram_correctable", 20_000_000, "ecc"),
-        ("ecc_errors/aggregate/sram_correctable", "ecc sram_correctable", 10_000, "ecc"),
-        (
-            "clocks_event_reasons_counters/clocks_event_reasons_counters_hw_power_brake",
-            "slowed hw_power_brake_slowdown",
-            864_000_000,
-            "throttle",
-        ),
-    ],
-)
-def test_growth_above_what_is_normal_is_a_finding_and_totals_are_none(
-    infiniband: Topology, hgx_h100: Profile, path: str, counter: str, most: int, check: str
-) -> None:
-    have = healthy(infiniband, gpus=gpus(infiniband, {4: {path: str(10**12)}}))
-    assert bad(after(have), infiniband, hgx_h100) == []
-    assert bad(grown(have, counter, most), infiniband, hgx_h100) == []
-    finding = one(grown(have, counter, most + 1), infiniband, hgx_h100)
-    assert (finding.check, finding.subject) == (f"node_health.{check}", f"{addresses(infiniband)[4]} GPU4")
+def grew(path: str, counter: str, by: int) -> Have:
+    """A counter of a GPU that has grown, from a million millions on."""
+    return grown(odd(4, **{path: str(10**12)}), counter, by)
 
 
-def test_what_grew_within_seconds_is_no_rate(infiniband: Topology, hgx_h100: Profile) -> None:
-    have = grown(healthy(infiniband, gpus=gpus(infiniband, {4: {"pci/replay_counter": "9000"}})), "replays", 9000)
+def links(counter: str, by: int) -> Have:
+    """Errors of a link, from a thousand millions on."""
+    errors = nvlink.parse_errors(smi_answers.errors(8, odd={(4, 11, counter): 10**9 + by}))
+    return grown(healthy(errors=errors), f"link 11 {nvlink.COUNTERS[counter]}", by)
+
+
+def aer(kind: str, by: int) -> Have:
+    pci = NODE.nics[1].pci
+    have = healthy(aer={pci: {"correctable": 10**9, "nonfatal": 5, "fatal": 5}})
+    return after(have, pci={pci: {**have.aer[pci], kind: have.aer[pci][kind] - by}})
+
+
+def retired(single: str, double: str, before: int) -> Have:
+    """Pages of a GPU that has no rows to remap."""
+    driver, changes = smi_answers.LAYOUTS["T4, 595"]
+    kinds = {"multiple_single_bit_retirement": single, "double_bit_retirement": double}
+    counts = {f"retired_pages/{kind}/retired_count": count for kind, count in kinds.items()}
+    have = healthy(gpus=gpus({2: {**changes, **counts}}, driver))
+    now = judge.counters(have).gpus
+    uuid = smi_answers.UUID % 2
+    return after(have, gpus={**now, uuid: {**now[uuid], "retired pages": before}})
+
+
+def since(have: Have, seconds: float) -> Have:
     assert have.before is not None
-    soon = replace(have, before=replace(have.before, at=NOW - 30.0))
-    assert bad(soon, infiniband, hgx_h100) == []
-    assert one(replace(have, before=replace(have.before, at=NOW - 90.0)), infiniband, hgx_h100).have is not None
+    return replace(have, before=replace(have.before, at=NOW - seconds))
 
 
-@pytest.mark.parametrize(
-    ("counter", "count", "severity"),
-    [
-        ("Recovery Errors", 1, "minor"),
-        ("Recovery Errors", 505, "major"),
-        ("Replay Errors", 1, "major"),
-        ("CRC Errors", 7, "minor"),
-        ("CRC Errors", 100 * 86400, "major"),
-    ],
-)
-def test_errors_of_an_nvlink_by_growth_alone(
-    infiniband: Topology, hgx_h100: Profile, counter: str, count: int, severity: str
-) -> None:
-    odd = nvlink.parse_errors(smi_answers.errors(8, odd={(4, 11, counter): 10**9 + count}))
-    have = healthy(infiniband, errors=odd)
-    assert bad(after(have), infiniband, hgx_h100) == []
-    finding = one(grown(have, f"link 11 {nvlink.COUNTERS[counter]}", count), infiniband, hgx_h100)
-    assert (finding.check, finding.severity) == ("node_health.nvlink_errors", severity)
-    assert f"link 11 {nvlink.COUNTERS[counter]} +{count} in 24.0 h" in str(finding.have)
+def reloaded(have: Have) -> Have:
+    assert have.before is not None
+    return replace(have, before=replace(have.before, driver_loaded={"nvidia": "56758272 0xffffffffc0800000"}))
 
 
-def test_a_reboot_a_reload_and_a_clock_that_was_set_are_beginnings(infiniband: Topology, hgx_h100: Profile) -> None:
-    odd = nvlink.parse_errors(smi_answers.errors(8, odd={(4, 11, "Replay Errors"): 900}))
-    grew = grown(healthy(infiniband, errors=odd), "link 11 replays", 900)
-    assert grew.before is not None
-    assert bad(grew, infiniband, hgx_h100) != []
-    reloaded = replace(grew.before, driver_loaded={"nvidia": "56758272 0xffffffffc0800000"})
-    assert bad(replace(grew, before=reloaded), infiniband, hgx_h100) == []
-    kept = record.Kept(grew.before)
-    assert record.baseline(kept, NOW, "boot-1") == grew.before
+def history(*days: int) -> record.Kept:
+    earlier = tuple(record.Event(NOW - day * NIGHT, f"boot-{day}", smi_answers.UUID % 2, 79) for day in days)
+    return record.Kept(record.Record("boot-1", NOW - NIGHT, history=earlier))
+
+
+def program(**more: Any) -> Have:
+    """The Fabric Manager with other values."""
+    return healthy(fabric_manager=replace(healthy().fabric_manager or RUNNING, **more))
+
+
+RESET: smi_answers.Changes = {"gpu_recovery_action": "Reset"}
+# Of a driver that says nothing of recovery, no Xid is over.
+OLD: smi_answers.Changes = {
+    "gpu_recovery_action": None,
+    "gpu_reset_status/reset_required": "No",
+    "gpu_reset_status/drain_and_reset_recommended": "No",
+}
+MEMORY: smi_answers.Changes = {
+    "gpu_recovery_action": "Drain and Reset",
+    "ecc_errors/volatile/dram_uncorrectable": "1",
+    "remapped_rows/remapped_row_pending": "Yes",
+}
+REBOOT: smi_answers.Changes = {"gpu_recovery_action": "Reboot"}
+ASKED = {0: REBOOT, 1: REBOOT, 3: {**REBOOT, "remapped_rows/remapped_row_pending": "Yes"}, 4: RESET}
+NESTED = {key: text for key, text in smi_answers.LAYOUTS["GB200, 610"][1].items() if key.startswith("gpu_power")}
+CAP = "gpu_power_readings/current_power_limit"
+CHANGED = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+CHANGED_BACK = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+BRAKE = "clocks_event_reasons_counters/clocks_event_reasons_counters_hw_power_brake"
+# Xids, each with the action beside it: (age, text).
+ENDED: dict[str, tuple[int, tuple[float, str] | None]] = {
+    # What is left of a memory error the driver itself says.
+    "48": (48, None),
+    "119": (119, None),
+    # Of a link it says nothing unless it has announced something.
+    "74": (74, None),
+    "149": (149, None),
+    "74 that is to be reset": (74, (3595.0, CHANGED)),
+    "74 that is over": (74, (3595.0, CHANGED_BACK)),
+    # Hours before it was something else.
+    "74, and a reset before": (74, (9000.0, CHANGED)),
+    # Off the bus it is until the node is booted.
+    "79 that is to be reset": (79, (3595.0, CHANGED)),
+}
+
+
+def ended(name: str, changes: Mapping[int, smi_answers.Changes] | None = None) -> Have:
+    number, beside = ENDED[name]
+    others = [] if beside is None else [said(154, age=beside[0], text=beside[1])]
+    return healthy(events=(said(number), *others), gpus=gpus(changes))
+
+
+def reported(number: int, changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580) -> Have:
+    return healthy(events=(said(number),), gpus=gpus(changes, driver))
+
+
+SITUATIONS: dict[str, Callable[[], Have]] = {
+    "ceiling of power, driver 610": lambda: healthy(
+        gpus=gpus({3: {**NESTED, "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit": "700.00 W"}})
+    ),
+    "retired pages": lambda: retired("2", "1", 3),
+    "60 retired pages": lambda: retired("59", "1", 60),
+    "15 retired pages": lambda: retired("12", "3", 15),
+    "10 pages by two bits": lambda: retired("0", "10", 10),
+    "one more retired page": lambda: retired("2", "2", 3),
+    # -- Xid
+    **{f"program's Xid {number}": partial(reported, number) for number in (13, 31, 43, 45, 63, 92, 94, 154)},
+    "Xid of no table": partial(reported, 4711),
+    **{f"Xid {name}": partial(ended, name) for name in ENDED},
+    # As long as it asks for it the line counts in any case, and this follows from it.
+    **{f"Xid {name}, asking": partial(ended, name, {2: RESET}) for name in ENDED},
+    **{f"Xid {number} of an old driver": partial(reported, number, {2: OLD}, "550.90.12") for number in (48, 119)},
+    "memory error": lambda: healthy(gpus=gpus({2: MEMORY}), events=tuple(map(said, (48, 63, 95, 45, 45)))),
+    "GPU off the bus": lambda: lacking(2, events=(said(79), said(154), said(74, 3590.0, 5, "NVLink: fatal"))),
+    "GPU that nvidia-smi lacks": lambda: lacking(6),
+    # What else a GPU has is its own.
+    "others ask for a reboot": lambda: healthy(gpus=gpus(ASKED), events=(said(79),)),
+    "GPUs ask, and no Xid": lambda: healthy(gpus=gpus(ASKED)),
+    "trouble in three boots": lambda: healthy(kept=history(9, 5), events=(said(74),)),
+    "trouble in two boots": lambda: healthy(kept=history(9), events=(said(74),)),
+    # -- growth: of a total nothing is said
+    "replays": lambda: grew("pci/replay_counter", "replays", 31 * 1440),
+    "too many replays": lambda: grew("pci/replay_counter", "replays", 31 * 1440 + 1),
+    "replays within 30 s": lambda: since(grew("pci/replay_counter", "replays", 9000), 30.0),
+    "replays within 90 s": lambda: since(grew("pci/replay_counter", "replays", 9000), 90.0),
+    "dram": lambda: grew("ecc_errors/aggregate/dram_correctable", "ecc dram_correctable", 20_000_000),
+    "too much of dram": lambda: grew("ecc_errors/aggregate/dram_correctable", "ecc dram_correctable", 20_000_001),
+    "sram": lambda: grew("ecc_errors/aggregate/sram_correctable", "ecc sram_correctable", 10_000),
+    "too much of sram": lambda: grew("ecc_errors/aggregate/sram_correctable", "ecc sram_correctable", 10_001),
+    "slowed": lambda: grew(BRAKE, "slowed hw_power_brake_slowdown", 864_000_000),
+    "slowed too long": lambda: grew(BRAKE, "slowed hw_power_brake_slowdown", 864_000_001),
+    "total": lambda: after(odd(4, **{"pci/replay_counter": str(10**12)})),
+    "link recovered": lambda: links("Recovery Errors", 1),
+    "link recovered 505 times": lambda: links("Recovery Errors", 505),
+    "link replayed": lambda: links("Replay Errors", 1),
+    "link with CRC errors": lambda: links("CRC Errors", 7),
+    "link with many CRC errors": lambda: links("CRC Errors", 100 * 86400),
+    "link replayed before a reload": lambda: reloaded(links("Replay Errors", 900)),
+    "total of a link": lambda: links("CRC Errors", 0),
+    "PCIe error, fatal": lambda: aer("fatal", 1),
+    "PCIe error, nonfatal": lambda: aer("nonfatal", 1),
+    "PCIe errors that were corrected": lambda: aer("correctable", 46080),
+    "too many of them": lambda: aer("correctable", 46081),
+    # -- NVLink, Fabric Manager, the rest; of a link that is down the platform tells
+    "slow link": lambda: healthy(
+        speeds=nvlink.parse_status(smi_answers.status(8, odd={(1, 3): "20.000 GB/s", (2, 3): "<inactive>"}))
+    ),
+    "boards without NVLink": lambda: healthy(speeds={}, errors={}),
+    "boards that are not asked for it": lambda: healthy(speeds=None, errors=None, fabric_manager=None),
+    "no Fabric Manager": lambda: program(installed=False),
+    "Fabric Manager failed": lambda: program(active=False, state="failed (failed)"),
+    "Fabric Manager of another version": lambda: program(version="580.1.2"),
+    "Fabric Manager of another version, not active": lambda: program(version="580.1.2", active=False),
+    "Fabric Manager not enabled": lambda: program(enabled=False),
+    "Fabric Manager without a version": lambda: program(version=None),
+    "Fabric Manager not known": lambda: program(installed=None, problem=Problem("systemctl", "hung")),
+    "GPUs of two fabrics": lambda: odd(7, **{"fabric/cliqueId": "1"}),
+    "nvidia-smi hangs": lambda: healthy(gpus=None, problems=(Problem("nvidia-smi -q -x", "no response in 20 s"),)),
+    "no errors of links": lambda: healthy(errors=None, problems=(Problem("nvidia-smi nvlink -e", "ended with 6"),)),
+    # Nothing that only the log tells is ok.
+    "part of the log": lambda: healthy(log=kernel_log.Log(complete=False, problem=Problem("dmesg", "7000 s late"))),
+    "record not read": lambda: healthy(unkept=Problem(record.FILE, "x")),
+    "boot not known": lambda: healthy(boot_id=""),
+    "hot module": lambda: healthy(hot=(hwmon.Sensor(NODE.nics[0].pci, "Module0", 81.0, 80.0, "temp2_input"),)),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_situation_of_a_node(name: str) -> None:
+    found = [one for one in bad(SITUATIONS[name]()) if not one.inapplicable]
+    goldens.check("health_judge", name, finding_rows.rows(found, "node_health."))
+
+
+def test_a_cap_that_the_site_means_is_asked_for() -> None:
+    capped = healthy(gpus=gpus({number: {CAP: "500.00 W"} for number in range(8)}))
+    assert (len(bad(capped)), bad(capped, power_limit=500), len(bad(healthy(), power_limit=500))) == (8, [], 8)
+
+
+def test_an_empty_gpu_has_one_cause_and_nothing_ok() -> None:
+    (empty,) = smi.parse(f'<nvidia_smi_log><gpu id="{GPUS[3]}"></gpu></nvidia_smi_log>')
+    have = healthy(gpus={**gpus(), empty.pci: empty})
+    assert one(have).check == "node_health.gpu_answers"
+    found = [f for f in judge.plan(have, NODE, Wanted(PROFILE)).findings if f.identity == empty.pci]
+    # The kernel's log and AER are other sources.
+    assert {f.check for f in found if f.ok} == {"node_health.xid", "node_health.aer"}
+    assert {f.state for f in found if not f.ok} == {"unknown"}
+
+
+def test_an_echo_and_a_switch_make_no_history_of_a_gpu() -> None:
+    switch = xid.parse("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46", 60.0)
+    assert switch is not None
+    kept = judge.counters(healthy(events=(said(149), said(145, gpu=5), switch))).history
+    assert [(event.gpu, event.xid) for event in kept] == [(smi_answers.UUID % 2, 149)]
+
+
+def test_a_reboot_and_a_clock_that_was_set_are_beginnings() -> None:
+    last = judge.counters(healthy())
+    kept = record.Kept(last)
+    assert record.baseline(kept, NOW, "boot-1") == last
     assert record.baseline(kept, NOW, "boot-2") is None
     assert record.baseline(kept, NOW - 2 * NIGHT, "boot-1") is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "by", "severity"),
-    [("fatal", 1, "critical"), ("nonfatal", 1, "major"), ("correctable", 46081, "minor"), ("correctable", 46080, "")],
-)
-def test_aer_by_growth(infiniband: Topology, hgx_h100: Profile, kind: str, by: int, severity: str) -> None:
-    pci = infiniband.nics[1].pci
-    have = healthy(infiniband, aer={pci: {"correctable": 10**9, "nonfatal": 5, "fatal": 5}})
-    counts = dict(have.aer[pci])
-    have = after(have, pci={pci: {**counts, kind: counts[kind] - by}})
-    found = bad(have, infiniband, hgx_h100)
-    assert [(one.check, one.severity) for one in found] == ([("node_health.aer", severity)] if severity else [])
-
-
-# -- NVLink, Fabric Manager, the rest --------------------------------------------------------------------------------
-
-
-def test_a_slow_nvlink_is_told_and_one_that_is_down_is_the_platforms(infiniband: Topology, hgx_h100: Profile) -> None:
-    slow = nvlink.parse_status(smi_answers.status(8, odd={(1, 3): "20.000 GB/s", (2, 3): "<inactive>"}))
-    finding = one(healthy(infiniband, speeds=slow), infiniband, hgx_h100)
-    assert (finding.check, finding.have) == ("node_health.nvlink_state", "link 3 20 GB/s")
-
-
-def test_boards_without_nvlink_are_not_asked_for_it(infiniband: Topology, hgx_h100: Profile) -> None:
-    none = healthy(infiniband, speeds={}, errors={})
-    assert bad(none, infiniband, hgx_h100) == []
-    assert bad(replace(none, speeds=None, errors=None, fabric_manager=None), infiniband, hgx_h100) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "state"),
-    [
-        ({"installed": False}, "drift"),
-        ({"active": False, "state": "failed (failed)"}, "drift"),
-        ({"version": "580.1.2"}, "drift"),
-        ({"version": "580.1.2", "active": False}, "drift"),
-        ({"enabled": False}, "drift"),
-        ({"version": None}, "unknown"),
-        ({"installed": None, "problem": Problem("systemctl", "hung")}, "unknown"),
-    ],
-)
-def test_the_fabric_manager_runs_in_the_drivers_version(
-    infiniband: Topology, hgx_h100: Profile, change: dict[str, Any], state: str
-) -> None:
-    have = healthy(infiniband)
-    assert have.fabric_manager is not None
-    finding = one(replace(have, fabric_manager=replace(have.fabric_manager, **change)), infiniband, hgx_h100)
-    assert (finding.check, finding.state) == ("node_health.fabric_manager", state)
-
-
-def test_gpus_of_two_fabrics(infiniband: Topology, hgx_h100: Profile) -> None:
-    have = healthy(infiniband, gpus=gpus(infiniband, {7: {"fabric/cliqueId": "1"}}))
-    assert one(have, infiniband, hgx_h100).check == "node_health.fabric_state"
-
-
-def test_what_did_not_answer_is_unknown(infiniband: Topology, hgx_h100: Profile) -> None:
-    hung = healthy(infiniband, gpus=None, problems=(Problem("nvidia-smi -q -x", "did not respond within 20 s"),))
-    finding = one(hung, infiniband, hgx_h100)
-    assert (finding.check, finding.because) == ("node_health.gpu_answers", "platform.gpu_tool[live]@nvidia-smi")
-    silent = healthy(infiniband, errors=None, problems=(Problem("nvidia-smi nvlink -e", "ended with 6"),))
-    assert one(silent, infiniband, hgx_h100).check == "node_health.nvlink_errors"
-    lost = kernel_log.Log(complete=False, problem=Problem("dmesg", "begins 7000 s after the boot"))
-    found = bad(healthy(infiniband, log=lost), infiniband, hgx_h100)
-    (root,) = (finding for finding in found if finding.because is None)
-    assert root.check == "node_health.kernel_log"
-    # Nothing that only the log tells is ok.
-    assert {finding.because for finding in found if finding is not root} == {root.id}
-    assert {"node_health.xid", "node_health.nic_driver", "node_health.kernel"} <= {finding.check for finding in found}
-    assert (
-        one(healthy(infiniband, unkept=Problem(record.FILE, "x")), infiniband, hgx_h100).check == "node_health.record"
-    )
-    assert one(healthy(infiniband, boot_id=""), infiniband, hgx_h100).check == "node_health.record"
-
-
-def test_a_hot_module_is_told(infiniband: Topology, hgx_h100: Profile) -> None:
-    hot = (hwmon.Sensor(infiniband.nics[0].pci, "Module0", 81.0, 80.0, "temp2_input"),)
-    assert one(healthy(infiniband, hot=hot), infiniband, hgx_h100).check == "node_health.nic_temperature"

@@ -24,15 +24,18 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.mlxlink import Module, Reading
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import line, put, tool
+from tests.unit import finding_rows
+from tests.unit.conftest import built_in, machine
 from tests.unit.test_health_ports import NIGHT, NOW, night, port
 
 PORT = port()
+NODE, PROFILE = machine(), built_in("hgx-h100", "infiniband")
 WELL = Reading(52.0, 80.0, 0, 0.0, 10 * NIGHT)
 READINGS = Path(__file__).parent / "readings"
 
@@ -102,52 +105,40 @@ def test_before_the_first_night_the_ports_own_rate_counts(speed: str, rate: floa
     assert bad(have) == ([("bit_errors", "drift", "major")] if found else [])
 
 
-def test_what_came_since_the_last_night_counts_and_no_total() -> None:
-    old = replace(WELL, errors=9000, rate=1e-11)
-    assert bad(first(module(old))) == [("bit_errors", "drift", "major")]
-    # Whoever asks again soon is told the same.
-    assert bad(after(old, 9000, 600.0)) == [("bit_errors", "drift", "major")]
-    assert bad(after(old, 9000)) == []
-    # 3 in 125 minutes are 34 in a day.
-    assert bad(after(old, 9000 - 34)) == []
-    worse = after(old, 9000 - 35)
-    (finding,) = [one for one in told(worse) if not one.ok]
-    assert (finding.check, finding.have) == ("node_health.bit_errors", "+35 in 24.0 h")
+OLD = replace(WELL, errors=9000, rate=1e-11)
+HOT = replace(WELL, degrees=90.0)
+SECOND = replace(module(), rail=2, pci="0000:2b:00.0", label="0000:2b:00.0 mlx5_1")
+SILENT = replace(SECOND, reading=None, problem=Problem("mlxlink", "exited with 1: no"))
+NIGHTS = {
+    # What came since the last night counts, and no total; 3 in 125 minutes are 34 in a day.
+    "first": first(module(OLD)),
+    "soon again": after(OLD, 9000, 600.0),
+    "no more errors": after(OLD, 9000),
+    "34 errors": after(OLD, 9000 - 34),
+    "35 errors": after(OLD, 9000 - 35),
     # Somebody has cleared the port since: its own rate says of when.
-    assert bad(after(replace(old, seconds=3600.0), 9000)) == [("bit_errors", "drift", "major")]
-    assert bad(after(replace(old, errors=5, rate=0.0), 9000)) == []
-
-
-def test_one_cause_is_one_finding() -> None:
-    many = replace(WELL, errors=9000, rate=1e-11)
-    counted = night(PORT, symbol_error=9000)
-    have = replace(counted, modules=(module(many),))
-    (finding,) = [one for one in told(have) if not one.ok]
-    assert finding.because == judge_ports.PORT_SYMBOL_ERRORS.at(PORT.label)
-    hot = replace(many, degrees=90.0)
-    warm, wrong = (one for one in told(first(module(hot))) if not one.ok)
-    assert (warm.because, wrong.because) == (None, warm.id)
-    sensor = hwmon.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input")
-    of_both = replace(first(module(replace(WELL, degrees=90.0))), hot=(sensor,))
-    (finding,) = [one for one in told(of_both) if not one.ok]
-    assert finding.because == judge.NIC_TEMPERATURE.at(PORT.pci)
-
-
-def test_what_is_well_is_said_once_and_only_where_every_rail_was_compared() -> None:
-    every = {f"node_health.{name}" for name in ("mlxlink", "module_temperature", "bit_errors")}
-    second = replace(module(), rail=2, pci="0000:2b:00.0", label="0000:2b:00.0 mlx5_1")
-    assert {one.check for one in told(first(module(), second)) if one.ok} == every
-    copper = replace(second, reading=replace(WELL, degrees=None, alarm=None))
-    assert {one.check for one in told(first(module(), copper)) if one.ok} == every - {"node_health.module_temperature"}
-    down = replace(second, reading=replace(WELL, errors=None, rate=None, seconds=None))
-    assert {one.check for one in told(first(module(), down)) if one.ok} == every - {"node_health.bit_errors"}
-    silent = replace(second, reading=None, problem=Problem("mlxlink", "exited with 1: no"))
-    found = told(first(module(), silent))
-    assert [(one.check, one.state) for one in found] == [("node_health.mlxlink", "unknown")]
-    assert "mlxlink -d 0000:2b:00.0 -m -c --json on the node" in found[0].fix
+    "cleared": after(replace(OLD, seconds=3600.0), 9000),
+    "cleared, and few errors": after(replace(OLD, errors=5, rate=0.0), 9000),
+    # One cause is one finding.
+    "counted by the port, too": replace(night(PORT, symbol_error=9000), modules=(module(OLD),)),
+    "hot": first(module(replace(OLD, degrees=90.0))),
+    "hot by a sensor": replace(first(module(HOT)), hot=(hwmon.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input"),)),
+    # What is well is said once, and only where every rail was compared.
+    "well": first(module(), SECOND),
+    "copper": first(module(), replace(SECOND, reading=replace(WELL, degrees=None, alarm=None))),
+    "down": first(module(), replace(SECOND, reading=replace(WELL, errors=None, rate=None, seconds=None))),
+    "silent": first(module(), SILENT),
     # All are silent for one reason.
-    both = told(first(replace(module(None), problem=silent.problem), silent))
-    assert [one.because for one in both] == [None, both[0].id]
+    "all silent": first(replace(module(None), problem=SILENT.problem), SILENT),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", NIGHTS)
+def test_a_night(name: str) -> None:
+    found = told(NIGHTS[name])
+    well = sorted(one.check.removeprefix("node_health.") for one in found if one.ok)
+    goldens.check("health_modules", name, [well, *finding_rows.rows(found, "node_health.")])
 
 
 def test_where_it_is_not_installed_a_note_says_so_and_nothing_is_ok() -> None:
@@ -211,7 +202,7 @@ def rails(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(root: Path, topology: Topology, clock: Callable[[], float] = lambda: 0.0) -> tuple[Module, ...] | None:
+def read(root: Path, topology: Topology = NODE, clock: Callable[[], float] = lambda: 0.0) -> tuple[Module, ...] | None:
     return mlxlink.read(Host(str(root), str(root)), dict(enumerate(topology.nics)), clock)
 
 
@@ -219,40 +210,38 @@ def calls(root: Path) -> list[str]:
     return (root / "calls").read_text().splitlines()
 
 
-def test_each_port_is_asked_once_and_for_its_warning_where_it_is_near(rails: Path, infiniband: Topology) -> None:
-    found = read(rails, infiniband)
+def test_each_port_is_asked_once_and_for_its_warning_where_it_is_near(rails: Path) -> None:
+    found = read(rails)
     assert found is not None
     # 63 C, and the alarm is at 75.
     assert {(one.reading, one.warning, one.problem) for one in found} == {
         (Reading(63.0, 75.0, 0, 0.0, 1_875_276.0), 70.0, None)
     }
-    asked = [f"-d {nic.pci} {what} --json" for nic in infiniband.nics for what in ("-m -c", "--cable --ddm")]
+    asked = [f"-d {nic.pci} {what} --json" for nic in NODE.nics for what in ("-m -c", "--cable --ddm")]
     assert calls(rails) == asked
     put(rails, "port", (rails / "port").read_text().replace("63 [-5..75]", "59 [-5..75]"))
     (rails / "calls").unlink()
-    assert len(read(rails, infiniband) or ()) == len(calls(rails)) == len(infiniband.nics)
+    assert len(read(rails) or ()) == len(calls(rails)) == len(NODE.nics)
 
 
-def test_of_a_virtual_function_nothing_is_asked(rails: Path, infiniband: Topology) -> None:
-    guests = replace(infiniband, nics=tuple(replace(nic, role="vf") for nic in infiniband.nics))
+def test_of_a_virtual_function_nothing_is_asked(rails: Path) -> None:
+    guests = replace(NODE, nics=tuple(replace(nic, role="vf") for nic in NODE.nics))
     assert read(rails, guests) == ()
     assert not (rails / "calls").exists()
     (rails / "usr/bin/mlxlink").unlink()
-    assert (read(rails, guests), read(rails, infiniband)) == ((), None)
+    assert (read(rails, guests), read(rails)) == ((), None)
 
 
-def test_one_that_hangs_or_takes_long_is_not_waited_for_on_every_port(
-    rails: Path, infiniband: Topology, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_hangs_or_takes_long_is_not_waited_for_twice(rails: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(0, 600, 6))
-    slow = read(rails, infiniband, lambda: float(next(ticks)))
+    slow = read(rails, clock=lambda: float(next(ticks)))
     assert slow is not None
     assert [one.reading is None for one in slow] == [False, False, *[True] * (len(slow) - 2)]
     assert "more than 15 s" in str(slow[-1].problem)
     tool(rails, "usr/bin/mlxlink", f'echo "$*" >> {rails}/calls; sleep 60')
     (rails / "calls").unlink()
     monkeypatch.setattr(mlxlink, "SECONDS", 0.2)
-    hung = read(rails, infiniband)
+    hung = read(rails)
     assert hung is not None
     assert len(calls(rails)) == 1
     assert len({one.problem for one in hung}) == 1
@@ -267,22 +256,20 @@ def test_one_that_hangs_or_takes_long_is_not_waited_for_on_every_port(
         "exit 0",
     ],
 )
-def test_what_is_no_answer_is_one_unknown(rails: Path, infiniband: Topology, script: str) -> None:
+def test_what_is_no_answer_is_one_unknown(rails: Path, script: str) -> None:
     tool(rails, "usr/bin/mlxlink", script)
-    found = told(Have(now=NOW, modules=read(rails, infiniband)))
+    found = told(Have(now=NOW, modules=read(rails)))
     assert {(one.check, one.state) for one in found} == {("node_health.mlxlink", "unknown")}
-    assert len(found) == len(infiniband.nics)
+    assert len(found) == len(NODE.nics)
     assert [one.because is None for one in found] == [True, *[False] * (len(found) - 1)]
 
 
-def test_the_record_keeps_its_errors_and_the_gate_does_not_ask(
-    rails: Path, infiniband: Topology, hgx_h100: Profile
-) -> None:
+def test_the_record_keeps_its_errors_and_the_gate_does_not_ask(rails: Path) -> None:
     line(rails / "proc/sys/kernel/random/boot_id", "boot-1")
     host = Host(str(rails), str(rails))
-    have = node.read(host, infiniband, hgx_h100, states_only=True, clock=lambda: NOW)
+    have = node.read(host, NODE, PROFILE, states_only=True, clock=lambda: NOW)
     assert have.modules == ()
     assert not (rails / "calls").exists()
-    have = node.read(host, infiniband, hgx_h100, clock=lambda: NOW)
+    have = node.read(host, NODE, PROFILE, clock=lambda: NOW)
     kept = record.parse(record.render(record.following(None, judge.counters(have)))).last
     assert {one["values"][mlxlink.ERRORS] for one in kept.ports.values()} == {0}

@@ -13,31 +13,32 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, record, told
 from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import UNIT
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 from tests import smi_answers
 from tests.trees import contents, line, pci_function, put, tool
+from tests.unit import conftest as topologies
 
 NIGHT = 86400.0
+NODE, PROFILE = topologies.machine(), topologies.built_in("hgx-h100", "infiniband")
 SLOWED: dict[int, dict[str, str | None]] = {
     2: {"clocks_event_reasons/clocks_event_reason_hw_power_brake_slowdown": "Active"}
 }
 
 
 @pytest.fixture
-def machine(tmp_path: Path, infiniband: Topology) -> Path:
+def machine(tmp_path: Path) -> Path:
     """A healthy node of eight GPUs; nvidia-smi writes down each of its calls."""
-    assert infiniband.driver is not None
-    answers(tmp_path, infiniband)
+    assert NODE.driver is not None
+    answers(tmp_path)
     script = f'case "$1 $2" in "nvlink "*) cat {tmp_path}/data$2;; *) cat {tmp_path}/data-x;; esac'
     tool(tmp_path, "usr/bin/nvidia-smi", f'echo "$*" >> {tmp_path}/calls; {script}')
     put(tmp_path, f"usr/lib/systemd/system/{UNIT}", "[Service]\n")
     put(tmp_path, f"etc/systemd/system/multi-user.target.wants/{UNIT}", "")
     line(tmp_path / "sys/fs/cgroup/system.slice" / UNIT / "cgroup.procs", "4242")
-    tool(tmp_path, "usr/bin/nv-fabricmanager", f"echo Fabric Manager version is : {infiniband.driver.version}")
+    tool(tmp_path, "usr/bin/nv-fabricmanager", f"echo Fabric Manager version is : {NODE.driver.version}")
     tool(tmp_path, "usr/bin/dmesg", "echo '[    0.000000] Linux version'")
     line(tmp_path / "proc/uptime", "200000.00 1.0")
     line(tmp_path / "proc/sys/kernel/random/boot_id", "boot-1")
@@ -45,28 +46,26 @@ def machine(tmp_path: Path, infiniband: Topology) -> Path:
     return tmp_path
 
 
-def answers(root: Path, topology: Topology, changes: dict[int, dict[str, str | None]] | None = None) -> None:
-    pcis = [gpu.pci for gpu in topology.gpus]
+def answers(root: Path, changes: dict[int, dict[str, str | None]] | None = None) -> None:
+    pcis = [gpu.pci for gpu in NODE.gpus]
     put(root, "data-x", smi_answers.xml(pcis, changes))
     put(root, "data-s", smi_answers.status(len(pcis)))
     put(root, "data-e", smi_answers.errors(len(pcis)))
 
 
-def asked(root: Path, topology: Topology, profile: Profile, now: float) -> tuple[list[str], list[float]]:
+def asked(root: Path, now: float, topology: Topology = NODE) -> tuple[list[str], list[float]]:
     """(ids of what is not ok but for want of the kernel's log, pauses between two looks)"""
     pauses: list[float] = []
     host = Host(str(root), str(root))
-    have = node.read(host, topology, profile, clock=lambda: now, pause=pauses.append)
-    plan = judge.keep(host, have, judge.plan(have, topology, judge.Wanted(profile)))
+    have = node.read(host, topology, PROFILE, clock=lambda: now, pause=pauses.append)
+    plan = judge.keep(host, have, judge.plan(have, topology, judge.Wanted(PROFILE)))
     log = "node_health.kernel_log["
     return [one.check for one in plan.findings if not one.ok and not (one.because or "").startswith(log)], pauses
 
 
-def test_each_tool_is_asked_once_and_only_the_record_is_written(
-    machine: Path, infiniband: Topology, hgx_h100: Profile
-) -> None:
+def test_each_tool_is_asked_once_and_only_the_record_is_written(machine: Path) -> None:
     before = contents(machine)
-    assert asked(machine, infiniband, hgx_h100, 1000.0) == ([], [])
+    assert asked(machine, 1000.0) == ([], [])
     assert (machine / "calls").read_text().splitlines() == ["-q -x", "nvlink -s", "nvlink -e"]
     new = set(contents(machine)) - set(before)
     assert new == {str(machine / "calls"), str(machine / record.FILE.lstrip("/"))}
@@ -76,23 +75,20 @@ def test_each_tool_is_asked_once_and_only_the_record_is_written(
     assert kept.last.driver_loaded == {"nvidia": "56758272 0xffffffffc1200000"}
 
 
-def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(
-    machine: Path, infiniband: Topology, hgx_h100: Profile
-) -> None:
+def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(machine: Path) -> None:
     def told_of(now: float) -> list[dict[str, object]]:
         host = Host(str(machine), str(machine))
-        have = node.read(host, infiniband, hgx_h100, clock=lambda: now, pause=lambda _seconds: None)
-        plan = judge.keep(host, have, judge.plan(have, infiniband, judge.Wanted(hgx_h100)))
-        return told.devices(host, have, infiniband, hgx_h100, plan.findings)
+        have = node.read(host, NODE, PROFILE, clock=lambda: now, pause=lambda _seconds: None)
+        plan = judge.keep(host, have, judge.plan(have, NODE, judge.Wanted(PROFILE)))
+        return told.devices(host, have, NODE, PROFILE, plan.findings)
 
     assert told_of(1000.0) == []
-    slot = infiniband.gpus[3].pci.rpartition(".")[0]
+    slot = NODE.gpus[3].pci.rpartition(".")[0]
     line(machine / "sys/bus/pci/slots/12/address", slot)
     slowed = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
     busy: dict[str, str | None] = {f"{slowed}sw_power_cap": "9000000 us"}
     answers(
         machine,
-        infiniband,
         {
             2: busy,
             3: {**busy, "pci/replay_counter": "5", "serial": "1654", "vbios_version": "96.00"},
@@ -101,7 +97,7 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(
     )
     third, fifth = told_of(1000.0 + NIGHT)
     assert third == {
-        "pci": infiniband.gpus[3].pci,
+        "pci": NODE.gpus[3].pci,
         "name": "GPU3",
         "seconds": NIGHT,
         "grown": {"replays": 2},
@@ -116,69 +112,67 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(
     assert not answer.is_valid(answer.health_devices, [{**third, "pci": "../../etc"}])
 
 
-def test_growth_from_night_to_night(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
-    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == []
-    answers(machine, infiniband, {3: {"pci/replay_counter": str(10**7)}})
+def test_growth_from_night_to_night(machine: Path) -> None:
+    assert asked(machine, 1000.0)[0] == []
+    answers(machine, {3: {"pci/replay_counter": str(10**7)}})
     # The next night, and whoever looks again an hour later; the night after that it has not grown.
-    assert asked(machine, infiniband, hgx_h100, 1000.0 + NIGHT)[0] == ["node_health.pcie_replay"]
+    assert asked(machine, 1000.0 + NIGHT)[0] == ["node_health.pcie_replay"]
     kept = (machine / record.FILE.lstrip("/")).stat().st_ino
-    assert asked(machine, infiniband, hgx_h100, 4600.0 + NIGHT)[0] == ["node_health.pcie_replay"]
+    assert asked(machine, 4600.0 + NIGHT)[0] == ["node_health.pcie_replay"]
     assert (machine / record.FILE.lstrip("/")).stat().st_ino == kept  # Not written anew.
-    assert asked(machine, infiniband, hgx_h100, 1000.0 + 2 * NIGHT)[0] == []
+    assert asked(machine, 1000.0 + 2 * NIGHT)[0] == []
 
 
-def test_an_xid_counts_from_the_last_night_that_there_was(
-    machine: Path, infiniband: Topology, hgx_h100: Profile
-) -> None:
+def test_an_xid_counts_from_the_last_night_that_there_was(machine: Path) -> None:
     """After a weekend without a question, one of Saturday."""
-    asked(machine, infiniband, hgx_h100, 1000.0)
-    said = f"NVRM: Xid (PCI:{infiniband.gpus[1].pci[:-2]}): 74, NVLink"
+    asked(machine, 1000.0)
+    said = f"NVRM: Xid (PCI:{NODE.gpus[1].pci[:-2]}): 74, NVLink"
     line(machine / "proc/uptime", f"{200_000 + 3 * NIGHT:.2f} 1.0")
     tool(machine, "usr/bin/dmesg", f"echo '[    0.000000] Linux version'; echo '[ {200_000 + NIGHT:.6f}] {said}'")
-    assert asked(machine, infiniband, hgx_h100, 1000.0 + 3 * NIGHT)[0] == ["node_health.xid"]
+    assert asked(machine, 1000.0 + 3 * NIGHT)[0] == ["node_health.xid"]
     # The night after it is two nights old, and was told.
-    assert asked(machine, infiniband, hgx_h100, 1000.0 + 4 * NIGHT)[0] == []
+    assert asked(machine, 1000.0 + 4 * NIGHT)[0] == []
 
 
-def test_a_gpu_that_is_slowed_is_looked_at_three_times(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
-    answers(machine, infiniband, SLOWED)
-    found, pauses = asked(machine, infiniband, hgx_h100, 1000.0)
+def test_a_gpu_that_is_slowed_is_looked_at_three_times(machine: Path) -> None:
+    answers(machine, SLOWED)
+    found, pauses = asked(machine, 1000.0)
     assert (found, len(pauses)) == (["node_health.throttle"], 2)
 
     def recovers(_seconds: float) -> None:
-        answers(machine, infiniband)
+        answers(machine)
 
-    answers(machine, infiniband, SLOWED)
-    have = node.read(Host(str(machine), str(machine)), infiniband, hgx_h100, clock=lambda: 1000.0, pause=recovers)
+    answers(machine, SLOWED)
+    have = node.read(Host(str(machine), str(machine)), NODE, PROFILE, clock=lambda: 1000.0, pause=recovers)
     assert have.gpus is not None
     assert not any(gpu.reasons for gpu in have.gpus.values())
 
 
-def test_the_gate_asks_for_states_alone(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
-    asked(machine, infiniband, hgx_h100, 1000.0)
+def test_the_gate_asks_for_states_alone(machine: Path) -> None:
+    asked(machine, 1000.0)
     (machine / "calls").unlink()
     slow = SLOWED[2]
-    answers(machine, infiniband, {2: {**slow, "gpu_recovery_action": "Reset", "pci/replay_counter": str(10**7)}})
+    answers(machine, {2: {**slow, "gpu_recovery_action": "Reset", "pci/replay_counter": str(10**7)}})
     host, pauses = Host(str(machine), str(machine)), list[float]()
-    have = node.read(host, infiniband, hgx_h100, None, True, lambda: 1000.0 + NIGHT, pauses.append)
+    have = node.read(host, NODE, PROFILE, None, True, lambda: 1000.0 + NIGHT, pauses.append)
     assert ((machine / "calls").read_text().splitlines(), pauses) == (["-q -x"], [])
-    found = judge.plan(have, infiniband, judge.Wanted(hgx_h100)).findings
+    found = judge.plan(have, NODE, judge.Wanted(PROFILE)).findings
     assert [finding.check for finding in found if not finding.ok] == ["node_health.recovery_action"]
 
 
-def hangs(root: Path, _topology: Topology) -> None:
+def hangs(root: Path) -> None:
     tool(root, "usr/bin/nvidia-smi", "echo Unable to determine the device handle; exit 15")
 
 
-def without_journal(root: Path, _topology: Topology) -> None:
+def without_journal(root: Path) -> None:
     tool(root, "usr/bin/dmesg", "echo dmesg: read kernel buffer failed: Operation not permitted >&2; exit 1")
 
 
-def half(root: Path, _topology: Topology) -> None:
+def half(root: Path) -> None:
     put(root, "data-x", (root / "data-x").read_text()[:-200])
 
 
-def record_of_another(root: Path, _topology: Topology) -> None:
+def record_of_another(root: Path) -> None:
     put(root, record.FILE.lstrip("/"), "not ours")
 
 
@@ -192,19 +186,17 @@ def record_of_another(root: Path, _topology: Topology) -> None:
     ],
 )
 def test_what_cannot_be_read_is_told_and_costs_nothing_else(
-    machine: Path, infiniband: Topology, hgx_h100: Profile, damage: Callable[[Path, Topology], None], check: str
+    machine: Path, damage: Callable[[Path], None], check: str
 ) -> None:
-    damage(machine, infiniband)
-    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == [check]
+    damage(machine)
+    assert asked(machine, 1000.0)[0] == [check]
 
 
-def test_no_answer_of_nvidia_smi_takes_the_place_of_a_nights_counters(
-    machine: Path, infiniband: Topology, hgx_h100: Profile
-) -> None:
-    asked(machine, infiniband, hgx_h100, 1000.0)
+def test_no_answer_of_nvidia_smi_takes_the_place_of_a_nights_counters(machine: Path) -> None:
+    asked(machine, 1000.0)
     kept = (machine / record.FILE.lstrip("/")).read_bytes()
-    hangs(machine, infiniband)
-    asked(machine, infiniband, hgx_h100, 1000.0 + NIGHT)
+    hangs(machine)
+    asked(machine, 1000.0 + NIGHT)
     assert (machine / record.FILE.lstrip("/")).read_bytes() == kept
 
 
@@ -212,43 +204,39 @@ def test_no_answer_of_nvidia_smi_takes_the_place_of_a_nights_counters(
     "said",
     ["echo Device does not have or support NVLink >&2; exit 6", "echo NVML: Unable to ask: Not Supported; exit 3"],
 )
-def test_boards_without_nvlink_may_end_with_any_code(
-    machine: Path, infiniband: Topology, hgx_h100: Profile, said: str
-) -> None:
+def test_boards_without_nvlink_may_end_with_any_code(machine: Path, said: str) -> None:
     tool(machine, "usr/bin/nvidia-smi", f"case $1 in nvlink) {said};; *) cat {machine}/data-x;; esac")
-    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == []
+    assert asked(machine, 1000.0)[0] == []
     tool(machine, "usr/bin/nvidia-smi", f"case $1 in nvlink) echo Killed; exit 9;; *) cat {machine}/data-x;; esac")
     found = ["node_health.nvlink_state", "node_health.nvlink_errors"]
-    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == found
+    assert asked(machine, 1000.0)[0] == found
 
 
-def test_a_record_that_cannot_be_written_is_told(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+def test_a_record_that_cannot_be_written_is_told(machine: Path) -> None:
     (machine / "var/lib").mkdir(parents=True)
     (machine / "var/lib/busbar").symlink_to("/tmp")
-    assert asked(machine, infiniband, hgx_h100, 1000.0)[0] == ["node_health.record"]
+    assert asked(machine, 1000.0)[0] == ["node_health.record"]
 
 
-def test_a_guest_has_its_fabric_from_the_host(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
-    guest = replace(infiniband, virtualization=Virtualization(True, "kvm", "x"))
+def test_a_guest_has_its_fabric_from_the_host(machine: Path) -> None:
+    guest = replace(NODE, virtualization=Virtualization(True, "kvm", "x"))
     (machine / "usr/lib/systemd/system" / UNIT).unlink()
-    assert asked(machine, guest, hgx_h100, 1000.0)[0] == []
+    assert asked(machine, 1000.0, guest)[0] == []
     pci_function(machine, "pci0000:00/0000:00:06.0", "0x030200", "10de:2335")
-    assert asked(machine, guest, hgx_h100, 1000.0)[0] == []
+    assert asked(machine, 1000.0, guest)[0] == []
     # One that was given the switches, too, has to run it itself.
     pci_function(machine, "pci0000:00/0000:00:1e.0", "0x068000", "10de:22a3")
-    assert asked(machine, guest, hgx_h100, 1000.0)[0] == ["node_health.fabric_manager"]
-    assert asked(machine, infiniband, hgx_h100, 2000.0)[0] == ["node_health.fabric_manager"]
+    assert asked(machine, 1000.0, guest)[0] == ["node_health.fabric_manager"]
+    assert asked(machine, 2000.0)[0] == ["node_health.fabric_manager"]
 
 
-def test_without_gpus_nothing_is_asked_of_them(machine: Path, infiniband: Topology, hgx_h100: Profile) -> None:
-    assert asked(machine, replace(infiniband, gpus=()), hgx_h100, 1000.0)[0] == []
+def test_without_gpus_nothing_is_asked_of_them(machine: Path) -> None:
+    assert asked(machine, 1000.0, replace(NODE, gpus=()))[0] == []
     assert not (machine / "calls").exists()
 
 
-def test_without_a_driver_the_platforms_finding_is_the_cause(
-    machine: Path, infiniband: Topology, hgx_h100: Profile
-) -> None:
-    have = node.read(Host(str(machine), str(machine)), replace(infiniband, driver=None), hgx_h100, clock=lambda: 1.0)
-    plan: Plan = judge.plan(have, replace(infiniband, driver=None), judge.Wanted(hgx_h100))
+def test_without_a_driver_the_platforms_finding_is_the_cause(machine: Path) -> None:
+    have = node.read(Host(str(machine), str(machine)), replace(NODE, driver=None), PROFILE, clock=lambda: 1.0)
+    plan: Plan = judge.plan(have, replace(NODE, driver=None), judge.Wanted(PROFILE))
     bad = [(finding.check, finding.because) for finding in plan.findings if not finding.ok]
     assert ("node_health.gpu_answers", "platform.gpu_driver[live]@nvidia driver") in bad

@@ -24,15 +24,18 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import Port
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import goldens, readings
 from tests.trees import line, tool
+from tests.unit import finding_rows
+from tests.unit.conftest import built_in, machine
 
 NOW, NIGHT = 1_800_000_000.0, 86400.0
+INFINIBAND, ETHERNET, PROFILE = machine("InfiniBand"), machine("Ethernet"), built_in("hgx-h100", "infiniband")
 DRIVER = {"mlx5_core": "1 0xff"}
 SILENT = dict.fromkeys((*port_counters.ERRORS, *port_counters.QUEUE_PAIRS, *port_counters.CONGESTION), 0)
 ETHTOOL = dict.fromkeys((*port_counters.PHYSICAL, "rx_prio_discards", "rx_prio_buf_discard", "rx_prio_cong_discard"), 0)
@@ -46,6 +49,9 @@ def port(layer: str = "InfiniBand", **more: Any) -> Port:
     about = {"rail": 1, "pci": "0000:1b:00.0", "label": "0000:1b:00.0 mlx5_0 ib0", "device": "mlx5_0", "netdev": "ib0"}
     given_: dict[str, Any] = {"link_layer": layer, "speed": "NDR", "guid": "9c63:c003:00aa:bb00", "loaded": "7"}
     return Port(**{**about, **given_, "at": NOW, "values": values, **more})
+
+
+PORT = port()
 
 
 def night(before: Port, seconds: float = NIGHT, **grown: int) -> Have:
@@ -332,75 +338,70 @@ MEANT = [
     ("Ethernet", 1.0, {"np_ecn_marked_roce_packets": 10**9, "np_cnp_sent": 10**8, "rp_cnp_handled": 10**8}, None, None),
     # The interface was set up anew, and the port had its link all the time.
     ("Ethernet", 1.0, {"carrier_changes": 6}, None, None),
+    # Older links have the older limit.
+    ("HDR", 1.0, {"symbol_error": 2880}, None, None),
+    ("HDR", 1.0, {"symbol_error": 2881}, "symbol_errors", "major"),
+    ("XDR", 1.0, {"symbol_error": 69}, None, None),
 ]
 
 
-@pytest.mark.parametrize(("layer", "nights", "grown", "check", "severity"), MEANT)
+@pytest.mark.parametrize(("link", "nights", "grown", "check", "severity"), MEANT)
 def test_what_a_night_brought(
-    layer: str, nights: float, grown: Mapping[str, int], check: str | None, severity: str | None
+    link: str, nights: float, grown: Mapping[str, int], check: str | None, severity: str | None
 ) -> None:
-    found = bad(night(port(layer), nights * NIGHT, **grown))
+    before = port(speed=link) if link.endswith("DR") else port(link)
+    found = bad(night(before, nights * NIGHT, **grown))
     assert [(names([one])[0], one.severity) for one in found] == ([(check, severity)] if check else [])
     assert all(next(iter(grown)) in (one.have or "") or check in ("link_downed", "pause") for one in found)
 
 
-def test_older_links_have_the_older_limit() -> None:
-    assert names(bad(night(port(speed="HDR"), symbol_error=2880))) == []
-    assert names(bad(night(port(speed="HDR"), symbol_error=2881))) == ["symbol_errors"]
-    assert names(bad(night(port(speed="XDR"), symbol_error=69))) == []
-    # Of a port that is down now, it is that of the previous run.
-    down = port(speed=None, up=False, values={**port().values, "symbol_error": 100})
-    assert names(bad(asked(port(at=NOW - NIGHT), down))) == ["symbol_errors"]
+def without(name: str, before: Port = PORT) -> Have:
+    """A night after one in which the port had this counter, too."""
+    full = replace(before, values={**before.values, name: 0})
+    return replace(
+        night(full), ports=(replace(full, values={key: n for key, n in full.values.items() if key != name}),)
+    )
 
 
-def test_one_cause_is_one_finding() -> None:
-    """A bad cable; a slow slot."""
-    found = bad(night(port(), link_downed=2, symbol_error=900, port_rcv_errors=500, packet_seq_err=9000))
-    assert names(found) == ["link_downed", "symbol_errors", "errors", "rdma_retries"]
-    assert {one.because for one in found} == {None, found[0].id}
-    found = bad(night(port("Ethernet"), rx_prio_buf_discard=9000, tx_prio3_pause_duration=10**10, packet_seq_err=9000))
-    assert names(found) == ["host_discards", "pause", "rdma_retries"]
-    assert {one.because for one in found} == {None, found[0].id}
-
-
-def test_whose_the_host_side_is_the_remedy_says() -> None:
-    def fix(**grown: int) -> str:
-        (found,) = bad(night(port("Ethernet"), **grown))
-        return found.fix
-
-    assert "PCIe is slower than the link" in fix(outbound_pci_stalled_rd_events=40_000)
-    assert "PCIe is slower than the link" in fix(rx_discards_phy=90_000, rx_prio_buf_discard=90_000)
-    assert "own buffers were full" in fix(rx_discards_phy=90_000)
-    assert "no program had posted" in fix(out_of_buffer=10**8)
-    assert "switch's side" in fix(tx_discards_phy=9000)
-
-
-def test_what_is_well_is_said_once_and_only_where_it_was_compared() -> None:
-    every = {f"node_health.port_{name}[live]@ports" for name in ("counters", "saturated")}
-    alone = replace(night(port()), before=None)
-    assert {one.id for one in judge_ports.plan(alone).findings} == every
-    plan = judge_ports.plan(night(port("Ethernet")))
-    assert all(one.ok for one in plan.findings)
-    assert len(plan.findings) == 9
-    # Of a port without the counter nobody says that it is well.
-    bare = port("Ethernet", values={name: n for name, n in port().values.items() if name != "rx_pcs_symbol_err_phy"})
-    assert not any("symbol" in one.check for one in judge_ports.plan(night(bare)).findings)
-    few = night(port(), seconds=30.0, link_downed=1)
-    assert {one.id for one in judge_ports.plan(few).findings} == every
-
-
-def test_a_counter_at_its_end_is_unknown_and_never_ok() -> None:
-    ended = port(values={**port().values, "link_downed": 255, "excessive_buffer_overrun_errors": 15})
-    plan = judge_ports.plan(night(ended))
-    (found,) = [one for one in plan.findings if not one.ok]
-    assert (found.state, found.check) == ("unknown", "node_health.port_saturated")
-    assert found.have == "saturated: link_downed at 255, excessive_buffer_overrun_errors at 15"
-    assert "perfquery -C mlx5_0 -P 1 -R" in found.fix
-    assert not any("port_errors" in one.id for one in plan.findings)
+ENDED = replace(PORT, values={**PORT.values, "link_downed": 255, "excessive_buffer_overrun_errors": 15})
+ROCE = port("Ethernet")
+NIGHTS = {
+    "bad cable": night(PORT, link_downed=2, symbol_error=900, port_rcv_errors=500, packet_seq_err=9000),
+    "slow slot": night(ROCE, rx_prio_buf_discard=9000, tx_prio3_pause_duration=10**10, packet_seq_err=9000),
+    "stalled reads": night(ROCE, outbound_pci_stalled_rd_events=40_000),
+    "discards for want of buffers": night(ROCE, rx_discards_phy=90_000, rx_prio_buf_discard=90_000),
+    "discards": night(ROCE, rx_discards_phy=90_000),
+    "no receive buffer posted": night(ROCE, out_of_buffer=10**8),
+    "discards of the switch's side": night(ROCE, tx_discards_phy=9000),
     # The port's own count of its downs goes on.
-    assert any("link_downed" in one.id for one in plan.findings)
-    roce = replace(ended, link_layer="Ethernet")
-    assert "perfquery" not in bad(night(roce))[0].fix
+    "counters at their end": night(ENDED),
+    "counters at their end, RoCE": night(replace(ENDED, link_layer="Ethernet")),
+    # Of a port that is down now, the speed is that of the previous run.
+    "down": asked(port(at=NOW - NIGHT), port(speed=None, up=False, values={**PORT.values, "symbol_error": 100})),
+    # What is well is said only where it was compared.
+    "first": replace(night(PORT), before=None),
+    "quiet": night(ROCE),
+    "30 seconds": night(PORT, seconds=30.0, link_downed=1),
+    "no counter of symbol errors": night(
+        port("Ethernet", values={name: n for name, n in PORT.values.items() if name != "rx_pcs_symbol_err_phy"})
+    ),
+    **{f"without {name}": without(name) for name in ("symbol_error", "out_of_buffer", "port_xmit_packets")},
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", NIGHTS)
+def test_a_night(name: str) -> None:
+    findings = judge_ports.plan(NIGHTS[name]).findings
+    well = sorted(one.check.removeprefix("node_health.port_") for one in findings if one.ok)
+    assert {one.subject for one in findings if one.ok} <= {"ports"}
+    goldens.check("health_ports", name, [well, *finding_rows.rows(findings, "node_health.port_")])
+
+
+@pytest.mark.golden
+def test_what_is_advised_after_a_night() -> None:
+    told = [f"== {name}\n" + "".join(f"{one.have}; {one.fix}\n" for one in bad(have)) for name, have in NIGHTS.items()]
+    goldens.text("health_ports", "".join(told))
 
 
 def test_what_the_control_node_is_told() -> None:
@@ -488,27 +489,7 @@ def test_what_is_not_the_same_is_not_compared() -> None:
 
 # -- what is read ------------------------------------------------------------------------------------------------------
 
-SAID = """NIC statistics:
-     rx_packets: 12
-     rx0_packets: 99
-     rx_discards_phy: 3
-     rx_prio0_discards: 1
-     rx_prio5_discards: 4
-     rx_prio3_pause: 12
-     rx_prio3_pause_duration: 48
-     link_down_events_phy: 2
-     outbound_pci_stalled_rd: 17
-"""
-
-
-def test_of_ethtool_a_few_of_hundreds_are_taken() -> None:
-    assert port_counters.parse_statistics(SAID) == {
-        "rx_discards_phy": 3,
-        "rx_prio_discards": 5,
-        "rx_prio3_pause": 12,
-        "rx_prio3_pause_duration": 48,
-        "link_down_events_phy": 2,
-    }
+ETHTOOL_STATISTICS = Path(__file__).parent / "readings/health.port_counters.parse_statistics/synthetic-ethernet.txt"
 
 
 @given(
@@ -523,8 +504,8 @@ def test_any_text_is_statistics_or_an_error(text: str) -> None:
 
 
 @pytest.fixture
-def files(tmp_path: Path, roce: Topology) -> Path:
-    for number, nic in enumerate(roce.nics):
+def files(tmp_path: Path) -> Path:
+    for number, nic in enumerate(ETHERNET.nics):
         assert nic.rdma is not None
         base = tmp_path / "sys/class/infiniband" / nic.rdma.name / "ports/1"
         for name in (*port_counters.ERRORS, *port_counters.DATA):
@@ -533,16 +514,16 @@ def files(tmp_path: Path, roce: Topology) -> Path:
         netdev = tmp_path / "sys/class/net" / nic.netdevs[0].name
         line(netdev / "carrier_changes", "2")
         line(netdev / "ifindex", str(10 + number))
-    tool(tmp_path, "usr/sbin/ethtool", f'echo "$*" >> {tmp_path}/calls; cat <<END\n{SAID}END')
+    tool(tmp_path, "usr/sbin/ethtool", f'echo "$*" >> {tmp_path}/calls; cat {ETHTOOL_STATISTICS}')
     return tmp_path
 
 
-def read(root: Path, topology: Topology) -> tuple[Port, ...]:
+def read(root: Path, topology: Topology = INFINIBAND) -> tuple[Port, ...]:
     return port_counters.read(Host(str(root), str(root)), dict(enumerate(topology.nics)), NOW)
 
 
-def test_a_rail_is_read_by_files_and_one_call_of_a_tool(files: Path, roce: Topology) -> None:
-    ports = read(files, roce)
+def test_a_rail_is_read_by_files_and_one_call_of_a_tool(files: Path) -> None:
+    ports = read(files, ETHERNET)
     assert [one.rail for one in ports] == list(range(8))
     assert (files / "calls").read_text().splitlines() == [f"-S ib{number}" for number in range(8)]
     first = ports[0]
@@ -550,65 +531,52 @@ def test_a_rail_is_read_by_files_and_one_call_of_a_tool(files: Path, roce: Topol
         *("0000:11:00.0/1", "mlx5_3", "10", "NDR"),
         (),
     )
-    assert {name: first.values[name] for name in ("symbol_error", "rx_prio_discards", "carrier_changes")} == {
-        "symbol_error": 4,
-        "rx_prio_discards": 5,
-        "carrier_changes": 2,
-    }
+    assert (first.values["symbol_error"], first.values["carrier_changes"]) == (4, 2)
+    # Of what ethtool prints a few of hundreds are taken.
+    printed = readings.expected(ETHTOOL_STATISTICS)
+    assert port_counters.parse_statistics(ETHTOOL_STATISTICS.read_text()) == printed
+    assert printed.items() <= first.values.items()
     assert first.values["np_cnp_sent"] == (1 << 64) - 1
     # A virtual function has no counters of congestion: they are not exposed, and not 0.
     assert "np_ecn_marked_roce_packets" not in first.values
 
 
-def test_a_tool_that_is_missing_is_unknown_on_ethernet_alone(files: Path, roce: Topology, infiniband: Topology) -> None:
-    (files / "usr/sbin/ethtool").unlink()
-    assert {one.problems for one in read(files, infiniband)} == {()}
-    have = Have(now=NOW, ports=read(files, roce))
-    found = bad(have)
-    assert {(one.check, one.state, one.severity) for one in found} == {
-        ("node_health.port_counters", "unknown", "minor"),
-    }
-    assert len(found) == 8
-    assert "is not installed" in (found[0].have or "")
-
-
-def test_a_tool_that_hangs_is_asked_once(files: Path, roce: Topology) -> None:
+def test_a_tool_that_hangs_is_asked_once(files: Path) -> None:
     tool(files, "usr/sbin/ethtool", f'echo "$*" >> {files}/calls; sleep 60')
     host = Host(str(files), str(files), timeout=0.2)
-    ports = port_counters.read(host, dict(enumerate(roce.nics)), NOW)
+    ports = port_counters.read(host, dict(enumerate(ETHERNET.nics)), NOW)
     assert (files / "calls").read_text().splitlines() == ["-S ib0"]
     assert all(len(one.problems) == 1 for one in ports)
 
 
+def test_what_is_missing_is_unknown(files: Path, tmp_path: Path) -> None:
+    """A tool is on Ethernet alone; files are everywhere."""
+    (files / "usr/sbin/ethtool").unlink()
+    assert {one.problems for one in read(files)} == {()}
+    found = bad(Have(now=NOW, ports=read(files, ETHERNET)))
+    assert [(one.check, one.state, one.severity) for one in found] == [
+        ("node_health.port_counters", "unknown", "minor")
+    ] * 8
+    assert read(tmp_path / "none")[0].problems == (
+        Problem("/sys/class/infiniband/mlx5_3/ports/1/counters", "shows no counter"),
+    )
+
+
 @pytest.mark.parametrize("text", ["", "-1", "x", "1 2", "18446744073709551616", "\x1b[2J"])
-def test_a_file_that_makes_no_sense_is_unknown(files: Path, infiniband: Topology, text: str) -> None:
+def test_a_file_that_makes_no_sense_is_unknown(files: Path, text: str) -> None:
     line(files / "sys/class/infiniband/mlx5_3/ports/1/counters/link_downed", text)
-    ports = read(files, infiniband)
+    ports = read(files)
     assert [len(one.problems) for one in ports] == [1, 0, 0, 0, 0, 0, 0, 0]
     assert names(bad(Have(now=NOW, ports=ports))) == ["counters"]
 
 
-@pytest.mark.parametrize("gone", ["symbol_error", "out_of_buffer", "port_xmit_packets"])
-def test_a_counter_that_only_the_record_has_is_unknown(gone: str) -> None:
-    full = port(values={**port().values, gone: 0})
-    less = replace(full, values={name: n for name, n in full.values.items() if name != gone})
-    (found,) = bad(replace(night(full), ports=(less,)))
-    assert (found.check, found.state) == ("node_health.port_counters", "unknown")
-    assert gone in (found.have or "")
-
-
-def test_a_port_without_counters_is_unknown(tmp_path: Path, infiniband: Topology) -> None:
-    ports = read(tmp_path, infiniband)
-    assert ports[0].problems == (Problem("/sys/class/infiniband/mlx5_3/ports/1/counters", "shows no counter"),)
-
-
-def test_the_node_is_asked_for_its_rails_and_keeps_them(files: Path, infiniband: Topology, hgx_h100: Profile) -> None:
+def test_the_node_is_asked_for_its_rails_and_keeps_them(files: Path) -> None:
     line(files / "proc/sys/kernel/random/boot_id", "boot-1")
     host = Host(str(files), str(files))
-    have = node.read(host, infiniband, hgx_h100, clock=lambda: NOW)
+    have = node.read(host, INFINIBAND, PROFILE, clock=lambda: NOW)
     kept = record.parse(record.render(record.following(None, judge.counters(have)))).last
     assert sorted(kept.ports) == sorted(one.key for one in have.ports)
     assert kept.ports["0000:11:00.0/1"]["values"] == have.ports[0].values
     # What the fabric of NVLinks has for itself is not asked.
-    none = replace(hgx_h100, rails=hgx_h100.rails[:2])
-    assert len(node.read(host, infiniband, none, clock=lambda: NOW).ports) == 2
+    none = replace(PROFILE, rails=PROFILE.rails[:2])
+    assert len(node.read(host, INFINIBAND, none, clock=lambda: NOW).ports) == 2

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_ru
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import smi_answers
+from tests import readings, smi_answers
 from tests.trees import line, lines, put, tool
 
 PCI = "0000:9b:00.0"
@@ -77,35 +77,17 @@ def test_no_value_of_a_gpu_breaks_the_reader(change: dict[str, Any]) -> None:
 
 # -- NVLink ----------------------------------------------------------------------------------------------------------
 
-BLACKWELL = f"""\
-GPU 0: NVIDIA B300 SXM6 AC (UUID: {smi_answers.UUID % 0})
-\t Link 0: Malformed packet Errors: 0
-\t Link 0: Rx Errors: 2
-\t Link 0: Tx discards: 5
-\t Link 0: Link recovery successful events: 3
-\t Link 0: Link recovery failed events: 1
-\t Link 0: Total link recovery events: 4
-\t Link 0: Effective Errors: 0
-\t Link 0: Effective BER: 15e-255
-\t Link 0: FEC Errors - 0: 36140749276
-\t Link 0: Raw BER Lane 0: 2061
-\t Link 0: Symbol Errors: N/A
 
-"""
+@pytest.mark.parametrize("output", [one for one in readings.outputs() if one.parent.name.startswith("health.nvlink")])
+def test_an_output_is_read(output: Path) -> None:
+    """What FEC has corrected, lanes and bit error rates are no errors."""
+    assert readings.read(output) == readings.expected(output)
 
 
-def test_errors_of_nvlink_4_and_5() -> None:
+def test_errors_of_a_link() -> None:
     four = nvlink.parse_errors(smi_answers.errors(2, odd={(1, 17, "Recovery Errors"): 505}))
     assert four[smi_answers.UUID % 1][17] == {"replays": 0, "recoveries": 505, "CRC errors": 0}
     assert [len(links) for links in four.values()] == [18, 18]
-    # What FEC has corrected, lanes and bit error rates are no errors.
-    assert nvlink.parse_errors(BLACKWELL)[smi_answers.UUID % 0][0] == {
-        "malformed packets": 0,
-        "receive errors": 2,
-        "recoveries": 3,
-        "failed recoveries": 1,
-        "effective errors": 0,
-    }
 
 
 def test_a_gpu_without_nvlink_has_no_links() -> None:
