@@ -1,0 +1,25 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a plan comes to, as rows of a golden: no prose, and nothing that depends on where the tests run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+
+
+def bad_findings(plan: Plan) -> list[Any]:
+    """Return id, state, severity, disruption and cause of each finding that is not ok, after the number of ok ones."""
+    bad = [[f.id, f.state, f.severity, f.disruption, f.because] for f in plan.findings if not f.ok]
+    return [{"ok": len(plan.findings) - len(bad)}, *bad]
+
+
+def plan_rows(plan: Plan, texts: bool = False) -> list[Any]:
+    """Return its findings, files, commands and the number of reasons for a reboot.   texts: and lines of files."""
+    rows = bad_findings(plan)
+    for change in plan.changes:
+        lines = (change.after or "").splitlines() if texts else []
+        rows.append(["remove" if change.after is None else "write", change.path, oct(change.mode), *lines])
+    rows += [["run", str(command)] for command in plan.commands]
+    return rows + ([["reboot", len(plan.reboot)]] if plan.reboot else [])
