@@ -15,11 +15,19 @@ def bad_findings(plan: Plan) -> list[Any]:
     return [{"ok": len(plan.findings) - len(bad)}, *bad]
 
 
+def unsealed(lines: list[str]) -> list[str]:
+    """Return lines without the head that has the release."""
+    return [line for line in lines if not line.startswith("# Written by Busbar")]
+
+
 def plan_rows(plan: Plan, texts: bool = False) -> list[Any]:
-    """Return its findings, files, commands and the number of reasons for a reboot.   texts: and lines of files."""
+    """Return its findings, files, commands and the number of reasons for a reboot.
+
+    texts: with the lines of each file that was there before; test_rendered_host has those of new ones.
+    """
     rows = bad_findings(plan)
     for change in plan.changes:
-        lines = (change.after or "").splitlines() if texts else []
-        rows.append(["remove" if change.after is None else "write", change.path, oct(change.mode), *lines])
+        lines = (change.after or "").splitlines() if texts and change.before is not None else []
+        rows.append(["remove" if change.after is None else "write", change.path, oct(change.mode), *unsealed(lines)])
     rows += [["run", str(command)] for command in plan.commands]
     return rows + ([["reboot", len(plan.reboot)]] if plan.reboot else [])
