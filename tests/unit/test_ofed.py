@@ -233,15 +233,18 @@ def test_a_stack_that_is_half_inbox_and_half_ofed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "check", "have"),
+    ("case", "check", "words"),
     [
         ("nvidia built without peer memory", "ofed.nvidia", "built without peer memory"),
+        ("nvidia precompiled for another OFED", "ofed.nvidia", "busbar_gpudirect: dmabuf"),
         ("leftovers of another OFED", "ofed.conflict", "mlnx-ofed-all, mlnx-ofed-kernel-only"),
+        ("fresh, no key", "ofed.repository", "mofed_repository_key"),
     ],
 )
-def test_what_is_there_instead(case: str, check: str, have: str) -> None:
+def test_what_a_finding_names(case: str, check: str, words: str) -> None:
     node, want = CASES[case]
-    assert one_of(ofed.plan(node, replace(WANT, **want)), check).have == have
+    found = one_of(ofed.plan(node, replace(WANT, **want)), check)
+    assert words in f"{found.have} {found.fix}"
 
 
 @pytest.mark.golden
