@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -13,6 +14,18 @@ def bad_findings(plan: Plan) -> list[Any]:
     """Return id, state, severity, disruption and cause of each finding that is not ok, after the number of ok ones."""
     bad = [[f.id, f.state, f.severity, f.disruption, f.because] for f in plan.findings if not f.ok]
     return [{"ok": len(plan.findings) - len(bad)}, *bad]
+
+
+def measured(plan: Plan) -> list[Any]:
+    """Return the same with values that are wanted and there in place of disruption, but without prose about them."""
+    bad = [f for f in plan.findings if not f.ok]
+    rows = [[f.id, f.state, f.severity, values(f.want), values(f.have), f.because] for f in bad]
+    return [{"ok": len(plan.findings) - len(bad)}, *rows]
+
+
+def values(text: str | None) -> str:
+    """Return the words of a text that have a digit or a capital."""
+    return " ".join(re.findall(r"[\w.:/-]*[0-9A-Z][\w.:/-]*", text or ""))
 
 
 def unsealed(lines: list[str]) -> list[str]:
