@@ -25,12 +25,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
+from tests import goldens
 from tests.trees import contents
+
+from .plan_rows import plan_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = Want(clear_acs=True, max_read_request=4096, persist=True)
 REDIRECTING, ISOLATING, CLEAR = 0x1D, 0x5F, 0x00
 SWITCH_ID = "0010 30c0"
+READ_REQUEST = "pcie_path.max_read_request"
 
 
 def config(acs: int | None = None, control: int = 0x2910, identity: str = SWITCH_ID) -> bytes:
@@ -296,55 +300,62 @@ def missing_device(machine: Topology, asked: Profile) -> Finding | None:
     return platform.missing(machine, asked, platform.GPU_COUNT, platform.RAIL_DEVICE)
 
 
-def judged(node: Node, want: Want = WANT) -> dict[str, str]:
-    plan, _writes = planned(have(node), want)
-    return {finding.id: finding.state for finding in plan.findings if not finding.ok}
-
-
-def find(plan: Plan, check: str) -> Finding:
-    return next(f for f in plan.findings if f.check == f"pcie_path.{check}" and not f.ok)
-
-
 def root_of(node: Node) -> Path:
     return Path(node[0].hardware_root)
 
 
-UNIT = f"pcie_path.unit[persisted]@{pcie_path.UNIT}"
+ALL = tuple(port(number, which) for number in range(7) for which in (0, 1))
+# Bytes of config space of other devices, None for none, and what is wanted. Cases of one name come to the same.
+CASES: list[tuple[str, dict[str, bytes | None], Want]] = [
+    ("healthy", {}, WANT),
+    ("healthy", {port(3, 1): config()}, WANT),  # no ACS
+    # The other bits of ACS do not redirect.
+    *[("healthy", {port(3, 1): config(acs=control)}, WANT) for control in (0x00, 0x42, 0x62)],
+    *[("ACS redirects", {port(3, 1): config(acs=bits)}, WANT) for bits in (0x04, 0x08, 0x10, REDIRECTING, ISOLATING)],
+    *[("source validation alone", {port(3, 1): config(acs=bits)}, WANT) for bits in (0x01, 0x43)],
+    ("small read requests", {"0000:11:00.0": config(control=0x2937)}, WANT),
+    ("read requests not wanted", {"0000:11:00.0": config(control=0x2937)}, replace(WANT, max_read_request=0)),
+    ("small read requests wanted", {"0000:11:00.0": config(control=0x2937)}, replace(WANT, max_read_request=512)),
+    # It is told once, and leaves the files alone.
+    ("not read whole", {address: config(acs=CLEAR)[:64] for address in ALL}, WANT),
+    ("no config", {port(0, 0): None}, WANT),
+]
 
 
-def test_a_healthy_board_has_no_finding_about_registers(node: Node) -> None:
-    plan, writes = planned(have(node), WANT)
-    assert judged(node) == {UNIT: "drift"}
-    assert ([f.check for f in plan.findings].count("pcie_path.acs"), writes) == (14, [])
-    assert [change.path for change in plan.changes] == list(pcie_path.OWN)
+@pytest.mark.golden
+@pytest.mark.parametrize(("case", "configs", "want"), CASES)
+def test_what_is_planned(node: Node, case: str, configs: dict[str, bytes | None], want: Want) -> None:
+    for address, data in configs.items():
+        if data is None:
+            config_of(node, address).unlink()
+        else:
+            put(root_of(node), address, data)
+    goldens.check("pcie_path", case, plan_rows(pcie_path.plan(have(node), want)))
 
 
-@pytest.mark.parametrize("control", [0x04, 0x08, 0x10, REDIRECTING, ISOLATING])
-def test_each_redirecting_bit_of_a_bridge_on_the_path_is_drift(node: Node, control: int) -> None:
-    put(root_of(node), port(3, 1), config(acs=control))
-    plan, writes = planned(have(node), WANT)
-    found = find(plan, "acs")
-    assert (found.state, found.severity, found.subject, found.disruption) == ("drift", "major", port(3, 1), "none")
-    assert (writes[0].address, writes[0].apply(control)) == (port(3, 1), control & ~0x1D)
-    assert str(plan.commands[0]) == f"setpci -s {port(3, 1)} ECAP_ACS+6.w=0000:001d"
+def config_of(node: Node, address: str) -> Path:
+    return root_of(node) / "sys/bus/pci/devices" / address / "config"
 
 
-@pytest.mark.parametrize("control", [0x00, 0x42, 0x62])
-def test_the_other_bits_of_acs_do_not_redirect(node: Node, control: int) -> None:
-    put(root_of(node), port(3, 1), config(acs=control))
-    assert judged(node) == {UNIT: "drift"}
+def test_what_was_not_read_whole_needs_root(node: Node) -> None:
+    put(root_of(node), port(0, 0), config(acs=CLEAR)[:64])
+    bad = [finding for finding in pcie_path.plan(have(node), WANT).findings if not finding.ok]
+    assert "only 64 of 4096 bytes can be read: it needs root" in (bad[0].have or "")
 
 
-@pytest.mark.parametrize("control", [0x01, 0x43])
-def test_source_validation_alone_is_cleared_and_minor_and_no_matter_where_nobody_can_write(
-    node: Node, control: int
-) -> None:
-    put(root_of(node), port(3, 1), config(acs=control))
-    plan, writes = planned(have(node), WANT)
-    found = find(plan, "acs")
-    assert (found.severity, found.disruption, found.subject) == ("minor", "none", port(3, 1))
-    assert [write.apply(control) for write in writes] == [control & ~1]
+def test_source_validation_is_no_matter_where_nobody_can_write(node: Node) -> None:
+    put(root_of(node), port(3, 1), config(acs=0x43))
     assert pcie_path.plan(replace(have(node), locked="integrity"), WANT).findings[7].ok
+
+
+def test_sizes_of_read_requests_are_shown(node: Node) -> None:
+    put(root_of(node), "0000:11:00.0", config(control=0x2937))
+    [found] = [one for one in pcie_path.plan(have(node), WANT).findings if one.check == READ_REQUEST and not one.ok]
+    assert (found.subject, found.want, found.have) == (
+        node[1].nics[0].label,
+        "4096 bytes",
+        "512 bytes (max payload 256)",
+    )
 
 
 def test_the_script_of_an_earlier_release_is_minor(node: Node) -> None:
@@ -356,54 +367,19 @@ def test_the_script_of_an_earlier_release_is_minor(node: Node) -> None:
     assert (unit.check, unit.severity) == ("pcie_path.unit", "minor")
 
 
-def test_a_bridge_without_acs_is_fine_and_not_in_the_script(node: Node) -> None:
+def test_a_bridge_without_acs_is_not_in_the_script(node: Node) -> None:
     put(root_of(node), port(3, 1), config())
-    assert judged(node) == {UNIT: "drift"}
     texts = {change.path: change.after or "" for change in pcie_path.plan(have(node), WANT).changes}
     assert port(3, 1) not in texts[pcie_path.SCRIPT]
     assert port(3, 0) in texts[pcie_path.SCRIPT]
 
 
-def test_a_nic_with_small_read_requests_is_drift_unless_that_is_asked_for(node: Node) -> None:
-    nic = node[1].nics[0]
-    put(root_of(node), nic.pci, config(control=0x2937))
-    plan, _writes = planned(have(node), WANT)
-    found = find(plan, "max_read_request")
-    assert (found.state, found.severity, found.subject) == ("drift", "minor", nic.label)
-    assert (found.want, found.have) == ("4096 bytes", "512 bytes (max payload 256)")
-    assert str(plan.commands[0]) == f"setpci -s {nic.pci} CAP_EXP+8.w=5000:7000"
-    assert judged(node, replace(WANT, max_read_request=0)) == {UNIT: "drift"}
-    other = judged(node, replace(WANT, max_read_request=512))
-    assert f"pcie_path.max_read_request[live]@{nic.pci}" not in other
-    assert len(other) == 8
-
-
-def test_what_cannot_be_read_whole_is_unknown_once_and_leaves_the_files_alone(node: Node) -> None:
-    for address in bridges(node[1]):
-        put(root_of(node), address, config(acs=CLEAR)[:64])
-    plan, writes = planned(have(node), WANT)
-    bad = [finding for finding in plan.findings if not finding.ok]
-    assert {finding.state for finding in bad} == {"unknown"}
-    assert (plan.changes, writes) == ((), [])
-    assert [f.id for f in bad if f.because is None] == [f"pcie_path.acs[live]@{port(0, 0)}"]
-    assert "only 64 of 4096 bytes can be read: it needs root" in (bad[0].have or "")
-
-
-def test_a_config_file_that_is_gone_is_unknown(node: Node) -> None:
-    (root_of(node) / "sys/bus/pci/devices" / port(0, 0) / "config").unlink()
-    assert judged(node) == {f"pcie_path.acs[live]@{port(0, 0)}": "unknown", UNIT: "unknown"}
-
-
+@pytest.mark.golden
 def test_what_is_no_file_is_unknown_and_holds_nobody(node: Node) -> None:
-    first, second = (root_of(node) / "sys/bus/pci/devices" / port(0, which) / "config" for which in (0, 1))
-    for path, make in ((first, Path.mkdir), (second, os.mkfifo)):
-        path.unlink()
-        make(path)
-    assert judged(node) == {
-        f"pcie_path.acs[live]@{port(0, 0)}": "unknown",
-        f"pcie_path.acs[live]@{port(0, 1)}": "unknown",
-        UNIT: "unknown",
-    }
+    for which, make in ((0, Path.mkdir), (1, os.mkfifo)):
+        config_of(node, port(0, which)).unlink()
+        make(config_of(node, port(0, which)))
+    goldens.check("pcie_path", "no file", plan_rows(pcie_path.plan(have(node), WANT)))
 
 
 def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: Node, hgx_h100: Profile) -> None:
@@ -425,11 +401,12 @@ def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: 
         assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing).findings == ()
 
 
+@pytest.mark.golden
 def test_a_gpu_whose_bridges_are_not_known_is_unknown(node: Node) -> None:
     host, machine = node
     lost = replace(machine.gpus[0], device=replace(machine.gpus[0].device, ancestors=()))
-    states = judged((host, replace(machine, gpus=(lost, *machine.gpus[1:]))))
-    assert states == {f"pcie_path.acs[live]@{lost.pci}": "unknown", UNIT: "unknown"}
+    plan = pcie_path.plan(have((host, replace(machine, gpus=(lost, *machine.gpus[1:])))), WANT)
+    goldens.check("pcie_path", "a GPU without a place", plan_rows(plan))
 
 
 def test_a_virtual_machine_is_asked_for_nothing(node: Node) -> None:
@@ -615,10 +592,8 @@ def test_only_bridges_between_gpus_and_rails_are_written(call: Run, lab: Path) -
     assert not written & still
 
 
-def test_the_unit_is_wanted_by_multi_user_target_and_runs_the_script(call: Run, lab: Path) -> None:
+def test_the_script_sets_what_a_boot_has_reset(call: Run, lab: Path) -> None:
     call()
-    assert "Wants=busbar-pcie-path.service" in (lab / "sys" / pcie_path.DROPIN[1:]).read_text()
-    assert f"-I -S {pcie_path.SCRIPT}\n" in (lab / "sys" / pcie_path.UNIT[1:]).read_text()
     script = lab / "sys" / pcie_path.SCRIPT[1:]
     assert script.stat().st_mode & 0o777 == 0o755
     for folder in (lab / "hw/sys/bus/pci/devices").iterdir():
