@@ -73,59 +73,41 @@ def test_a_function_without_acs_has_none() -> None:
     assert pcie_path.parse_acs(changed(config(), 0x100, bytes(4))) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "says"), [(0, "needs root"), (64, "needs root"), (256, "look for MMCONFIG"), (4095, "look for MMCONFIG")]
-)
-def test_what_was_not_read_whole_is_not_taken_for_off(size: int, says: str) -> None:
-    with pytest.raises(ParseError, match=f"only {size} of 4096 bytes can be read: .*{says}"):
-        pcie_path.parse_acs(config(acs=CLEAR)[:size])
-
-
-def test_device_control_needs_the_first_256_bytes() -> None:
-    assert pcie_path.parse_device_control(config()[:256]) == pcie_path.parse_device_control(config())
-    with pytest.raises(ParseError, match="only 64 of 256 bytes can be read: it needs root"):
-        pcie_path.parse_device_control(config()[:64])
-
-
-@pytest.mark.parametrize(
-    ("offset", "new", "says"),
-    [
-        (0x100, b"\x01\x00\x01\x10", "leads to 0x100"),  # to itself
-        (0x100, b"\x01\x00\x01\x04", "leads to 0x040"),
-        (0x100, b"\xff\xff\xff\xff", "0x100 reads as all ones"),
-        (0x000, b"\xff\xff\xff\xff", "the device does not respond"),
-    ],
-)
-def test_a_list_that_leads_nowhere_is_an_error(offset: int, new: bytes, says: str) -> None:
-    with pytest.raises(ParseError, match=says):
-        pcie_path.parse_acs(changed(config(acs=CLEAR), offset, new))
-
-
-def test_acs_at_the_very_end_has_no_control_word() -> None:
-    space = changed(config(), 0x100, b"\x01\x00\xc1\xff")
-    with pytest.raises(ParseError, match="0xffc leaves config space"):
-        pcie_path.parse_acs(changed(space, 0xFFC, b"\x0d\x00\x01\x00"))
-
-
-def test_device_control_has_both_sizes() -> None:
-    control = pcie_path.parse_device_control(config(control=0x5937))
+def test_device_control_has_both_sizes_within_the_first_256_bytes() -> None:
+    control = pcie_path.parse_device_control(config(control=0x5937)[:256])
     assert (control.offset, control.max_read_request, control.max_payload) == (0x70, 4096, 256)
     assert str(control) == "4096 bytes (max payload 256)"
+    assert control == pcie_path.parse_device_control(config(control=0x5937))
+
+
+AT_THE_END = changed(changed(config(), 0x100, b"\x01\x00\xc1\xff"), 0xFFC, b"\x0d\x00\x01\x00")
 
 
 @pytest.mark.parametrize(
-    ("offset", "new", "says"),
+    ("parse", "space", "says"),
     [
-        (0x06, b"\x00", "no PCI Express capability"),
-        (0x34, b"\x00", "no PCI Express capability"),
-        (0x41, b"\x40", "leads to 0x40"),
-        (0x41, b"\x08", "leads to 0x08"),
-        (0x70, b"\x00\x60", "0x6000 names a size"),
+        # What was not read whole is not taken for off.
+        (pcie_path.parse_acs, b"", "only 0 of 4096 bytes can be read: .*needs root"),
+        (pcie_path.parse_acs, config(acs=CLEAR)[:64], "only 64 of 4096 bytes can be read: .*needs root"),
+        (pcie_path.parse_acs, config(acs=CLEAR)[:256], "only 256 of 4096 bytes can be read: .*look for MMCONFIG"),
+        (pcie_path.parse_acs, config(acs=CLEAR)[:4095], "only 4095 of 4096 bytes can be read: .*look for MMCONFIG"),
+        (pcie_path.parse_device_control, config()[:64], "only 64 of 256 bytes can be read: it needs root"),
+        # A list that leads nowhere, or to itself.
+        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x100, b"\x01\x00\x01\x10"), "leads to 0x100"),
+        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x100, b"\x01\x00\x01\x04"), "leads to 0x040"),
+        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x100, b"\xff" * 4), "0x100 reads as all ones"),
+        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x000, b"\xff" * 4), "the device does not respond"),
+        (pcie_path.parse_acs, AT_THE_END, "0xffc leaves config space"),
+        (pcie_path.parse_device_control, changed(config(), 0x06, b"\x00"), "no PCI Express capability"),
+        (pcie_path.parse_device_control, changed(config(), 0x34, b"\x00"), "no PCI Express capability"),
+        (pcie_path.parse_device_control, changed(config(), 0x41, b"\x40"), "leads to 0x40"),
+        (pcie_path.parse_device_control, changed(config(), 0x41, b"\x08"), "leads to 0x08"),
+        (pcie_path.parse_device_control, changed(config(), 0x70, b"\x00\x60"), "0x6000 names a size"),
     ],
 )
-def test_a_function_without_a_sensible_device_control_is_an_error(offset: int, new: bytes, says: str) -> None:
+def test_a_register_that_is_not_found_is_an_error(parse: Callable[[bytes], object], space: bytes, says: str) -> None:
     with pytest.raises(ParseError, match=says):
-        pcie_path.parse_device_control(changed(config(), offset, new))
+        parse(space)
 
 
 def edited(edits: list[tuple[int, bytes]]) -> bytes:
@@ -488,39 +470,41 @@ def boot(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-I", "-S", script], capture_output=True, text=True, check=False)
 
 
-def test_the_script_sets_at_boot_what_the_module_sets(tmp_path: Path) -> None:
-    put(tmp_path, port(0, 0), config(acs=ISOLATING))
-    put(tmp_path, "0000:18:00.0", config(control=0x2937, identity="b315 2110"))
+NIC_BEFORE, NIC_AFTER = (config(control=control, identity="b315 2110") for control in (0x2937, 0x5937))
+STRANGER = config(acs=ISOLATING, identity="8680 5f9c")
+CLEARED = config(acs=ISOLATING & ~0x1D)
+
+
+@pytest.mark.parametrize(
+    ("bridge", "nic", "after", "code", "says"),
+    [
+        (config(acs=ISOLATING), NIC_BEFORE, (CLEARED, NIC_AFTER), 0, ""),
+        # Another device is left alone, and one that was taken out is named; the others are set.
+        (STRANGER, NIC_BEFORE, (STRANGER, NIC_AFTER), 1, f"{port(0, 0)}: another device is there now"),
+        (config(acs=ISOLATING), None, (CLEARED,), 0, "0000:18:00.0: is not there any more, the others are set\n"),
+        *[
+            (
+                config(acs=ISOLATING)[:size],
+                NIC_BEFORE,
+                (config(acs=ISOLATING)[:size], NIC_AFTER),
+                1,
+                f"{port(0, 0)}: the capability is not found in {size} bytes",
+            )
+            for size in (4, 64, 256)
+        ],
+    ],
+)
+def test_the_script_sets_at_boot_what_the_module_sets(
+    tmp_path: Path, bridge: bytes, nic: bytes | None, after: tuple[bytes, ...], code: int, says: str
+) -> None:
+    put(tmp_path, port(0, 0), bridge)
+    if nic is not None:
+        put(tmp_path, "0000:18:00.0", nic)
     for _boot in range(2):
         done = boot(tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert got(tmp_path, port(0, 0)) == config(acs=ISOLATING & ~0x1D)
-        assert got(tmp_path, "0000:18:00.0") == config(control=0x5937, identity="b315 2110")
-
-
-def test_the_script_leaves_another_device_alone_and_goes_on(tmp_path: Path) -> None:
-    stranger = config(acs=ISOLATING, identity="8680 5f9c")
-    put(tmp_path, port(0, 0), stranger)
-    put(tmp_path, "0000:18:00.0", config(control=0x2937, identity="b315 2110"))
-    done = boot(tmp_path)
-    assert (done.returncode, got(tmp_path, port(0, 0))) == (1, stranger)
-    assert f"{port(0, 0)}: another device is there now" in done.stderr
-    assert got(tmp_path, "0000:18:00.0") == config(control=0x5937, identity="b315 2110")
-
-
-@pytest.mark.parametrize("size", [4, 64, 256])
-def test_the_script_says_what_it_did_not_find(tmp_path: Path, size: int) -> None:
-    put(tmp_path, port(0, 0), config(acs=ISOLATING)[:size])
-    done = boot(tmp_path)
-    assert done.returncode == 1
-    assert f"{port(0, 0)}: the capability is not found in {size} bytes" in done.stderr
-
-
-def test_a_card_that_was_taken_out_is_named_and_the_others_are_set(tmp_path: Path) -> None:
-    put(tmp_path, port(0, 0), config(acs=ISOLATING))
-    done = boot(tmp_path)
-    assert (done.returncode, got(tmp_path, port(0, 0))) == (0, config(acs=ISOLATING & ~0x1D))
-    assert done.stderr == "0000:18:00.0: is not there any more, the others are set\n"
+        assert (done.returncode, done.stderr == "") == (code, says == "")
+        assert says in done.stderr
+        assert tuple(got(tmp_path, address) for address in (port(0, 0), "0000:18:00.0")[: len(after)]) == after
 
 
 def test_the_script_fails_where_there_is_no_sysfs(tmp_path: Path) -> None:
