@@ -289,8 +289,8 @@ OTHERS = {
     "0000:07:00.0": device("0000:07:00.0", class_code=0x068000),  # NVSwitch
 }
 NO_GPU = {information(address): None for address in UUID}
-NO_ANSWER = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
-NO_DEVICES = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
+NO_ANSWER: "dict[str, str | None]" = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
+NO_DEVICES: "dict[str, str | None]" = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
 NOT_SUPPORTED = "Device does not have or support Nvlink.\n" * 2
 # Files of the tree that are others, None for one that is not there, and the PCI devices.
 CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = {

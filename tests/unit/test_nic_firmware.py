@@ -328,7 +328,8 @@ def test_what_comes_of_runs(role: Role, case: str, changes: list[Callable[[Node]
 def test_what_comes_of_runs_elsewhere(case: str, node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
     nics = list(infiniband.nics)
     nics[0] = replace(nics[0], device=replace(nics[0].device, device=0xA2DC))
-    topology, devices = infiniband, ()
+    topology = infiniband
+    devices: tuple[str, ...] = ()
     if case == "BlueField":
         topology = replace(infiniband, nics=tuple(nics))
     elif case == "virtual machine":

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
@@ -204,9 +205,8 @@ for name, text in (
     ("max_link_width", "255"),
     ("max_link_speed", "[N/A]"),
 ):
-    CASES[f"{name} {text}"] = functools.partial(
-        pci_function, chain="pci0000:15/0000:15:01.0", kind="0x030200", ids="10de:2330", **{**GEN5_X16, name: text}
-    )
+    changes: dict[str, Any] = {**GEN5_X16, "kind": "0x030200", "ids": "10de:2330", name: text}
+    CASES[f"{name} {text}"] = functools.partial(pci_function, chain="pci0000:15/0000:15:01.0", **changes)
 
 
 @pytest.mark.golden

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,7 +288,7 @@ def root_of(node: Node) -> Path:
 
 ALL = tuple(port(number, which) for number in range(7) for which in (0, 1))
 # Bytes of config space of other devices, None for none, and what is wanted. Cases of one name come to the same.
-CASES: list[tuple[str, dict[str, bytes | None], Want]] = [
+CASES: list[tuple[str, Mapping[str, bytes | None], Want]] = [
     ("healthy", {}, WANT),
     ("healthy", {port(3, 1): config()}, WANT),  # no ACS
     # The other bits of ACS do not redirect.
@@ -306,7 +306,7 @@ CASES: list[tuple[str, dict[str, bytes | None], Want]] = [
 
 @pytest.mark.golden
 @pytest.mark.parametrize(("case", "configs", "want"), CASES)
-def test_what_is_planned(node: Node, case: str, configs: dict[str, bytes | None], want: Want) -> None:
+def test_what_is_planned(node: Node, case: str, configs: Mapping[str, bytes | None], want: Want) -> None:
     for address, data in configs.items():
         if data is None:
             config_of(node, address).unlink()

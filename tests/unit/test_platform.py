@@ -57,7 +57,7 @@ def unreadable() -> Topology:
     return replace(sick, problems=(Problem(f"{sick.nics[2].device.source}/numa_node", "is empty"),))
 
 
-DOWN = {"role": "down", "port_state": "DOWN", "port_phys_state": "Polling"}
+DOWN: dict[str, Any] = {"role": "down", "port_state": "DOWN", "port_phys_state": "Polling"}
 SEVEN = replace(IB, gpus=tuple(replace(g, index=i) for i, g in enumerate(g for g in IB.gpus if g.index != 6)))
 SITE = for_fabric(parse(draft(IB)[0], "site"), None)
 FAR = draft(IB)[0]
@@ -264,7 +264,8 @@ def test_a_rails_firmware_is_the_declared_one(case: str, topology: Topology, dec
 
 def with_addresses(last: int) -> tuple[Topology, dict[str, tuple[Address, ...]]]:
     """Rail n has 10.(16 + n).0.1, and the last one that of another rail."""
-    topology, addresses = ROCE, {}
+    topology = ROCE
+    addresses: dict[str, tuple[Address, ...]] = {}
     for index, net in enumerate([*range(7), last]):
         gid = f"0000:0000:0000:0000:0000:ffff:0a{16 + net:02x}:0001"
         topology = nic(index, topology, port_gids=(Gid(3, gid, "RoCE v2", f"ib{index}"),))

@@ -177,7 +177,8 @@ for name, text in (
     ("lid", "lid"),
     ("sm_lid", ""),
 ):
-    CASES[f"{name} {text}"] = functools.partial(rdma_device, name="mlx5_0", **{name: text})
+    changes: dict[str, Any] = {name: text}
+    CASES[f"{name} {text}"] = functools.partial(rdma_device, name="mlx5_0", **changes)
 
 
 @pytest.mark.golden
