@@ -5,6 +5,7 @@
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from tests import goldens
 from tests.trees import put, put_all, tool
 
+from .conftest import pci_device
 from .plan_rows import values
 
 A, B, C = "0000:1b:00.0", "0000:43:00.0", "0000:52:00.0"
@@ -212,21 +214,7 @@ def test_any_text_and_any_damage_gives_a_value_or_a_parse_error(parser, data) ->
 
 
 def device(address: str, class_code: int = 0x030200, vendor: int = 0x10DE) -> PciDevice:
-    return PciDevice(
-        address=address,
-        class_code=class_code,
-        vendor=vendor,
-        device=0x2330,
-        numa_node=0,
-        ancestors=("pci0000:15",),
-        current_speed_gts=32.0,
-        current_width=16,
-        max_speed_gts=32.0,
-        max_width=16,
-        physfn=None,
-        driver="nvidia",
-        source="/sys/devices/pci0000:15/" + address,
-    )
+    return replace(pci_device(address, class_code, 0), vendor=vendor)
 
 
 FAR, NEAR = "10000:01:00.0", "2000:01:00.0"
@@ -374,7 +362,7 @@ def test_what_a_problem_says(machine: Path, case: str, words: str) -> None:
 
 def test_what_was_read_of_a_gpu_names_its_sources(machine: Path) -> None:
     host = Host(hardware_root=str(machine), system_root=str(machine))
-    known = ("/sys/devices/pci0000:15/" + A, "/proc/driver/nvidia/gpus/%s/information" % A)
+    known = (f"/sys/devices/pci0000:1b/{A}", "/proc/driver/nvidia/gpus/%s/information" % A)
     query = "nvidia-smi --query-gpu=index,uuid,name,pci.bus_id,fabric.state,fabric.status --format=csv"
     assert gpu.read(host, DEVICES)[0][0].sources == (*known, query, "nvidia-smi nvlink -s")
     (machine / "csv").write_text(NO_FIELD)
