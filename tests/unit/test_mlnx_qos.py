@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -334,31 +333,3 @@ def test_an_output_that_was_cut_is_refused_or_says_what_the_whole_one_did(
 def test_any_other_text_is_refused(anything: str) -> None:
     with pytest.raises(ParseError):
         mlnx_qos.parse(anything)
-
-
-# -- calls -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "options"),
-    [
-        (lambda: mlnx_qos.show("eth1"), ""),
-        (lambda: mlnx_qos.set_dcbx("eth1", "os"), "-d os"),
-        (lambda: mlnx_qos.set_dcbx("eth1", "firmware"), "-d fw"),
-        (lambda: mlnx_qos.set_trust("eth1", "dscp"), "--trust dscp"),
-        (lambda: mlnx_qos.set_dscp2prio("eth1", [(26, 3)]), "--dscp2prio set,26,3"),
-        (lambda: mlnx_qos.set_dscp2prio("eth1", [(26, 3), (48, 6)]), "--dscp2prio set,26,3 --dscp2prio set,48,6"),
-        (lambda: mlnx_qos.set_pfc("eth1", [3]), "--pfc 0,0,0,1,0,0,0,0"),
-        (lambda: mlnx_qos.set_pfc("eth1", []), "--pfc 0,0,0,0,0,0,0,0"),
-        (lambda: mlnx_qos.set_prio2tc("eth1", range(8)), "-p 0,1,2,3,4,5,6,7"),
-        (
-            lambda: mlnx_qos.set_ets("eth1", ["ets"] * 2 + ["strict"] * 6, [40, 60, 0, 0, 0, 0, 0, 0]),
-            "-s ets,ets,strict,strict,strict,strict,strict,strict -t 40,60,0,0,0,0,0,0",
-        ),
-        (lambda: mlnx_qos.set_cable_length("eth1", 30), "--cable_len 30"),
-        (lambda: mlnx_qos.set_prio2buffer("eth1", [0, 0, 0, 1, 0, 0, 0, 0]), "--prio2buffer 0,0,0,1,0,0,0,0"),
-        (lambda: mlnx_qos.set_buffer_size("eth1", [9] * 8), "--buffer_size 9,9,9,9,9,9,9,9"),
-    ],
-)
-def test_a_call_sets_one_thing(call: Callable[[], tuple[str, ...]], options: str) -> None:
-    assert " ".join(call()) == f"mlnx_qos -i eth1 {options}".strip()
