@@ -9,20 +9,23 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import FileChange, Plan
 
 
-def rows(plan: Plan) -> list[Any]:
-    """Return how many findings are ok, those that are not, what becomes of each file, and the commands."""
+def rows(plan: Plan, texts: bool = True) -> list[Any]:
+    """Return how many findings are ok, those that are not, what becomes of each file, and the commands.
+
+    texts: whether with the lines of the files.
+    """
     bad = [one for one in plan.findings if not one.ok]
     found: list[Any] = [{"ok": len(plan.findings) - len(bad)}] if plan.findings else []
     found += [[one.check, one.aspect, one.subject, one.state, one.severity, one.because] for one in bad]
-    found += map(of_file, plan.changes)
+    found += [of_file(change, texts) for change in plan.changes]
     return found + [{"run": str(command), "disruption": command.disruption} for command in plan.commands]
 
 
-def of_file(change: FileChange) -> dict[str, Any]:
+def of_file(change: FileChange, texts: bool) -> dict[str, Any]:
     if change.after is None:
         return {"remove": change.path}
     named = {"create" if change.before is None else "edit": change.path, "mode": f"{change.mode:04o}"}
-    return {**named, "lines": lines(change.after)}
+    return {**named, "lines": lines(change.after)} if texts else named
 
 
 def lines(text: str) -> list[str]:
