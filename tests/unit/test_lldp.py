@@ -256,6 +256,7 @@ HEARD: dict[str, tuple[Heard, Asked]] = {
     "dscp, of another application": (sends(application=(b"\0\x61\x89\x06",)), WANT),
     "ets, one class": (sends(ets=(SHARED,)), WANT),
     "ets, no bandwidth": (sends(ets=(b"\0" + CLASSES + bytes(8) + b"\2" * 8,)), WANT),
+    "ets, strict": (sends(ets=(b"\0" + CLASSES + bytes(16),)), WANT),
     "ets, recommended": (sends(ets=(), recommended=(SHARED,)), WANT),
     "ets, recommended beside the other": (sends(recommended=(SHARED,)), WANT),
     "ets, another bandwidth": (sends(ets=(b"\0" + CLASSES + SHARES + b"\2" * 8,)), roce(BANDWIDTH)),

@@ -87,6 +87,8 @@ CHAINS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     *((DSCP, {}, {name: value}) for name in NAMES for value in ("0", 136)),
     (DSCP, {}, {"NCCL_GIN_IB_TC": -1, "NVSHMEM_IB_TRAFFIC_CLASS": "106", "NCCL_IB_SL": 5}),
     ({"priority": 3}, {"trust": "pcp"}, {"EP_OVERRIDE_RDMA_SL": 5, "NCCL_IB_SL": "3"}),
+    ({"priority": 5}, {"trust": "pcp"}, {"NVSHMEM_IB_SL": 13}),
+    (DSCP, {}, {"NCCL_IB_TC": "-1"}),
     (DSCP, {}, {"NCCL_IB_TC": "²"}),
     (DSCP, {}, {"NCCL_IB_TC": "0x6a"}),
     (DSCP, {"tos": 26}, {}),
