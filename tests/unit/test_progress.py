@@ -99,8 +99,8 @@ def printed(script: str) -> list[str]:
         verb, *given = shlex.split(event)
         for host in each if verb != "finished" else [""]:
             words = [word.replace(hosts[0], host) if hosts else word for word in given]
-            plain = [int(word) if word.isdigit() else word for word in words if "=" not in word]
-            named = dict(word.split("=") for word in words if "=" in word)
+            plain: list[Any] = [int(word) if word.isdigit() else word for word in words if "=" not in word]
+            named: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
             lines: Any = None
             if verb == "at":
                 clock.now = float(given[0])

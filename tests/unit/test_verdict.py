@@ -14,7 +14,6 @@ from tests import goldens
 
 from .test_cluster_plan_action import host
 
-
 ROOT = Finding(
     "platform.rail_device", "rail 3", "drift", "critical", "a NIC", "none", "/sys", "every node waits", "mend"
 )
