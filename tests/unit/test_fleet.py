@@ -219,20 +219,11 @@ CASES: dict[str, tuple[list[Member], dict[str, list[str]]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_differs_is_named_with_the_value_of_the_others(case: str) -> None:
     found = compare(*CASES[case])
-    rows: list[Any] = [
-        [
-            host,
-            name(one.finding),
-            one.finding.state,
-            one.finding.severity,
-            one.finding.because,
-            f"{one.finding.have}"[:100],
-        ]
-        + [f"{one.finding.want}"[:100], [*one.rails]]
-        for host, judged in found.judged.items()
-        for one in judged
-        if not one.finding.ok
-    ]
+    rows: list[Any] = []
+    for host, judged in found.judged.items():
+        for one in (one for one in judged if not one.finding.ok):
+            row = [host, name(one.finding), one.finding.state, one.finding.severity, one.finding.because]
+            rows.append([*row, f"{one.finding.have}"[:100], f"{one.finding.want}"[:100], [*one.rails]])
     goldens.check("fleet", case, [*rows, *([{"notes": sorted(found.notes)}] if found.notes else [])])
 
 
