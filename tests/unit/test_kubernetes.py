@@ -158,21 +158,42 @@ def run(cluster: Cluster, verdict: str, *more: str, name: str = "gpu-00") -> int
     return cli.main(argv)
 
 
-def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(cluster: Cluster) -> None:
-    cluster.nodes["gpu-00"] = node("gpu-00", OTHER)
-    assert run(cluster, "fail") == 2
-    found = cluster.conditions("gpu-00")[CONDITION]
-    assert (found["status"], found["reason"], found["message"]) == ("False", "GateFailed", "why")
-    # What others have put there is as it was.
-    assert cluster.taints("gpu-00") == [OTHER, OURS]
-    assert cluster.conditions("gpu-00")["Ready"] == READY
-    assert run(cluster, "pass") == 0
-    assert cluster.conditions("gpu-00")[CONDITION]["status"] == "True"
-    assert cluster.taints("gpu-00") == [OTHER]
-    # Where ours was the only one, there is no list left.
-    assert run(cluster, "fail", name="gpu-01") == 2
-    assert run(cluster, "warn", name="gpu-01") == 0
-    assert "taints" not in cluster.nodes["gpu-01"]["spec"]
+THEIRS = {**OURS, "effect": "NoExecute"}
+TAINTED = "unknown --on-unknown taint"
+
+
+@pytest.mark.parametrize(
+    ("before", "runs"),
+    [
+        # What others have put there is as it was.
+        ([OTHER], [("fail", 2, "False", [OTHER, OURS]), ("pass", 0, "True", [OTHER])]),
+        ([], [("fail", 2, "False", [OURS]), ("warn", 0, "True", [])]),
+        # An unknown verdict leaves the taint, unless it is to set one.
+        ([], [("unknown", 3, "Unknown", []), (TAINTED, 3, "Unknown", [OURS])]),
+        ([OURS], [("unknown", 3, "Unknown", [OURS])]),
+        # Another effect of the same key is another client's.
+        ([THEIRS], [("fail", 2, "False", [THEIRS, OURS]), ("pass", 0, "True", [THEIRS])]),
+    ],
+)
+def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(
+    cluster: Cluster, before: list[Any], runs: list[tuple[str, int, str, list[Any]]]
+) -> None:
+    cluster.nodes["gpu-00"] = node("gpu-00", *before)
+    for words, code, status, taints in runs:
+        assert run(cluster, *words.split()) == code
+        found = cluster.conditions("gpu-00")
+        assert (found[CONDITION]["status"], found["Ready"], found[CONDITION]["message"]) == (status, READY, "why")
+        assert (found[CONDITION]["reason"] == "GateFailed") is (code == 2)
+        assert cluster.taints("gpu-00") == taints
+        # Where ours was the only one, there is no list left.
+        assert ("taints" in cluster.nodes["gpu-00"]["spec"]) is bool(taints)
+
+
+def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    before = deepcopy(cluster.nodes)
+    assert run(cluster, "fail", "--check") == 2
+    assert cluster.nodes == before
+    assert "would be put there" in capsys.readouterr().out
 
 
 def test_the_moment_of_a_change_stays_while_nothing_changes(cluster: Cluster) -> None:
@@ -182,39 +203,6 @@ def test_the_moment_of_a_change_stays_while_nothing_changes(cluster: Cluster) ->
     assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] == "before"
     run(cluster, "fail")
     assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] != "before"
-
-
-@pytest.mark.parametrize(
-    ("before", "more", "after"),
-    [
-        ([], [], []),
-        ([OURS], [], [OURS]),
-        ([], ["--on-unknown", "taint"], [OURS]),
-    ],
-)
-def test_an_unknown_verdict_is_a_condition_and_leaves_the_taint(
-    cluster: Cluster, before: list[Any], more: list[str], after: list[Any]
-) -> None:
-    cluster.nodes["gpu-00"] = node("gpu-00", *before)
-    assert run(cluster, "unknown", *more) == 3
-    assert cluster.conditions("gpu-00")[CONDITION]["status"] == "Unknown"
-    assert cluster.taints("gpu-00") == after
-
-
-def test_another_effect_of_the_same_key_is_somebody_elses(cluster: Cluster) -> None:
-    theirs = {**OURS, "effect": "NoExecute"}
-    cluster.nodes["gpu-00"] = node("gpu-00", theirs)
-    run(cluster, "fail")
-    assert cluster.taints("gpu-00") == [theirs, OURS]
-    run(cluster, "pass")
-    assert cluster.taints("gpu-00") == [theirs]
-
-
-def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    before = deepcopy(cluster.nodes)
-    assert run(cluster, "fail", "--check") == 2
-    assert cluster.nodes == before
-    assert "would be put there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("there", "share", "tainted"), [(1, "0.1", True), (2, "0.1", False), (0, "0", False)])
@@ -283,30 +271,22 @@ def test_who_changes_it_for_ever_is_told(
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(401, "service account"), (403, "ClusterRole"), (500, "500: nodes is forbidden")]
-)
-def test_a_refusal_names_the_way_out(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], status: int, said: str
-) -> None:
-    cluster.status = status
-    assert run(cluster, "fail") == 1
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
+    ("status", "argv", "said"),
     [
-        (["--node", "gpu-77"], "kubectl get nodes"),
-        (["--node", "../x"], "downward API"),
-        (["--node", "gpu-00", "--server", "http://10.0.0.1"], "https://"),
-        (["--node", "gpu-00", "--server", "http://127.0.0.1:1"], "refused"),
+        (401, "--node gpu-00", "service account"),
+        (403, "--node gpu-00", "ClusterRole"),
+        (500, "--node gpu-00", "500: nodes is forbidden"),
+        (200, "--node gpu-77", "kubectl get nodes"),
+        (200, "--node ../x", "downward API"),
+        (200, "--node gpu-00 --server http://10.0.0.1", "https://"),
+        (200, "--node gpu-00 --server http://127.0.0.1:1", "refused"),
     ],
 )
-def test_wrong_input_gets_a_sentence(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+def test_a_refusal_and_wrong_input_name_the_way_out(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], status: int, argv: str, said: str
 ) -> None:
-    server = [] if "--server" in argv else ["--server", cluster.url]
-    assert cli.main(["kubernetes", "--verdict", "fail", *server, *argv]) == 1
+    cluster.status = status
+    assert cli.main(["kubernetes", "--verdict", "fail", "--server", cluster.url, *argv.split()]) == 1
     assert said in capsys.readouterr().err
 
 
