@@ -7,9 +7,11 @@ No kube-apiserver can be had where these tests run: what the real one does beyon
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import json
+import socketserver
 import ssl
 import threading
 import time
@@ -142,15 +144,23 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, deepcopy(there))
 
 
+@contextlib.contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     server = Cluster(*(f"gpu-{number:02}" for number in range(20)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(server):
+        yield server
 
 
 def run(cluster: Cluster, verdict: str, *more: str, name: str = "gpu-00") -> int:
@@ -290,7 +300,8 @@ def test_a_refusal_and_wrong_input_name_the_way_out(
     assert said in capsys.readouterr().err
 
 
-def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: Path, cluster: Cluster) -> None:
+def certified(folder: Path) -> ssl.SSLContext:
+    """Return the context of a server on 127.0.0.1 with a certificate of its own: ca.crt in the folder."""
     key, names = ec.generate_private_key(ec.SECP256R1()), [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
     now = datetime.datetime.now(datetime.UTC)
@@ -305,27 +316,25 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )
-    (tmp_path / "ca.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "ca.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (tmp_path / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *private))
+    (folder / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *private))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    return context
+
+
+def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
     (tmp_path / "other.crt").write_text(Path(ssl.get_default_verify_paths().openssl_cafile).read_text())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "ca.crt", tmp_path / "key")
     secure = Cluster("gpu-00", "gpu-01")
-    secure.socket = context.wrap_socket(secure.socket, server_side=True)
-    thread = threading.Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
+    secure.socket = certified(tmp_path).wrap_socket(secure.socket, server_side=True)
     argv = ["kubernetes", "--node", "gpu-00", "--verdict", "fail", "--token-file", str(tmp_path / "token")]
     argv += ["--server", secure.url.replace("http:", "https:"), "--ca-file"]
-    try:
+    with serving(secure):
         assert cli.main([*argv, str(tmp_path / "other.crt")]) == 1
         assert secure.asked == []
         assert cli.main([*argv, str(tmp_path / "ca.crt")]) == 2
-    finally:
-        secure.shutdown()
-        secure.server_close()
-        thread.join()
     assert set(secure.tokens) == {f"Bearer {TOKEN}"}
     assert secure.taints("gpu-00") == [OURS]
 
