@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measured, results_compare
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, of_record
 
 from busbar.cli import main
@@ -227,21 +227,29 @@ def test_node_results_are_compared_by_the_command(tmp_path: Path, capsys: pytest
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["before-after.png", "before-after.svg"]
 
 
-def test_repeats_within_a_node_reach_its_record() -> None:
+@pytest.mark.parametrize(("repeats", "point"), [(True, Point(310.0, None, 0.02, 5)), (False, Point(300.0))])
+def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> None:
     placement = {"busbw": 300.0}
     told = {
         "measured": {"rows": [{"size": GIB, "out_of_place": placement, "in_place": placement}]},
-        "statistics": [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}],
-        **dict.fromkeys(("simulated", "stored"), False),
+        "statistics": [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}] * repeats,
+        "simulated": False,
+        "stored": False,
         "due": "",
     }
     [joined] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
-    assert joined.points[GIB] == Point(310.0, None, 0.02, 5)
-    [alone] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, {**told, "statistics": []})}], "x").runs
-    assert alone.points[GIB] == Point(300.0)
+    assert joined.points[GIB] == point
 
 
-def test_the_latest_results_of_both_kinds_are_taken(tmp_path: Path) -> None:
+def test_versions_of_one_run_that_differ_are_both_told() -> None:
+    rows = [{"size": GIB, "out_of_place": 1.0, "in_place": None}]
+    [joined] = measured.of_node("n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x").runs
+    assert joined.versions["nccl"] == "2.27.3, 2.28.3"
+    with pytest.raises(ParseError, match="nccl_library"):
+        measured.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
+
+
+def test_the_latest_results_of_both_kinds_are_taken_and_are_the_same_as_themselves(tmp_path: Path) -> None:
     write(tmp_path / "run" / "n1.json", NODE)
     (tmp_path / "latest").symlink_to("run")
     assert {one.scope for one in measured.load(tmp_path).runs} == {"node"}
@@ -249,6 +257,7 @@ def test_the_latest_results_of_both_kinds_are_taken(tmp_path: Path) -> None:
     assert {one.scope for one in measured.load(tmp_path).runs} == {"node", "cluster"}
     for path in (tmp_path / "cluster", tmp_path / "cluster" / "latest"):
         assert measured.load(path).runs == of_record(RECORD, "").runs
+        assert set(verdicts(measured.load(path), of_record(RECORD, "b"))) == {"within noise"}
 
 
 @pytest.mark.parametrize("value", [[], {}, "\x1b[2J", -1, 1e300, 10**400, True, None, "x" * 5000, [[[]]]])
@@ -290,20 +299,6 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as ended:
         main(["compare", good, good, "--noise", "-1"])
     assert ended.value.code == 1
-
-
-def test_versions_of_one_run_that_differ_are_both_told() -> None:
-    other = {**run(1.0), "nccl_library": "2.27.3", "max_bytes": GIB, "rows": [{"size": GIB, "out_of_place": 1.0}]}
-    other["rows"][0]["in_place"] = None
-    [joined] = measured.of_node("n1", [RUN, other], "x").runs
-    assert joined.versions["nccl"] == "2.27.3, 2.28.3"
-    with pytest.raises(ParseError, match="nccl_library"):
-        measured.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
-
-
-def test_a_record_is_the_same_as_itself() -> None:
-    record: Record = RECORD
-    assert set(verdicts(of_record(record, "a"), of_record(record, "b"))) == {"within noise"}
 
 
 def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -> None:
