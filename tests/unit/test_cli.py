@@ -272,7 +272,7 @@ def test_lab_takes_the_directory_before_or_behind_the_action_and_finds_the_defau
 
 
 def test_lab_create_takes_a_number_of_nodes_and_a_platform(tmp_path: Path) -> None:
-    create = ["lab", "create", "-d", tmp_path / "lab", "--nodes", "3", "--platform", "hgx-b200"]
+    create: list[str | Path] = ["lab", "create", "-d", tmp_path / "lab", "--nodes", "3", "--platform", "hgx-b200"]
     assert busbar(*create).returncode == 0
     hosts = yaml.safe_load((tmp_path / "lab/inventory/hosts.yml").read_text())["gpu_nodes"]["hosts"]
     assert {name: host["busbar_platform"] for name, host in hosts.items()} == dict.fromkeys(

@@ -58,7 +58,7 @@ OFF = {"UnitFileState": "", "ActiveState": "inactive"}
 NONE: dict[str, str | None] = dict.fromkeys(drift_timer.OWN)
 
 
-MEASURE = {"measure_schedule": "*-*-* 03..05:00", "measure_options": ["--limit", "rack1"]}
+MEASURE: dict[str, Any] = {"measure_schedule": "*-*-* 03..05:00", "measure_options": ["--limit", "rack1"]}
 
 
 RIGHT = Have({**NONE, **rendered()}, RUNS, NEVER)

@@ -171,7 +171,7 @@ THIRD = member(3)
 assert THIRD.info is not None
 SWAPPED = [replace(one, pci=f"0000:{0x40 - one.number:02x}:00.0") for one in THIRD.info.rails]
 OTHER = of_info(member(3, always(firmware="20.43.2026", mtu=4092)), driver="x")
-INFINIBAND = {"link_layer": "InfiniBand", "address": None, "addresses": (), "qos": "", "guids": {}}
+INFINIBAND: dict[str, Any] = {"link_layer": "InfiniBand", "address": None, "addresses": (), "qos": "", "guids": {}}
 LIAR = of_info(
     member(9, hostname="n1", kernel="x", rails=2),
     rails=tuple(map(stolen, range(1, 100))),
