@@ -148,13 +148,8 @@ QUESTIONS: list[Question] = [
     ("one node", H100, True, 1, "node", "all_reduce", 8 * G, "", BARS),
     ("mine", H100, True, 1, "node", "all_reduce", 8 * G, "", BARS),
 ]
-LATENCIES = [
-    (2, "all_reduce", 8),
-    (8, "all_reduce", 8),
-    (2, "all_reduce", 4096),
-    (1, "all_reduce", 8),
-    (2, "alltoall", 8),
-]
+ALL = "all_reduce"
+LATENCIES = [(2, ALL, 8), (8, ALL, 8), (2, ALL, 1024), (2, ALL, 1025), (1, ALL, 8), (2, "alltoall", 8)]
 
 
 @pytest.mark.golden
@@ -167,13 +162,9 @@ def test_predictions_and_bars_with_their_reasons() -> None:
         asked = f"{name}, {nodes} nodes, {scope}, {collective} {size}{' NVLS' * nvls} {algorithm}".rstrip()
         told = "the same" if source == found.rule else source
         written.append(f"{asked}\n    {found.busbw and round(found.busbw, 3)}: {found.rule}\n    bar {bar}: {told}\n")
-    for nvls, of in (
-        (False, H200),
-        (True, H200),
-        (False, NOT_KNOWN["no number of NVLinks"]),
-        (True, NOT_KNOWN["an unknown GPU"]),
-    ):
-        written.append(f"within a node{', NVLS' * nvls}: {predict(of, 'all_reduce', nvls)}\n")
+    for of in (H200, NOT_KNOWN["no number of NVLinks"], NOT_KNOWN["an unknown GPU"]):
+        for nvls in (False, True):
+            written.append(f"within a node{', NVLS' * nvls}: {predict(of, ALL, nvls).rule}\n")
     for nodes, collective, size in LATENCIES:
         latency = latency_or_derived([], "mine", nodes, "cluster", collective, size)
         written.append(f"latency of {collective} {size}, {nodes} nodes: {latency}\n")
