@@ -55,6 +55,7 @@ def test_a_narrower_terminal_has_fewer_columns_and_then_none() -> None:
         "cut off before its last size": (of(replace(GOOD, busbw=None, max_bytes=8 * GIB, states=("drift",))), 160),
         "a ring of three": (of(replace(GOOD, algorithm="Ring", hosts=names, busbw=None, states=("unknown",))), 80),
         "no figure": (of(silent), 120),
+        "only its smallest size": (of(replace(GOOD, rows=(SMALL,), min_bytes=8, max_bytes=8)), 120),
         "no bar": (of(replace(GOOD, bar=None, latency_bar_us=None)), 120),
         "nothing": (replace(RECORD, jobs=(), asked=(), scaling=()), 120),
         "500 pairs": (pairs(500), 120),

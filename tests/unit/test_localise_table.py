@@ -33,21 +33,23 @@ GPUS = replace(
 
 NODE = Found(hosts=("n1", "n2"), finding=localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests"))
 LEFT = localise_judge.MEMBER.judge("host", "unknown", "x", "left out: busy: a job", "tests")
+UNPROVEN = localise_judge.NODE.judge("host", "unknown", "x", "no result", "tests")
 BAR = localise_judge.BAR.judge("bar", "unknown", "x", "no pair was measured", "tests")
 ALL_GOOD = replace(RECORD, findings=(NODE, Found(hosts=("n3",), finding=LEFT)))
 ENDS = {
     "good": ALL_GOOD,
     "good so far": replace(ALL_GOOD, complete=False),
     "cut off before the first round": replace(ALL_GOOD, tests=(), complete=False),
-    "no verdict": replace(RECORD, findings=(Found(hosts=("n1",), finding=BAR),)),
+    "no verdict": replace(RECORD, findings=tuple(Found(hosts=("n1",), finding=one) for one in (BAR, UNPROVEN))),
 }
 
 
 def test_good_rounds_are_a_line_and_of_many_slow_tests_some_are_named() -> None:
     """What a round prints of each kind of test, and a search that has found a slow node: test_records_golden.py."""
     assert localise_table.round_lines([GOOD]) == ["round 2, pairs: 1 of 1 pass"]
-    many = localise_table.round_lines([SLOW] * 500)
-    assert (len(many), many[-1]) == (8, "  and 494 more")
+    for number, last in ((6, "  n[3-4]: 231 of 345.6 GB/s"), (500, "  and 494 more")):
+        lines = localise_table.round_lines([SLOW] * number)
+        assert (len(lines), lines[-1]) == (7 + (number > 6), last)
 
 
 @pytest.mark.golden
