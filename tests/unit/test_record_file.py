@@ -1,4 +1,4 @@
-"""Records of benchmarks between nodes and of searches for slow nodes: each comes back as it was, nothing else is one."""
+"""Records of benchmarks between nodes and of searches for slow nodes come back as they were; nothing else is one."""
 
 from __future__ import annotations
 
