@@ -6,6 +6,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Node,
     Result,
     Test,
+    Way,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import ACCUSED, FAIL, GOOD, PASS, TwoPasses
 
@@ -260,15 +262,15 @@ def test_whom_nothing_explains_meets_one_more_good_node_before_it_is_accused(
 ) -> None:
     """Its first partner is slow, and two figures with good ones were spoiled; its rails and GPUs are fast."""
     cluster = Cluster(8, [Fault("slow node", "n0001")], noise=False)
-    search = Localisation(sorted(cluster.members(), key=lambda each: each.host), cluster.bar)
     spoiled: list[str] = []
-    while tests := search.next_round():
-        results = [cluster.answer(test) for test in tests]
-        for place, test in enumerate(tests):
-            if test.kind == PAIR and "n0000" in test.hosts and "n0001" not in test.hosts:
-                spoiled += [each for each in test.hosts if each != "n0000"]
-                results[place] = Result(test, 231.0 if len(spoiled) < 3 else last)
-        search.take(results)
+
+    def answer(test: Test) -> Result:
+        if test.kind != PAIR or "n0000" not in test.hosts or "n0001" in test.hosts:
+            return cluster.answer(test)
+        spoiled.extend(each for each in test.hosts if each != "n0000")
+        return Result(test, 231.0 if len(spoiled) < 3 else last)
+
+    search = played(sorted(cluster.members(), key=lambda each: each.host), answer)
     assert len(spoiled) == len(set(spoiled)) == 3
     assert (("n0000", "localise.node") in accused(search)) is accused_now
     assert ("n0001", "localise.node") in accused(search)
@@ -278,44 +280,35 @@ def test_whom_nothing_explains_meets_one_more_good_node_before_it_is_accused(
 
 def test_rails_are_accused_by_two_good_nodes_and_not_by_one_spoiled_figure() -> None:
     cluster = Cluster(8, [Fault("slow rail", "n0001", 2)], noise=False)
-    search = Localisation(cluster.members(), cluster.bar)
-    spoiled = 0
-    while tests := search.next_round():
-        results = [cluster.answer(test) for test in tests]
-        if tests[0].kind == RAILS and not spoiled:
-            spoiled = 1
-            [one] = results
-            ways = tuple(
-                localise.Way(way.rail, way.source, 20.0, way.both) if way.rail == 4 else way for way in one.ways
-            )
-            results = [Result(one.test, ways=ways)]
-        search.take(results)
-    assert spoiled
-    assert accused(search) == wanted(cluster)
+    spoiled: list[Test] = []
+
+    def answer(test: Test) -> Result:
+        one = cluster.answer(test)
+        if test.kind != RAILS or spoiled:
+            return one
+        spoiled.append(test)
+        return replace(one, ways=tuple(replace(way, figure=20.0) if way.rail == 4 else way for way in one.ways))
+
+    assert accused(played(cluster.members(), answer)) == wanted(cluster)
+    assert len(spoiled) == 1
 
 
 @pytest.mark.parametrize(("slow_ways", "times", "rounds_wanted"), [(1, 2, 3), (4, 1, 2)])
 def test_figures_of_a_rail_that_were_spoiled_do_not_accuse_it(slow_ways: int, times: int, rounds_wanted: int) -> None:
     """One of four figures is asked of a third good node."""
-    search = Localisation([node(f"n{number}") for number in range(8)], Cluster.bar)
-    rounds = 0
-    while tests := search.next_round():
-        results = []
-        for test in tests:
-            if test.kind == RAILS:
-                rounds += 1
-                all_ways = [(1, source, both) for source in ("n0", *test.hosts[1:]) for both in (True, False)]
-                slow = all_ways[:slow_ways] if rounds <= times else []
-                sides = [(rail, source, both) for rail in test.rails for source in test.hosts for both in (True, False)]
-                ways = [
-                    localise.Way(rail, source, 20.0 if (rail, source, both) in slow else 48.0, both)
-                    for rail, source, both in sides
-                ]
-                results.append(Result(test, ways=tuple(ways)))
-            else:
-                results.append(Result(test, 200.0 if "n0" in test.hosts else 384.0))
-        search.take(results)
-    assert rounds == rounds_wanted
+    rounds: list[int] = []
+
+    def answer(test: Test) -> Result:
+        if test.kind != RAILS:
+            return Result(test, 200.0 if "n0" in test.hosts else 384.0)
+        rounds.append(test.number)
+        all_ways = [(1, source, both) for source in ("n0", *test.hosts[1:]) for both in (True, False)]
+        slow = all_ways[:slow_ways] if len(rounds) <= times else []
+        sides = [(rail, source, both) for rail in test.rails for source in test.hosts for both in (True, False)]
+        return Result(test, ways=tuple(Way(*s[:2], 20.0 if s in slow else 48.0, s[2]) for s in sides))
+
+    search = played([node(f"n{number}") for number in range(8)], answer)
+    assert len(rounds) == rounds_wanted
     assert accused(search) == {("n0", "localise.node")}
     [found] = [one for one in said(search)["n0"] if one.check == "localise.node"]
     assert "each rail alone is fast" in str(found.have)
@@ -349,16 +342,13 @@ def test_partners_that_die_one_after_the_other_leave_a_node_neither_accused_nor_
 
 def test_what_a_result_says_of_other_hosts_changes_nothing() -> None:
     cluster = Cluster(8, [Fault("receives slowly", "n0001", 2)], noise=False)
-    search = Localisation(cluster.members(), cluster.bar)
-    while tests := search.next_round():
-        results = []
-        for test in tests:
-            one = cluster.answer(test)
-            ways = tuple(localise.Way(rail, "n9999", 48.0, both) for rail in range(8) for both in (True, False))
-            pairs = {**one.pairs, (0, 8): 1.0}
-            results.append(Result(test, one.figure, ways=(*one.ways, *ways), pairs=pairs))
-        search.take(results)
-    assert accused(search) == wanted(cluster)
+    ways = tuple(Way(rail, "n9999", 48.0, both) for rail in range(8) for both in (True, False))
+
+    def answer(test: Test) -> Result:
+        one = cluster.answer(test)
+        return replace(one, ways=(*one.ways, *ways), pairs={**one.pairs, (0, 8): 1.0})
+
+    assert accused(played(cluster.members(), answer)) == wanted(cluster)
 
 
 def test_every_verdict_that_is_not_ok_says_what_to_do() -> None:
