@@ -294,7 +294,10 @@ def test_nothing_is_left_on_the_nodes_by_whoever_is_killed(
         words, env=given, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as command:
         try:
-            wait("the tasks on the nodes", lambda: len(running(str(tmp_path))) == len(NODES) or command.poll() is not None)
+            wait(
+                "the tasks on the nodes",
+                lambda: len(running(str(tmp_path))) == len(NODES) or command.poll() is not None,
+            )
             assert command.poll() is None
         finally:
             os.kill(command.pid, signal.SIGKILL)
