@@ -21,6 +21,7 @@ TEXT = "[Unit]\nDescription=ours\n[Service]\nExecStart=/usr/local/ours\n"
 DROPIN = "/etc/systemd/system/%s.d/50-site.conf"
 CHECK = Check("pcie_path.unit", why="a test", fix="look", aspect="persisted")
 PCI = "0000:1b:00.0"
+PORT = Port(f"{PCI} mlx5_0 ens1", PCI, "ens1", "mlx5_0")
 BOOT_UNIT = "/etc/systemd/system/site-qos.service"
 WANTED = "/etc/systemd/system/multi-user.target.wants/site-qos.service"
 
@@ -183,15 +184,13 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
     ],
 )
 def test_what_sets_other_values_at_boot_is_found(tmp_path: Path, files: dict[str, str], states: list[str]) -> None:
-    port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
     roce = {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6}
     want = Want.of(chain.resolve(roce, {"traffic_class": 106}), {"pause_off": True})
-    assert [f.state for f in setters.findings(host(tmp_path, files), (port,), want)] == states
+    assert [f.state for f in setters.findings(host(tmp_path, files), (PORT,), want)] == states
 
 
 def test_a_new_place_of_commands_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setters, "PLACES", (*setters.PLACES, lambda *_: [("/opt/site", 7, BAD)]))
-    port = Port("0000:1b:00.0 mlx5_0 ens1", PCI, "ens1", "mlx5_0")
     want = Want.of(chain.resolve({}, {"pfc": [3]}), {})
-    found = setters.findings(host(tmp_path, {}), (port,), want)
+    found = setters.findings(host(tmp_path, {}), (PORT,), want)
     assert [f.subject for f in found if not f.ok] == ["/opt/site:7"]

@@ -339,14 +339,10 @@ def test_without_ofed_ecn_names_the_variables_of_the_firmware_once(call: Run, no
     assert f"mlxconfig -d {node.ports[0].pci} -y set {settings}, then reboot" in roots[0]["fix"]
 
 
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file() and not file.is_symlink()}
-
-
 def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
-    before = contents(node.path)
+    before = trees.contents(node.path)
     result = call(check=True)
-    assert contents(node.path) == before
+    assert trees.contents(node.path) == before
     # One of each port, and one of each file of the unit.
     assert (result["changed"], len(result["diff"]), len(result["repaired"])) == (True, 6, len(result["findings"]))
     name = node.ports[0].netdev
