@@ -34,7 +34,7 @@ def unsealed(lines: list[str]) -> list[str]:
 
 
 def plan_rows(plan: Plan, texts: bool = False) -> list[Any]:
-    """Return its findings, files, commands and the number of reasons for a reboot.
+    """Return its findings, files, commands and reasons for a reboot.
 
     texts: with the lines of each file that was there before; test_rendered_host has those of new ones.
     """
@@ -43,4 +43,4 @@ def plan_rows(plan: Plan, texts: bool = False) -> list[Any]:
         lines = (change.after or "").splitlines() if texts and change.before is not None else []
         rows.append(["remove" if change.after is None else "write", change.path, oct(change.mode), *unsealed(lines)])
     rows += [["run", str(command)] for command in plan.commands]
-    return rows + ([["reboot", len(plan.reboot)]] if plan.reboot else [])
+    return rows + [["reboot", values(reason)] for reason in plan.reboot]

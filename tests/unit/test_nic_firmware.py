@@ -282,7 +282,7 @@ CASES: list[tuple[str, list[Callable[[Node], None]], str]] = [
     ("one off", [off(), of_release("new")], "driver"),
     ("one off", [off(), of_release("old")], "driver"),
     ("one off, nothing allowed", [off()], "none"),
-    *[("no reset offered", [off(), card_0(levels=levels)], "reboot") for levels in ([], [4], [4, 5])],
+    *[(f"resets offered: {levels}", [off(), card_0(levels=levels)], "reboot") for levels in ([], [4], [4, 5])],
     # A reboot does not bring it: that is no reason for another.
     ("needs power", [off(needs="power")], "reboot"),
     ("never loads", [off(needs="never")], "reboot"),
