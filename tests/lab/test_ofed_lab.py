@@ -19,6 +19,7 @@ from busbar.lab.toolkit import kernel_node
 from tests.lab.transcript import Transcript, texts
 from tests.trees import put, put_all
 
+LAB = {"node01": hgx_h100}
 KERNEL = "6.8.0-60-generic"
 BUILD = "25.10.OFED.25.10.1.7.1.1"
 PROGRAMS = {
@@ -42,13 +43,6 @@ NAMES = {
     "NEWER": ofed_faults.NEWER_KERNEL,
     "PEERMEM": f"/lib/modules/{KERNEL}/updates/dkms/nvidia-peermem.ko",
 }
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab") / "lab"
-    store.create(directory, {"node01": hgx_h100})
-    return directory
 
 
 class Node:
@@ -107,9 +101,9 @@ class Node:
 
 
 @pytest.fixture
-def node(made: Path, tmp_path: Path) -> Node:
+def node(own_lab: Path, tmp_path: Path) -> Node:
     without = shutil.ignore_patterns("devices", "class", "bus")
-    return Node(Path(shutil.copytree(made, tmp_path / "lab", symlinks=True, ignore=without)))
+    return Node(Path(shutil.copytree(own_lab, tmp_path / "lab", symlinks=True, ignore=without)))
 
 
 SCRIPTS = {
