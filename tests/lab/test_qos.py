@@ -56,7 +56,7 @@ class Node:
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """``mlnx``: mlnx_qos of RAIL0."""
         name, *more = ("mlnx_qos", "-i", RAIL0, *words[1:]) if words[0] == "mlnx" else words
-        argv = [self.sys / PLACES[name].lstrip("/"), *more]
+        argv: list[str | Path] = [self.sys / PLACES[name].lstrip("/"), *more]
         return subprocess.run(argv, capture_output=True, text=True, timeout=1800, check=False)
 
     def says(self, *words: str) -> str:

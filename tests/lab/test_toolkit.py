@@ -467,7 +467,10 @@ def test_what_programs_print_and_end_with(
         done.stdout, done.stderr = brief(done.stdout), brief(f"\n{done.stderr}")
         return done
 
-    acts = {"on": lambda name: roots.append(node(name)), "without-a-driver": lambda: roots.append(tmp_path / "none")}
+    acts: dict[str, Callable[..., object]] = {
+        "on": lambda name: roots.append(node(name)),
+        "without-a-driver": lambda: roots.append(tmp_path / "none"),
+    }
     transcript = Transcript(call, acts=acts, names={"GPU2": hgx_h100().gpus[2].uuid})
     transcript.check("lab_nccl_tests", case, SCRIPTS[case])
 
