@@ -44,12 +44,28 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def own_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one file: the nodes that its LAB names, name -> builder."""
+    directory = tmp_path_factory.mktemp("lab") / "lab"
+    store.create(directory, request.module.LAB)
+    return directory
+
+
 @pytest.fixture
-def lab(_lab: Path) -> Iterator[Path]:
-    """Two healthy nodes: node01 hgx-h100 on InfiniBand, node02 hgx-h200 on RoCE. Repaired after each test."""
-    yield _lab
-    for node in store.nodes(_lab):
-        store.repair(_lab, node)
+def lab(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Two healthy nodes: node01 hgx-h100 on InfiniBand, node02 hgx-h200 on RoCE. Repaired after each test.
+
+    In a file with a LAB, those nodes, of which the ones with a fault are repaired.
+    """
+    own = hasattr(request.module, "LAB")
+    directory: Path = request.getfixturevalue("own_lab" if own else "_lab")
+    yield directory
+    if own:
+        store.repair_broken(directory)
+        return
+    for node in store.nodes(directory):
+        store.repair(directory, node)
 
 
 Run = Callable[..., dict[str, Any]]

@@ -8,7 +8,7 @@ Of roles that change nothing test_faults.py does it, which has the node broken a
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,8 @@ from tests.lab.test_faults import ALONE, SEEING
 # Tag -> the module of its role.
 MODULE = {role.name: role.module for role in suite.SUITE}
 Answer = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of this file alone. Each module is run where a fault is its, and once."""
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {**store.STANDARD, "node03": hgx_b200})
-    return directory
-
-
-@pytest.fixture
-def lab(_lab: Path) -> Iterator[Path]:
-    yield _lab
-    store.repair_broken(_lab)
+# Each module is run where a fault is its, and once.
+LAB = {**store.STANDARD, "node03": hgx_b200}
 
 
 def run(on_node: Answer, module: str, node: str, most: str, check_mode: bool = False) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,7 @@ HARDWARE = [
     if fault.check.startswith("platform.") and fault.check not in GIVEN and platform in fault.platforms
 ]
 Capture = Callable[[str], list[str]]
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {**store.STANDARD, "node03": hgx_b200, "vm01": h200_vm})
-    return directory
-
-
-@pytest.fixture
-def lab(_lab: Path) -> Iterator[Path]:
-    yield _lab
-    store.repair_broken(_lab)
+LAB = {**store.STANDARD, "node03": hgx_b200, "vm01": h200_vm}
 
 
 @pytest.fixture

@@ -27,13 +27,7 @@ PLATFORMS = {
 }
 # Nothing gives these out of the box, and RDMA needs them.
 FRESH = {"host_limits.login", "host_limits.service"}
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {node: store.PLATFORMS[platform] for node, platform in PLATFORMS.items()})
-    return directory
+LAB = {node: store.PLATFORMS[platform] for node, platform in PLATFORMS.items()}
 
 
 def check(lab: Path, node: str, *options: str) -> tuple[int, dict[str, Any], list[str]]:

@@ -19,21 +19,15 @@ MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module no
 NODE, TOPOLOGY = "azure01", "/opt/microsoft/ndv5-topo.xml"
 METAL = "oci01"
 Answer = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {NODE: azure_nd_h100_v5, METAL: oci.bm_gpu_h100_8})
-    return directory
+LAB = {NODE: azure_nd_h100_v5, METAL: oci.bm_gpu_h100_8}
 
 
 @pytest.fixture
-def lab(_lab: Path) -> Iterator[Path]:
-    machine = store.healthy(_lab, NODE)
-    yield _lab
-    tree.write_hardware(machine, _lab / NODE / "hw")
-    tree.write_tools(machine, _lab / NODE / "sys")
+def lab(own_lab: Path) -> Iterator[Path]:
+    machine = store.healthy(own_lab, NODE)
+    yield own_lab
+    tree.write_hardware(machine, own_lab / NODE / "hw")
+    tree.write_tools(machine, own_lab / NODE / "sys")
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ from tests.lab.audited import Server, Tools, sent
 # Of the roles, in their order; the first only reports. Nothing is built or measured here.
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200"}
+# They stay converged: what a test leaves broken shows in the next one.
+LAB = {**store.STANDARD, "node03": hgx_b200}
 # Each on the first node that can have it; what a platform makes of the others' faults is seen in fives.
 ALONE = [
     (next(node for node, platform in PLATFORMS.items() if platform in fault.platforms), name)
@@ -175,21 +177,6 @@ def row(finding: dict[str, Any]) -> list[Any]:
     """What of a finding holds whatever its sentences are."""
     because = finding["because"] and finding["because"].partition("@")[0]
     return [*(finding[key] for key in ("check", "aspect", "subject", "state", "severity")), because]
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of this file alone, so that it stays converged: what a test leaves broken shows in the next one."""
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {**store.STANDARD, "node03": hgx_b200})
-    return directory
-
-
-@pytest.fixture
-def lab(_lab: Path) -> Iterator[Path]:
-    """Three healthy nodes; those that a test has broken are repaired after it, and the others are left alone."""
-    yield _lab
-    store.repair_broken(_lab)
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Every fault of the catalogue shows on a node and can be taken back, alone and in company."""
 
+import contextlib
+import difflib
 import json
 import os
 import random
+import re
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +23,10 @@ from busbar.lab import nvidia_smi, ofed_faults, roce_faults, store, tree
 from busbar.lab.fault import ALL, CommandFault, FileFault
 from busbar.lab.faults import FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
 from busbar.lab.gpudirect_faults import PEERMEM_LIST
-from busbar.lab.machine import LabError, from_dict, to_dict
+from busbar.lab.machine import LabError, Machine, from_dict, to_dict
 from busbar.lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
 from busbar.lab.roce import LLDPAD_PID
-from tests import series
+from tests import goldens, series
 from tests.trees import put_all
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "node03": hgx_b200, "vm01": h200_vm}
@@ -91,6 +96,89 @@ PROVISIONED = {
 }
 
 
+# What follows from the order of functions, and a record that has its time in it.
+NUMBERED = re.compile(r"/iommu_groups/\d+/devices|/iommu_group$|/hwmon/|/health/last.json$")
+
+
+def contents(machine: Machine) -> dict[str, str]:
+    """Path -> text of all that shows a machine: its hardware root, and what nvidia-smi answers."""
+    shown = tree.hardware(machine)
+    found = {**shown.files, **{path: data.hex() for path, data in shown.binaries.items()}}
+    found |= {path: f"-> {target}" for path, target in shown.links.items()}
+    found |= {f"nvidia-smi {name}": text for name, text in nvidia_smi.answers(machine).items()}
+    return {path: text for path, text in found.items() if not NUMBERED.search(path)}
+
+
+@cache
+def healthy(node: str) -> dict[str, str]:
+    return contents(BUILDERS[node](node))
+
+
+def directories(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:number]) + "/" for number in range(2, len(parts))]
+
+
+def leaves(data: Any, name: str = "") -> list[str]:
+    """Return a line for each value of JSON."""
+    if not isinstance(data, (dict, list)) or not data:
+        return [f"{name}: {json.dumps(data)}"]
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    return [line for key, value in items for line in leaves(value, f"{name}.{key}".lstrip("."))]
+
+
+def difference(before: str, after: str) -> list[str]:
+    """Return what is different: of JSON its values, of a configuration space a register, of anything else lines."""
+    if {*before, *after} <= {*"0123456789abcdef"} and len(before) == len(after) > 100:
+        place = next(number for number in range(0, len(before), 2) if before[number:][:2] != after[number:][:2])
+        return [f"{place // 2:#x}: {before[place:][:4]} -> {after[place:][:4]}"]
+    old, new = before.splitlines(), after.splitlines()
+    if before[:1] == after[:1] == "{":
+        with contextlib.suppress(ValueError):
+            old, new = leaves(json.loads(before)), leaves(json.loads(after))
+    lines = [line[:300] for line in difflib.unified_diff(old, new, n=0, lineterm="") if not line.startswith("@@")][2:]
+    return lines if len(lines) < 9 else [*lines[:6], f"{len(lines) - 6} lines more"]
+
+
+def changes(before: dict[str, str], after: dict[str, str]) -> list[list[str]]:
+    """Return a row for each path that is otherwise, of a directory that has come or gone one, and of many alike one."""
+    both = before.keys() & after.keys()
+    rows = {path: difference(before[path], after[path]) for path in both if after[path] != before[path]}
+    for mark, here, there in (("-", before, after), ("+", after, before)):
+        left = {directory for path in there for directory in directories(path)}
+        tops: dict[str, list[str]] = {}
+        for path in here.keys() - there.keys():
+            tops.setdefault(next((top for top in directories(path) if top not in left), path), []).append(path)
+        for top, paths in tops.items():
+            if len(paths) == 1:
+                rows[paths[0]] = difference(*("", here[paths[0]])[:: 1 if mark == "+" else -1])
+            else:
+                rows[top] = [f"{mark}{len(paths)} files"]
+    alike: dict[str, list[list[str]]] = {}
+    for row in ([path, *rows[path]] for path in sorted(rows)):
+        alike.setdefault(re.sub(r"\b[0-9a-f:.]+\b", "*", json.dumps(row)), []).append(row)
+    return [[*found[0], *([f"and {len(found) - 1} alike"] if found[1:] else [])] for found in alike.values()]
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_a_fault_changes(four_nodes: Path, name: str) -> None:
+    fault, node = FAULTS[name], nodes_of(name)[0]
+    machine = BUILDERS[node](node)
+    broken = fault.apply(machine)
+    rows = [] if broken == machine else changes(healthy(node), contents(broken))
+    if file := fault.changed_file:
+        path = four_nodes / node / "sys" / file.path[1:]
+        before = path.read_text() if path.exists() else None
+        text, mode = file.edit(machine, before), f" {file.mode:o}" if file.mode else ""
+        lines = [] if NUMBERED.search(file.path) else difference(before or "", text or "")
+        rows += [[file.path + mode, *lines, *(["no file"] if text is None else [])]]
+    if isinstance(fault.change, CommandFault):
+        rows += [list(command.argv) for command in (*fault.change.break_, *fault.change.repair)]
+    assert from_dict(json.loads(json.dumps(to_dict(broken)))) == broken
+    goldens.check("lab_faults", f"{node} {name}", rows)
+
+
 @pytest.mark.parametrize("name", series.some(SHOWN, 30))
 def test_a_fault_changes_the_node_and_repair_restores_every_byte(lab: Path, name: str) -> None:
     node = nodes_of(name)[-1]
@@ -147,21 +235,6 @@ def test_faults_that_only_a_benchmark_shows_are_drawn_when_asked_for_and_never_t
     found = [[name for name in names if name in MEASURED] for names in draws]
     assert {name for names in found for name in names} == set(MEASURED)
     assert max(map(len, found)) == 1
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_what_only_a_benchmark_shows_is_in_no_file_of_the_hardware(name: str) -> None:
-    healthy, fault = hgx_h100(), FAULTS[name]
-    broken = fault.apply(healthy)
-    assert tree.hardware(broken) == tree.hardware(healthy)
-    before, after = nvidia_smi.answers(healthy), nvidia_smi.answers(broken)
-    changed = {file for file in before if before[file] != after[file]}
-    if isinstance(fault.change, FileFault):
-        assert changed == set()
-    else:
-        assert changed == ({".driver.json", "apps.tsv"} if name == "gpu-busy" else {".driver.json"})
-    assert from_dict(json.loads(json.dumps(to_dict(broken)))) == broken
-    assert "h200-vm" not in fault.platforms
 
 
 def test_a_machine_that_was_written_before_a_field_came_has_its_default() -> None:
@@ -228,76 +301,6 @@ def test_the_catalogue_speaks_of_faults_platforms_and_checks_that_can_exist() ->
         assert set(fault.platforms) <= set(ALL), fault.name
         for check in (fault.check, *fault.consequences):
             assert check.startswith("nccl_perf.") == fault.measured, fault.name
-
-
-# -- what single faults look like ------------------------------------------------------------------------------------
-
-
-def read(lab: Path, node: str, path: str) -> str:
-    return (lab / node / "hw" / path).read_text().strip()
-
-
-def test_a_missing_nic_leaves_an_empty_slot(lab: Path) -> None:
-    address = store.healthy(lab, "node02").rail(3).address
-    port = (lab / "node02/hw/sys/bus/pci/devices" / address).resolve().parent
-    store.break_(lab, "node02", "rail-missing")
-    assert not (lab / "node02/hw/sys/bus/pci/devices" / address).is_symlink()
-    assert not (lab / "node02/hw/sys/class/infiniband/mlx5_9").is_symlink()
-    assert not (lab / "node02/hw/sys/class/net/enp94s0np0").is_symlink()
-    assert "enp94s0np0" not in read(lab, "node02", "proc/net/route")
-    assert (port / "current_link_width").read_text() == "0\n"
-    assert b"mlx5_9" not in smi(lab, "node02", "topo", "-m").stdout
-
-
-def test_a_moved_nic_keeps_its_name_and_changes_its_address(lab: Path) -> None:
-    healthy = store.healthy(lab, "node01")
-    name = healthy.rail(3).name
-    store.break_(lab, "node01", "nic-moved")
-    device = (lab / f"node01/hw/sys/class/infiniband/{name}/device").resolve()
-    assert device.name == "0000:2a:00.0"
-    assert [path.name for path in (device / "net").iterdir()] == ["ibp42s0"]
-    assert (device / "numa_node").read_text() == "0\n"
-
-
-def test_a_port_that_is_down_has_neither_gids_nor_speed(lab: Path) -> None:
-    rdma = store.healthy(lab, "node02").rail(2)
-    store.break_(lab, "node02", "port-down")
-    port = lab / f"node02/hw/sys/class/infiniband/{rdma.name}/ports/1"
-    assert [(port / f).read_text().strip() for f in ("state", "phys_state", "rate")] == [
-        "1: DOWN",
-        "2: Polling",
-        "2.5 Gb/sec (1X SDR)",
-    ]
-    assert {path.read_text() for path in (port / "gids").iterdir()} == {":".join(["0000"] * 8) + "\n"}
-    assert not list((port / "gid_attrs/types").iterdir())
-    netdev = next((port.parent.parent / "device/net").iterdir())
-    assert [(netdev / f).read_text().strip() for f in ("operstate", "carrier")] == ["down", "0"]
-    assert not (netdev / "speed").exists()
-
-
-def test_a_lost_gpu_shifts_the_indexes_behind_it(lab: Path) -> None:
-    gpus = store.healthy(lab, "node01").gpus
-    store.break_(lab, "node01", "gpu-lost")
-    rows = smi(lab, "node01", "--query-gpu=index,uuid", "--format=csv,noheader").stdout.decode().splitlines()
-    assert rows[2] == f"2, {gpus[3].uuid}"
-    assert len(rows) == 7
-    assert (lab / "node01/hw/sys/bus/pci/devices" / gpus[2].address / "class").exists()
-    assert not (lab / "node01/hw/proc/driver/nvidia/gpus" / gpus[2].address).exists()
-
-
-def test_an_inactive_nvlink_shows_in_the_status_and_in_the_matrix(lab: Path) -> None:
-    store.break_(lab, "node01", "nvlink-down")
-    lines = smi(lab, "node01", "nvlink", "-s").stdout.decode().splitlines()
-    assert [n for n, line in enumerate(lines) if "<inactive>" in line] == [5 * 19 + 1 + 11]
-    assert lines[5 * 19 + 12] == "\t Link 11: <inactive>"
-    assert smi(lab, "node01", "topo", "-m").stdout.decode().splitlines()[1].split("\t")[6] == "NV17"
-
-
-def test_a_fabric_that_is_not_ready_shows_in_both_answers(lab: Path) -> None:
-    store.break_(lab, "node02", "fabric-not-ready")
-    out = smi(lab, "node02", "--query-gpu=fabric.state,fabric.status", "--format=csv,noheader").stdout.decode()
-    assert out.splitlines() == ["In Progress, N/A"] * 8
-    assert smi(lab, "node02", "-q", "-x").stdout.count(b"<state>In Progress</state>") == 8
 
 
 def test_broken_tools_are_missing_silent_or_binary(lab: Path) -> None:

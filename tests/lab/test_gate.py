@@ -11,7 +11,7 @@ import json
 import os
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ FEW = {"gpu-missing", "ofed-other-version", "rdma-plugin-gone", "peermem-unloade
 FEW |= {"peermem-nameless", "checkpoint-cut", "gpu-gsp-timeout"}
 Check = Callable[..., dict[str, Any]]
 Answer = Callable[..., dict[str, Any]]
+LAB = store.STANDARD
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +44,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gate") / "gate.py"
     path.write_text(gate_files.program())
     return path
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory)
-    return directory
-
-
-@pytest.fixture
-def lab(_lab: Path) -> Iterator[Path]:
-    yield _lab
-    store.repair_broken(_lab)
 
 
 @pytest.fixture

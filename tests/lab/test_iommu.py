@@ -101,18 +101,6 @@ def test_others_arguments_stay_when_ours_come_and_go(call: Answer, fresh: Path) 
     assert not (fresh / "node01/sys" / DROPIN).exists()
 
 
-def test_settings_of_others_that_spoil_ours_are_named(call: Answer, fresh: Path) -> None:
-    last = fresh / "node01/sys/etc/default/grub.d/99-site.cfg"
-    last.parent.mkdir(exist_ok=True)
-    last.write_text('GRUB_CMDLINE_LINUX="quiet"\n')
-    done = call()
-    bad = [f for f in done["findings"] if f["aspect"] == "persisted"]
-    assert {f["state"] for f in bad} == {"not_owned"}
-    assert all("/etc/default/grub.d/99-site.cfg" in f["fix"] for f in bad)
-    assert done["repaired"] == []
-    assert call()["changed"] is False
-
-
 def test_what_the_settings_hold_already_is_set_right_and_nothing_is_said_twice(call: Answer, fresh: Path) -> None:
     system = fresh / "node01/sys"
     settings = system / "etc/default/grub"
@@ -134,13 +122,6 @@ def test_a_node_that_cannot_be_read_is_not_ok(call: Answer, fresh: Path) -> None
     assert "/boot/grub/grub.cfg: is not there" in call()["msg"]
     (fresh / "node01/hw/proc/cmdline").unlink()
     assert "/proc/cmdline: is not there" in call()["msg"]
-
-
-def test_a_boot_loader_on_the_network_is_not_ours(call: Answer, fresh: Path) -> None:
-    (fresh / "node01/sys/usr/sbin/update-grub").unlink()
-    done = call()
-    assert {f["state"] for f in done["findings"] if f["aspect"] == "persisted"} == {"not_owned"}
-    assert done["changed"] is False
 
 
 GRUBBY = """\

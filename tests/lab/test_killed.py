@@ -19,6 +19,7 @@ import yaml
 from busbar.lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+LAB = store.STANDARD
 OLD = "# by hand\nNCCL_IB_HCA=mlx5_0\nNCCL_DEBUG=INFO\n"
 # The module as Ansible runs it, and an audit hook that ends the process before the n-th thing done to /etc: every
 # open for writing, rename, link, chmod and removal raises an audit event, whoever calls it.
@@ -41,13 +42,6 @@ from ansible_collections.busbar.fabric.plugins.modules import nccl_conf
 sys.addaudithook(hook)
 nccl_conf.main()
 """
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory)
-    return directory
 
 
 @pytest.fixture

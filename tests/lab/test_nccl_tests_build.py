@@ -404,30 +404,23 @@ def test_a_failing_build_says_what_failed_and_leaves_the_old_one(node: Path, run
 
 
 @pytest.mark.parametrize(
-    ("perf", "message"),
+    ("programs", "perf", "message"),
     [
-        (PERF.replace("ncclGetVersion()", "0"), "is not linked with libnccl.so.2"),
-        (PERF.replace("#ifdef MPI", "#ifdef NEVER"), "is not linked with libmpi"),
+        (PROGRAMS, PERF.replace("ncclGetVersion()", "0"), "is not linked with libnccl.so.2"),
+        (PROGRAMS, PERF.replace("#ifdef MPI", "#ifdef NEVER"), "is not linked with libmpi"),
+        (PROGRAMS[1:], PERF, "all_reduce_perf: cannot be read: No such file"),
     ],
 )
-def test_a_make_that_ends_well_without_the_libraries_is_no_build(
-    node: Path, run: Run, perf: str, message: str, monkeypatch: pytest.MonkeyPatch
+def test_a_make_that_ends_well_without_libraries_or_a_program_is_no_build(
+    node: Path, run: Run, programs: tuple[str, ...], perf: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(globals(), "PERF", perf)
     monkeypatch.setitem(globals(), "MAKEFILE", MAKEFILE.replace("-lnccl", "-Wl,--as-needed -lnccl"))
-    archive(node / "nccl-tests.tgz")
+    archive(node / "nccl-tests.tgz", programs)
     result = run()
     assert result["failed"]
     assert message in result["msg"]
     assert left(node) == {".nccl-tests.lock", "nccl-tests.failed.log"}
-
-
-def test_a_make_that_ends_well_without_a_program_is_no_build(node: Path, run: Run) -> None:
-    archive(node / "nccl-tests.tgz", PROGRAMS[1:])
-    result = run()
-    assert result["failed"]
-    assert "all_reduce_perf: cannot be read: No such file" in result["msg"]
-    assert not build_of(node).exists()
 
 
 def test_a_build_that_takes_too_long_is_killed_whole(node: Path, run: Run) -> None:
@@ -555,22 +548,14 @@ def test_a_wrong_archive_is_found_before_anything_is_unpacked(node: Path, run: R
     assert left(node) == {".nccl-tests.lock"}
 
 
-def garbage_nvcc(node: Path) -> None:
-    put(node, "usr/local/cuda-12.9/bin/nvcc", "#!/bin/sh\necho '[Unknown Error]'\n", 0o755)
-
-
-def dead_gpu(node: Path) -> None:
-    put(node, "usr/bin/nvidia-smi", "#!/bin/sh\nprintf 'compute_cap\\n9.0\\n[Unknown Error]\\n'\n", 0o755)
-
-
-def no_smi(node: Path) -> None:
-    (node / "usr/bin/nvidia-smi").unlink()
+def program(path: str, script: str) -> Callable[[Path], None]:
+    return lambda node: put(node, path, f"#!/bin/sh\n{script}\n", 0o755)
 
 
 @pytest.mark.parametrize(
     ("damage", "check"),
     [
-        (garbage_nvcc, "cuda"),
+        (program("usr/local/cuda-12.9/bin/nvcc", "echo '[Unknown Error]'"), "cuda"),
         (lambda node: shutil.rmtree(node / "usr/local/cuda-12.9"), "cuda"),
         (lambda node: (node / "usr/local/cuda-12.9/include/cuda_runtime.h").unlink(), "cuda"),
         (lambda node: (node / "usr/include/nccl.h").unlink(), "nccl"),
@@ -578,8 +563,8 @@ def no_smi(node: Path) -> None:
         (lambda node: (node / LIB / "libnccl.so.2.27.7").write_bytes(b"\x7fELF"), "nccl"),
         (lambda node: (node / LIB / "openmpi/include/mpi.h").unlink(), "mpi"),
         (lambda node: (node / LIB / "openmpi/include/mpi.h").write_bytes(b"\xff\0"), "mpi"),
-        (dead_gpu, "arch"),
-        (no_smi, "arch"),
+        (program("usr/bin/nvidia-smi", "printf 'compute_cap\\n9.0\\n[Unknown Error]\\n'"), "arch"),
+        (lambda node: (node / "usr/bin/nvidia-smi").unlink(), "arch"),
         (lambda node: (node / "usr/bin/make").unlink(), "tools"),
     ],
 )

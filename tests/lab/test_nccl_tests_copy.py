@@ -170,46 +170,33 @@ def alter(members: Members) -> None:
     members["reduce_perf"] = member, data[:-1] + bytes([data[-1] ^ 1])
 
 
-def lead_out(members: Members) -> None:
-    members["evil"] = tarfile.TarInfo("../evil"), b""
+def replaced(key: str, name: str = "", **more: object) -> Callable[[Members], None]:
+    """Puts an empty member in the place of another, or beside all."""
 
+    def tamper(members: Members) -> None:
+        member = tarfile.TarInfo(name or key)
+        for attribute, value in more.items():
+            setattr(member, attribute, value)
+        members[key] = member, b""
 
-def link(members: Members) -> None:
-    member = tarfile.TarInfo("reduce_perf")
-    member.type, member.linkname = tarfile.SYMTYPE, "all_reduce_perf"
-    members["reduce_perf"] = member, b""
-
-
-def device(members: Members) -> None:
-    member = tarfile.TarInfo("reduce_perf")
-    member.type = tarfile.CHRTYPE
-    members["reduce_perf"] = member, b""
-
-
-def not_executable(members: Members) -> None:
-    members["reduce_perf"][0].mode = 0o644
-
-
-def more(members: Members) -> None:
-    members["more_perf"] = tarfile.TarInfo("more_perf"), b""
-
-
-def below(members: Members) -> None:
-    members["more"] = tarfile.TarInfo("bin/more"), b""
+    return tamper
 
 
 @pytest.mark.parametrize(
     ("tamper", "said"),
     [
         (alter, "reduce_perf altered"),
-        (not_executable, "reduce_perf not executable"),
+        (lambda members: setattr(members["reduce_perf"][0], "mode", 0o644), "reduce_perf not executable"),
         (lambda members: members.pop("reduce_perf"), "reduce_perf missing"),
         (lambda members: members.pop(MARKER), f"holds no {MARKER}"),
-        (lead_out, "holds '../evil', which would lie outside"),
-        (link, "holds 'reduce_perf', which does not belong to a build"),
-        (device, "holds 'reduce_perf', which is not a file"),
-        (below, "holds 'bin/more', which does not belong to a build"),
-        (more, "holds 'more_perf', which its marker does not name"),
+        (replaced("evil", "../evil"), "holds '../evil', which would lie outside"),
+        (
+            replaced("reduce_perf", type=tarfile.SYMTYPE, linkname="all_reduce_perf"),
+            "holds 'reduce_perf', which does not belong to a build",
+        ),
+        (replaced("reduce_perf", type=tarfile.CHRTYPE), "holds 'reduce_perf', which is not a file"),
+        (replaced("bin/more"), "holds 'bin/more', which does not belong to a build"),
+        (replaced("more_perf"), "holds 'more_perf', which its marker does not name"),
     ],
 )
 def test_a_pack_that_was_tampered_with_is_refused_and_the_old_build_stays(

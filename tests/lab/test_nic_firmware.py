@@ -22,7 +22,6 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 
-from busbar.lab import store
 from busbar.lab.machines import hgx_b200
 from busbar.lab.toolkit import firmware_tools
 
@@ -32,13 +31,7 @@ SCRIPT = "from ansible_collections.busbar.fabric.plugins.modules import nic_firm
 WANTED = {"LINK_TYPE": "IB", "ATS_ENABLED": 0, "ROCE_CC_PRIO_MASK": 255}
 NAMES = {"LINK_TYPE_P1": (1, 2), "ATS_ENABLED": (0, 1), "ROCE_CC_PRIO_MASK_P1": (255, 0)}
 Start = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {"node01": hgx_b200})
-    return directory
+LAB = {"node01": hgx_b200}
 
 
 @pytest.fixture

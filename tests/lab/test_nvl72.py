@@ -18,13 +18,7 @@ from busbar.lab.machine import Machine
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 TRAYS = ("tray01", "tray21")
 Answer = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {"tray01": nvl72.gb200, "tray21": nvl72.gb300})
-    return directory
+LAB = {"tray01": nvl72.gb200, "tray21": nvl72.gb300}
 
 
 def show(lab: Path, machine: Machine) -> None:
@@ -33,9 +27,9 @@ def show(lab: Path, machine: Machine) -> None:
 
 
 @pytest.fixture
-def lab(_lab: Path) -> Iterator[Path]:
-    yield _lab
-    show(_lab, store.healthy(_lab, "tray01"))
+def lab(own_lab: Path) -> Iterator[Path]:
+    yield own_lab
+    show(own_lab, store.healthy(own_lab, "tray01"))
 
 
 @pytest.fixture

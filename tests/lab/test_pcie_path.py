@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 
 from busbar.lab import store, tree
 from busbar.lab.machine import Machine
 from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-
-from .conftest import ROOT
 
 Answer = Callable[..., dict[str, Any]]
 UNIT = f"pcie_path.unit[persisted]@{pcie_path.UNIT}"
@@ -98,28 +95,3 @@ def test_a_boot_runs_nothing_that_is_not_the_nodes(own: Path, call: Answer, tmp_
     unit.write_text(f"[Service]\nExecStart=/usr/bin/touch {tmp_path}/touched\n")
     store.reboot(own, "node01")
     assert not (tmp_path / "touched").exists()
-
-
-def test_a_missing_nic_leaves_what_is_set_at_boot_alone(own: Path, call: Answer) -> None:
-    call()
-    script = own / "node01/sys" / pcie_path.SCRIPT[1:]
-    before = script.read_text()
-    store.break_(own, "node01", "rail-missing")
-    done = call()
-    assert (done["changed"], ids(done), script.read_text()) == (False, {UNIT}, before)
-    store.repair(own, "node01")
-    assert (call()["changed"], call()["findings"]) == (False, [])
-
-
-def test_a_virtual_machine_is_asked_for_nothing(tmp_path: Path, run_module: Answer) -> None:
-    store.create(tmp_path / "lab", {"vm01": h200_vm})
-    node = tmp_path / "lab/vm01"
-    done = run_module(
-        "pcie_path",
-        profile=yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
-        fabric="ethernet",
-        hardware_root=str(node / "hw"),
-        system_root=str(node / "sys"),
-    )
-    assert (done["changed"], done["findings"], done["passed"]) == (False, [], [])
-    assert "hypervisor" in done["notes"][0]

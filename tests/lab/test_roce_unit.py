@@ -17,13 +17,7 @@ from busbar.lab.toolkit import udev
 
 NODE, RAIL0, NETDEV0, VF = "node02", "0000:1a:00.0", "enp26s0np0", "enp131s0f0v0"
 Answer = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {NODE: hgx_h200_roce})
-    return directory
+LAB = {NODE: hgx_h200_roce}
 
 
 def roce(lab: Path, *words: str) -> None:

@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from busbar.lab.faults import FAULTS
 from busbar.lab.machine import Machine
 from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.nccl_tests import COMMIT, TOOLKIT
+from tests.lab.transcript import Transcript
 from tests.trees import put
 
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -287,18 +289,6 @@ def test_an_mpi_build_has_its_suffix_and_loads_the_library_that_it_is_linked_wit
 # -- what the programs print -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_every_program_prints_a_table_for_eight_gpus(run: Run, name: str) -> None:
-    done = run("-b 1M -e 1G -f 4 -g 8", name=name)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("#  Rank ") == 8
-    assert [int(row[0]) for row in rows(done.stdout)] == [4**n << 20 for n in range(6)]
-    assert "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : " in done.stdout
-    assert f"# Collective test concluded: {name}_perf\n#\n" in done.stdout
-    place = rows(done.stdout)[-1]
-    assert place[-1] == ("N/A" if name in ("alltoall", "sendrecv") else "0")
-
-
 def test_the_same_run_prints_the_same_figures(run: Run) -> None:
     words = "-b 8 -e 8G -f 2 -g 8"
     assert rows(run(words).stdout) == rows(run(words).stdout)
@@ -321,72 +311,6 @@ def test_time_and_bandwidths_of_a_row_agree(run: Run) -> None:
         microseconds, algbw, bus = (float(value) for value in row[5:8])
         assert GIB / microseconds / 1e3 == pytest.approx(algbw, rel=0.001)
         assert algbw * factor == pytest.approx(bus, rel=0.001)
-
-
-def test_types_operations_and_roots_make_tables_of_their_own(run: Run) -> None:
-    assert {row[3] for row in rows(run("-g 8 -o all").stdout)} == {"sum", "prod", "max", "min", "avg", "mulsum"}
-    kinds = rows(run("-g 8 -d all").stdout)
-    assert len(kinds) == 12
-    assert {row[2]: int(row[1]) for row in kinds}["double"] * 8 == 32 << 20
-    assert [row[4] for row in rows(run("-g 8 -r -1", name="broadcast").stdout)] == list("01234567")
-    assert [row[4] for row in rows(run("-g 8 -r 5", name="reduce").stdout)] == ["5"]
-
-
-def test_threads_times_gpus_are_the_ranks(run: Run) -> None:
-    done = run("-t 4 -g 2")
-    assert (done.returncode, done.stdout.count("#  Rank ")) == (0, 8)
-
-
-def test_the_devices_are_the_nodes_own(run: Run) -> None:
-    addresses = [gpu.address[:-2] for gpu in hgx_h100().gpus]
-    shown = [line for line in run("-g 8").stdout.splitlines() if line.startswith("#  Rank")]
-    assert [line.split("[")[1].split("]")[0] for line in shown] == addresses
-    assert all(line.endswith("] NVIDIA H100 80GB HBM3") for line in shown)
-    chosen = run("-g 2", CUDA_VISIBLE_DEVICES=f"5,{hgx_h100().gpus[2].uuid}").stdout
-    assert [addresses.index(line.split("[")[1].split("]")[0]) for line in chosen.splitlines() if "Rank" in line] == [
-        5,
-        2,
-    ]
-
-
-def test_sizes_that_a_gpu_cannot_hold_are_lowered_and_said(run: Run) -> None:
-    done = run("-b 16G -e 64G -f 2 -g 8")
-    assert done.returncode == 0
-    assert "# Reducing maxBytes to " in done.stdout
-    assert [int(row[0]) // GIB for row in rows(done.stdout)] == [16]
-
-
-# -- errors ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("-h", 0, "USAGE: all_reduce_perf"),
-        ("--bogus", 0, "USAGE: all_reduce_perf"),
-        ("-q 1", 0, "USAGE: all_reduce_perf"),
-        ("-g 9", 5, "Invalid number of GPUs: 9 requested but only 8 were found."),
-        ("-t 2 -g 8", 5, "Invalid number of GPUs: 16 requested but only 8 were found."),
-        ("-b much", 255, "invalid size specified for 'minbytes'"),
-        ("-e 1T", 255, "invalid size specified for 'maxbytes'"),
-        ("-b 2G -e 1G", 255, "invalid sizes for 'minbytes' and 'maxbytes': 2147483648 > 1073741824"),
-        ("-S 1 -g 8", 64, "not simulated"),
-    ],
-)
-def test_exit_codes_are_those_of_nccl_tests(run: Run, words: str, code: int, said: str) -> None:
-    done = run(words)
-    assert done.returncode == code
-    assert said in (done.stdout if code == 0 else done.stderr)
-    assert "# Avg bus bandwidth" not in done.stdout
-
-
-def test_a_bar_is_held_to_nine_tenths_of_it(run: Run) -> None:
-    words = "-b 1G -e 1G -g 8"
-    assert "OK\n#\n" in run(words, NCCL_TESTS_MIN_BW="500").stdout
-    below = run(words, NCCL_TESTS_MIN_BW="600")
-    assert below.returncode == 7
-    assert " FAILED\n" in below.stdout
-    assert ": Test failure common.cu:" in below.stdout.splitlines()[-1]
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
@@ -429,6 +353,11 @@ def test_json_of_a_run_that_fails_has_no_results(run: Run, tmp_path: Path) -> No
     assert "end_time" not in data
 
 
+def test_json_counts_wrong_results(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    run(f"-b 1G -e 8G -f 2 -g 8 -J {tmp_path}/out.json", node("wrong-sums"))
+    assert json.loads((tmp_path / "out.json").read_text())["out_of_bounds"] == {"count": 8, "okay": "false"}
+
+
 # -- the node's state ------------------------------------------------------------------------------------------------
 
 WORDS = "-b 8G -e 8G -g 8"
@@ -451,6 +380,99 @@ def node(tmp_path: Path) -> Callable[..., Path]:
         return render(tmp_path, machine)
 
     return call
+
+
+SCRIPTS = {
+    "every program prints a table": "\n".join(f"{name} -b 1M -e 1G -f 4 -g 8" for name in sorted(NAMES)),
+    "types, operations and roots make tables of their own, and threads times GPUs are the ranks": """
+        all_reduce -g 8 -o all
+        all_reduce -g 8 -d all
+        broadcast -g 8 -r -1
+        reduce -g 8 -r 5
+        all_reduce -t 4 -g 2
+        CUDA_VISIBLE_DEVICES=5,GPU2 all_reduce -g 2
+        all_reduce -b 16G -e 64G -f 2 -g 8
+        """,
+    "exit codes are those of nccl-tests, and a bar is held to nine tenths of it": """
+        all_reduce -h
+        all_reduce --bogus
+        all_reduce -q 1
+        all_reduce -g 9
+        all_reduce -t 2 -g 8
+        all_reduce -b much
+        all_reduce -e 1T
+        all_reduce -b 2G -e 1G
+        all_reduce -S 1 -g 8
+        NCCL_TESTS_MIN_BW=500 all_reduce -b 1G -e 1G -g 8
+        NCCL_TESTS_MIN_BW=600 all_reduce -b 1G -e 1G -g 8
+        """,
+    "a variable that stops NCCL stops the program": """
+        NCCL_ALGO=Rings all_reduce -g 8
+        NCCL_PROTO="Simple" all_reduce -g 8
+        NCCL_ALGO=Tree all_gather -g 8
+        NCCL_ALGO=CollNetChain all_reduce -g 8
+        NCCL_SOCKET_IFNAME==eth7 all_reduce -g 8
+        """,
+    "what stops a program on a node in trouble": """
+        on gpu-busy
+        all_reduce -b 8G -e 8G -g 8
+        on fabric-not-ready
+        all_reduce -g 8
+        on gpu-lost
+        all_reduce -g 8
+        all_reduce -g 7
+        on gpu-missing
+        all_reduce -g 8
+        all_reduce -g 7
+        on wrong-sums
+        all_reduce -b 1G -e 8G -f 2 -g 8
+        all_reduce -g 8 -c 0
+        all_reduce -g 3
+        without-a-driver
+        all_reduce -g 8
+        """,
+}
+
+
+def brief(text: str) -> str:
+    """Return what a program prints, without figures, the name of this host, process numbers and what is always so."""
+    text = re.sub(
+        r"^ \.\. \S+ pid \d+", " .. HOST pid N", re.sub(r"^\S+: Test ", "HOST: Test ", text, flags=re.M), flags=re.M
+    )
+    lines = []
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if words[:1] and words[0].isdigit():
+            wrong = ["wrong" if word not in ("0", "N/A") else word for word in (words[-5], words[-1])]
+            lines.append(" ".join([*words[:-8], *wrong]))
+        elif line.startswith("#  Rank"):
+            lines.append(f"rank {words[2]} {line.partition(' device')[2].strip()}")
+        elif line.strip("# ") and not re.match(r"# (nccl-tests|nThread|Using)|#  +(size|out-of-place|\()", line):
+            lines.append(re.sub(r"(bandwidth +: )[\d.]+ *", r"\1", line))
+    return "\n".join(lines)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_what_programs_print_and_end_with(
+    run: Run, node: Callable[..., Path], h100: Path, tmp_path: Path, case: str
+) -> None:
+    roots = [h100]
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        variables = [word for word in words if re.match("[A-Z_]+=", word)]
+        name, *options = words[len(variables) :]
+        environment = dict(variable.split("=", 1) for variable in variables)
+        done = run(" ".join(options), roots[-1], name, **environment)
+        done.stdout, done.stderr = brief(done.stdout), brief(f"\n{done.stderr}")
+        return done
+
+    acts: dict[str, Callable[..., object]] = {
+        "on": lambda name: roots.append(node(name)),
+        "without-a-driver": lambda: roots.append(tmp_path / "none"),
+    }
+    transcript = Transcript(call, acts=acts, names={"GPU2": hgx_h100().gpus[2].uuid})
+    transcript.check("lab_nccl_tests", case, SCRIPTS[case])
 
 
 def narrow(machine: Machine) -> Machine:
@@ -492,23 +514,6 @@ def test_a_healthy_node_reaches_the_published_figures(run: Run) -> None:
 def test_a_variable_costs_what_it_costs(run: Run, variables: str, low: float, high: float) -> None:
     environment = dict(word.split("=", 1) for word in variables.split())
     assert low < busbw(run(WORDS, **environment)) < high
-
-
-@pytest.mark.parametrize(
-    ("name", "variables", "said"),
-    [
-        ("all_reduce", "NCCL_ALGO=Rings", 'Unrecognized element token "rings"'),
-        ("all_reduce", 'NCCL_PROTO="Simple"', "Unrecognized element token"),
-        ("all_gather", "NCCL_ALGO=Tree", "No algorithm/protocol available for function allgather"),
-        ("all_reduce", "NCCL_ALGO=CollNetChain", "No algorithm/protocol available"),
-        ("all_reduce", "NCCL_SOCKET_IFNAME==eth7", "no socket interface found"),
-    ],
-)
-def test_a_variable_that_stops_nccl_stops_the_program(run: Run, name: str, variables: str, said: str) -> None:
-    done = run(WORDS, name=name, **dict([variables.split("=", 1)]))
-    assert done.returncode == 3
-    assert "Test NCCL failure" in done.stdout
-    assert said in done.stdout
 
 
 def test_the_first_of_environment_user_file_and_system_file_counts(run: Run, node: Callable[..., Path]) -> None:
@@ -555,44 +560,6 @@ def test_memory_that_somebody_holds_is_missing(run: Run, node: Callable[..., Pat
     ]
     shown = subprocess.run([*argv, "--format=csv"], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines() == ["pid, used_gpu_memory [MiB], process_name", "41873, 71680 MiB, python"]
-    done = run(WORDS, root)
-    assert done.returncode == 3
-    assert "Cuda failure 2 'out of memory'" in done.stdout
-
-
-def test_a_fabric_that_is_not_ready_is_cudas_error_802(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
-    done = run(f"{WORDS} -J {tmp_path}/out.json", node("fabric-not-ready"))
-    assert done.returncode == 2
-    assert ": Test CUDA failure util.cu:" in done.stdout
-    assert "'system not yet initialized'" in done.stdout
-    assert json.loads((tmp_path / "out.json").read_text())["simulated"] == "true"
-
-
-@pytest.mark.parametrize("fault", ["gpu-lost", "gpu-missing"])
-def test_a_gpu_that_has_gone_is_one_too_few(run: Run, node: Callable[..., Path], fault: str) -> None:
-    root = node(fault)
-    assert run(WORDS, root).returncode == 5
-    assert run("-g 7", root).returncode == 0
-
-
-def test_without_a_driver_nothing_runs(run: Run, tmp_path: Path) -> None:
-    done = run(WORDS, tmp_path)
-    assert done.returncode == 2
-    assert "CUDA driver version is insufficient for CUDA runtime version" in done.stdout
-
-
-def test_a_gpu_that_computes_wrong_fails_the_run(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
-    root = node("wrong-sums")
-    done = run(f"-b 1G -e 8G -f 2 -g 8 -J {tmp_path}/out.json", root)
-    assert done.returncode == 7
-    assert all(int(float(row[8])) > 0 for row in rows(done.stdout))
-    assert "# Out of bounds values : 8 FAILED\n" in done.stdout
-    data = json.loads((tmp_path / "out.json").read_text())
-    assert data["out_of_bounds"] == {"count": 8, "okay": "false"}
-    unchecked = run("-g 8 -c 0", root)
-    assert unchecked.returncode == 0
-    assert rows(unchecked.stdout)[0][8::4] == ["N/A", "N/A"]
-    assert run("-g 3", root).returncode == 0
 
 
 def test_a_collective_that_hangs_prints_its_devices_and_no_more(

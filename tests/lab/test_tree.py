@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,8 @@ from busbar.lab import tree
 from busbar.lab.machine import GpuProcess, LabError, Machine, from_dict, to_dict
 from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from busbar.lab.nvidia_smi import path_class
+from tests import goldens
+from tests.lab.transcript import Transcript, texts
 
 BUILDERS: dict[str, Callable[[str], Machine]] = {"h100": hgx_h100, "roce": hgx_h200_roce, "vm": h200_vm}
 
@@ -76,19 +77,6 @@ def test_a_damaged_machine_description_is_refused() -> None:
     for broken in ({}, {**data, "gpus": 3}, {**data, "gpus": [{"number": 1}]}):
         with pytest.raises(LabError, match="not the lab's description"):
             from_dict(broken)
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_writing_a_tree_and_what_it_takes(tmp_path: Path, name: str) -> None:
-    machine = BUILDERS[name]("node07")
-    started = time.process_time()
-    rendered = tree.hardware(machine)
-    cpu = time.process_time() - started
-    started = time.perf_counter()
-    tree.write(machine, tmp_path / "hw", tmp_path / "sys")
-    wall = time.perf_counter() - started
-    print(f"{name}: rendered in {cpu * 1000:.0f} ms, {len(rendered.files)} files written in {wall:.2f} s")
-    assert rendered.files
 
 
 def test_no_identity_occurs_twice_on_a_host_or_on_two() -> None:
@@ -151,23 +139,6 @@ def test_links_of_a_port_and_the_device_below_agree(root: Path, name: str) -> No
                 assert text(device / file) == text(above / file), device
 
 
-def test_an_infiniband_port_reads_as_the_kernel_prints_it(root: Path) -> None:
-    port = root / "h100/hw/sys/class/infiniband/mlx5_4/ports/1"
-    assert (port / "rate").read_bytes() == b"400 Gb/sec (4X NDR)\n"
-    assert [text(port / file) for file in ("state", "phys_state", "link_layer")] == [
-        "4: ACTIVE",
-        "5: LinkUp",
-        "InfiniBand",
-    ]
-    assert re.fullmatch(r"0x[0-9a-f]+", text(port / "lid"))
-    guid = text(port.parent.parent / "node_guid")
-    assert text(port / "gids/0") == f"fe80:0000:0000:0000:{guid}"
-    assert text(port / "gid_attrs/types/0") == "IB/RoCE v1"
-    assert not list((port / "gid_attrs/ndevs").iterdir())
-    netdev = next((port.parent.parent / "device/net").iterdir())
-    assert (text(netdev / "type"), text(netdev / "mtu")) == ("32", "4092")
-
-
 def test_a_roce_port_has_its_ipv4_gid_of_version_2_at_index_3(root: Path) -> None:
     machine = hgx_h200_roce("node07")
     for number in range(8):
@@ -184,47 +155,6 @@ def test_a_roce_port_has_its_ipv4_gid_of_version_2_at_index_3(root: Path) -> Non
         eui = text(netdev / "address").replace(":", "")
         eui = f"{int(eui[:2], 16) ^ 2:02x}{eui[2:6]}fffe{eui[6:]}"
         assert text(port / "gids/0").replace(":", "") == f"fe80{'0' * 12}{eui}"
-
-
-def test_the_spare_port_is_down_and_has_no_speed_to_read(root: Path) -> None:
-    device = root / "roce/hw/sys/class/infiniband/mlx5_11"
-    port = device / "ports/1"
-    assert [text(port / f) for f in ("state", "phys_state", "rate")] == [
-        "1: DOWN",
-        "3: Disabled",
-        "2.5 Gb/sec (1X SDR)",
-    ]
-    netdev = next((device / "device/net").iterdir())
-    assert text(netdev / "operstate") == "down"
-    assert not (netdev / "speed").exists()
-    assert not (netdev / "carrier").exists()
-
-
-def test_virtual_functions_and_their_owner_point_at_each_other(root: Path) -> None:
-    devices = root / "roce/hw/sys/bus/pci/devices"
-    owner = devices / "0000:83:00.0"
-    assert (text(owner / "sriov_numvfs"), text(owner / "sriov_totalvfs")) == ("2", "16")
-    for index in range(2):
-        function = (owner / f"virtfn{index}").resolve()
-        assert (function / "physfn").resolve() == owner.resolve()
-        assert text(function / "current_link_width") == "0"
-        assert len(list((function / "infiniband").iterdir())) == 1
-        assert not (function / "sriov_totalvfs").exists()
-
-
-@pytest.mark.parametrize(("name", "slaves"), [("h100", 2), ("roce", 2)])
-def test_a_bond_has_one_rdma_device_over_two_slaves(root: Path, name: str, slaves: int) -> None:
-    sys_directory = root / name / "hw/sys"
-    bond = sys_directory / "class/net/bond0"
-    names = text(bond / "bonding/slaves").split()
-    assert len(names) == slaves
-    for slave in names:
-        assert (sys_directory / "class/net" / slave / "master").resolve() == bond.resolve()
-    assert text(bond / "bonding/mode") == "802.3ad 4"
-    rdma = sys_directory / "class/infiniband/mlx5_bond_0"
-    assert (rdma / "device").resolve() == (sys_directory / "class/net" / names[0] / "device").resolve()
-    assert text(rdma / "ports/1/gid_attrs/ndevs/3") == "bond0"
-    assert (sys_directory / "class/net/bonding_masters").read_text() == "bond0\n"
 
 
 @pytest.mark.parametrize(("name", "netdev"), [("h100", "eno1"), ("roce", "eno8303"), ("vm", "eth0")])
@@ -253,21 +183,6 @@ def test_cpu_lists_and_masks_of_a_node_are_the_same_cpus(root: Path) -> None:
             assert listed == {cpu for cpu in range(512) if bits >> cpu & 1}
 
 
-def test_a_vm_shows_neither_numa_nor_dmi_nor_rdma_but_the_hypervisor_flag(root: Path) -> None:
-    hardware = root / "vm/hw"
-    gpus = [d for d in (hardware / "sys/bus/pci/devices").iterdir() if text(d / "class") == "0x030200"]
-    assert len(gpus) == 8
-    assert {text(gpu / "numa_node") for gpu in gpus} == {"-1"}
-    assert {gpu.resolve().parent.name for gpu in gpus} == {"pci0000:00"}
-    assert not (hardware / "sys/class/dmi").exists()
-    assert not list((hardware / "sys/class/infiniband").iterdir())
-    assert "hypervisor" in text(hardware / "proc/cpuinfo").split()
-    assert "hypervisor" not in text(root / "h100/hw/proc/cpuinfo").split()
-    assert text(root / "h100/hw/sys/class/dmi/id/sys_vendor") == "NVIDIA"
-    assert (hardware / "sys/class/net/eth0/device").resolve().name == "virtio2"
-    assert text(hardware / "sys/class/net/eth0/speed") == "-1"
-
-
 @pytest.mark.parametrize("name", BUILDERS)
 def test_the_driver_and_the_bus_know_the_same_gpus(root: Path, name: str) -> None:
     hardware = root / name / "hw"
@@ -290,6 +205,110 @@ def test_four_nvswitches_and_a_bmc_that_is_no_gpu(root: Path) -> None:
     assert classes["0x030200"] == ["0x10de"] * 8
 
 
+PORT, DEVICES = "hw/sys/class/infiniband/{}/ports/1/", "hw/sys/bus/pci/devices/"
+# What to read -> machine and patterns.
+READINGS = {
+    "an InfiniBand port, which has no RoCE": (
+        "h100",
+        *(PORT.format("mlx5_4") + file for file in ("*", "gids/[012]", "gid_attrs/*/*")),
+        *("hw/sys/class/infiniband/mlx5_4/" + file for file in ("*", "device/net/*/*")),
+    ),
+    "a RoCE port": ("roce", *(PORT.format("mlx5_6") + file for file in ("*", "gids/[0-4]", "gid_attrs/*/*"))),
+    "a spare port, which is down and has no speed": (
+        "roce",
+        *(PORT.format("mlx5_11") + "*", "hw/sys/class/infiniband/mlx5_11/device/net/*/*"),
+    ),
+    "virtual functions and their owner": (
+        "roce",
+        *(f"{DEVICES}0000:83:00.0/{file}" for file in ("sriov_*", "virtfn*")),
+        *(
+            f"{DEVICES}0000:83:00.0/virtfn*/{file}"
+            for file in ("physfn", "sriov_*", "current_link_*", "infiniband/*/node_guid")
+        ),
+    ),
+    "a bond, which has one RDMA device over two members": (
+        "roce",
+        *(f"hw/sys/class/net/{file}" for file in ("bonding_masters", "bond0/bonding/*", "*/master", "enp225*")),
+        *("hw/sys/class/infiniband/mlx5_bond_0", PORT.format("mlx5_bond_0") + "gid_attrs/ndevs/3"),
+    ),
+    "a bond of another machine": (
+        "h100",
+        *(f"hw/sys/class/net/{file}" for file in ("bonding_masters", "bond0/bonding/*", "*/master", "enp170*")),
+        *("hw/sys/class/infiniband/mlx5_bond_0", PORT.format("mlx5_bond_0") + "gid_attrs/ndevs/3"),
+    ),
+    "a guest, which shows neither NUMA nor DMI nor RDMA, but a hypervisor": (
+        *(
+            "vm",
+            f"{DEVICES}*",
+            f"{DEVICES}*/class",
+            f"{DEVICES}*/numa_node",
+            "hw/sys/class/dmi/*",
+            "hw/sys/class/infiniband/*",
+        ),
+        *("hw/sys/class/net/eth0/*", "hw/sys/class/net/eth0", "hw/proc/cpuinfo"),
+    ),
+    "bare metal, which has DMI and no hypervisor": ("h100", "hw/sys/class/dmi/id/*", "hw/proc/cpuinfo"),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", READINGS)
+def test_what_a_tree_shows(root: Path, case: str) -> None:
+    name, *patterns = READINGS[case]
+    found = texts(root / name, *patterns)
+    rows: dict[str, list[str]] = {}
+    for path in sorted(found):
+        # Many files that differ in an address alone are a row.
+        same = re.sub(r"devices/[^/]+/(?!virtfn|sriov|infiniband)", "devices/*/", path) + f": {found[path][:2000]}"
+        rows.setdefault(same, []).append(path)
+    goldens.check(
+        "lab_trees", case, [f"{row} ({len(paths)})" if len(paths) > 1 else row for row, paths in rows.items()]
+    )
+
+
+SMI = {
+    "h100": """
+        nvidia-smi -L
+        nvidia-smi --query-gpu=index,memory.total,pcie.link.gen.current,pcie.link.width.current --format=csv
+        nvidia-smi --query-gpu=index,bogus --format=csv
+        nvidia-smi --query-gpu=index, --format=csv
+        nvidia-smi --query-gpu=index --format=json
+        nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv
+        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv,noheader
+        nvidia-smi --query-compute-apps=pid,index --format=csv
+        nvidia-smi --bogus
+        nvidia-smi topo -x
+        nvidia-smi nvlink -z
+        nvidia-smi --query-gpu
+        nvidia-smi -x
+        use 5
+        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv
+        nvidia-smi --query-compute-apps=used_gpu_memory,name --format=csv,noheader,nounits
+        """,
+    **dict.fromkeys(
+        ("roce", "vm"),
+        """
+        nvidia-smi -L
+        nvidia-smi --query-gpu=index,memory.total,pcie.link.gen.current,pcie.link.width.current --format=csv
+        """,
+    ),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", SMI)
+def test_what_smi_prints_and_refuses(root: Path, name: str) -> None:
+    def use(gpu: str) -> None:
+        machine = BUILDERS[name]("node07")
+        machine.gpu_processes.append(GpuProcess(4242, "python", int(gpu), 71680))
+        tree.write_tools(machine, root / name / "sys")
+
+    transcript = Transcript(lambda _, *words: smi(root, name, *words), acts={"use": use})
+    transcript.check("lab_trees", f"nvidia-smi of {name}", SMI[name])
+    tree.write_tools(BUILDERS[name]("node07"), root / name / "sys")
+
+
 # -- nvidia-smi ------------------------------------------------------------------------------------------------------
 
 
@@ -310,70 +329,6 @@ def test_smi_answers_any_choice_of_fields_in_the_order_asked(root: Path, name: s
     assert row[9].endswith(" MiB")
     plain = smi(root, name, "--query-gpu=memory.total,index", "--format=csv,noheader,nounits").stdout
     assert plain.splitlines()[1] == f"{row[9].split()[0]}, 1"
-
-
-def test_an_idle_gpu_shows_a_slower_link_of_full_width(root: Path) -> None:
-    out = smi(root, "h100", "--query-gpu=pcie.link.gen.current,pcie.link.width.current", "--format=csv,noheader").stdout
-    assert out.splitlines() == ["5, 16"] * 4 + ["1, 16"] + ["5, 16"] * 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "rc", "stdout"),
-    [
-        (["--query-gpu=index,bogus", "--format=csv"], 2, 'Field "bogus" is not a valid field to query.\n\n'),
-        (["--query-gpu=index, uuid", "--format=csv"], 2, 'Field " uuid" is not a valid field to query.\n\n'),
-        (["--query-gpu=index", "--format=json"], 2, "Format modifier is not recognized.\n"),
-        (["--bogus"], 255, "ERROR: Option --bogus is not recognized. Please run 'nvidia-smi -h'.\n\n"),
-        (["topo", "-x"], 2, 'Option "-x" is not recognized.\n'),
-        (["nvlink", "-z"], 2, 'Option "-z" is not recognized.\n'),
-        (
-            ["--query-gpu"],
-            255,
-            "ERROR: Option --query-gpu is missing its value. Please run 'nvidia-smi -h' for help.\n\n",
-        ),
-        (
-            ["-x"],
-            2,
-            "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an XML query.  "
-            "Please run 'nvidia-smi -h' for help.\n\n",
-        ),
-    ],
-)
-def test_smi_refuses_what_the_real_tool_refuses(root: Path, arguments: list[str], rc: int, stdout: str) -> None:
-    result = smi(root, "h100", *arguments)
-    assert (result.returncode, result.stdout, result.stderr) == (rc, stdout, "")
-
-
-def test_smi_lists_the_processes_on_gpus_and_only_headings_when_there_are_none(tmp_path: Path) -> None:
-    machine = hgx_h100()
-    query = "--query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name"
-    heading = "pid, process_name, used_gpu_memory [MiB], gpu_uuid, gpu_name"
-    tree.write(machine, tmp_path / "h100/hw", tmp_path / "h100/sys")
-    assert smi(tmp_path, "h100", query, "--format=csv").stdout.splitlines() == [heading]
-    assert smi(tmp_path, "h100", query, "--format=csv,noheader").stdout == ""
-    machine.gpu_processes.append(GpuProcess(4242, "python", 5, 71680))
-    tree.write_tools(machine, tmp_path / "h100/sys")
-    row = f"4242, python, 71680 MiB, {machine.gpu(5).uuid}, {machine.gpu(5).name}"
-    assert smi(tmp_path, "h100", query, "--format=csv").stdout.splitlines() == [heading, row]
-    bare = smi(tmp_path, "h100", "--query-compute-apps=used_gpu_memory,name", "--format=csv,noheader,nounits").stdout
-    assert bare == "71680, python\n"
-    refused = smi(tmp_path, "h100", "--query-compute-apps=pid,index", "--format=csv")
-    assert (refused.returncode, refused.stdout) == (2, 'Field "index" is not a valid field to query.\n\n')
-
-
-def test_smi_knows_the_compute_capability(root: Path) -> None:
-    out = smi(root, "h100", "--query-gpu=compute_cap", "--format=csv").stdout
-    assert out.splitlines() == ["compute_cap"] + ["9.0"] * 8
-
-
-def test_smi_lists_gpus_and_their_links(root: Path) -> None:
-    listed = smi(root, "h100", "-L").stdout.splitlines()
-    assert len(listed) == 8
-    assert listed[0].startswith("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-")
-    links = smi(root, "h100", "nvlink", "-s").stdout.splitlines()
-    assert [line for line in links if line.startswith("GPU")] == listed
-    assert links[1] == "\t Link 0: 26.562 GB/s"
-    assert len(links) == 8 * 19
 
 
 def test_smi_xml_parses_and_names_the_fabric_of_every_gpu(root: Path) -> None:

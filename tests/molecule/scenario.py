@@ -42,6 +42,11 @@ def run_playbook(roles: Sequence[str], *arguments: str) -> subprocess.CompletedP
     return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
+def verdict(role: str, name: str) -> dict[str, Any]:
+    """What a role has found: "check" on the fresh node, "run" in molecule's last real run."""
+    return _verdict(f"{name}-{role}", [role], name == "check")
+
+
 def _verdict(name: str, roles: Sequence[str], check_mode: bool) -> dict[str, Any]:
     data = json.loads((EPHEMERAL / f"{name}.json").read_text())
     # What was asked once for all nodes is judged in every verdict after it.
@@ -60,8 +65,7 @@ class Role:
         self.name = Path(test_file).parents[3].name
 
     def verdict(self, name: str) -> dict[str, Any]:
-        """What this role has found: "check" on the fresh node, "run" in molecule's last real run."""
-        return _verdict(f"{name}-{self.name}", [self.name], name == "check")
+        return verdict(self.name, name)
 
     def play(self, *arguments: str, check: bool) -> dict[str, Any]:
         return play([self.name], *arguments, check=check)

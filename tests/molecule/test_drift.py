@@ -21,13 +21,57 @@ import yaml
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import faults, image, store
-from tests.molecule.scenario import LAB, NODE, ROLES, TOP, checks, play
+from tests.molecule.scenario import LAB, NODE, ROLES, TOP, checks, play, verdict
 
 # Where a run may write and what it may load, without Ansible's own files and what systemd writes in its own time.
 WATCHED = ["/boot", "/etc", "/opt", "/root", "/srv/busbar-lab/hw/sys", "/usr/local", "/var/lib"]
 VOLATILE = ["/root/.ansible", "/var/lib/systemd", "/var/lib/busbar/health"]
 # Check ids begin with the module's noun; these roles' is another than their name.
 NOUNS = {"mofed": "ofed", "mtu": "netdev_mtu", "nccl_benchmark": "nccl_perf", "nvidia_peermem": "gpudirect"}
+
+RAILS = 8
+# Role -> what its fresh node was told that it would do, as checks or ids, and how many checks pass on the converged
+# one: those, or from the first number on. The other roles' tests have it where it is more than this.
+VERDICTS: dict[str, tuple[list[str], tuple[int, ...]]] = {
+    "drift_timer": (["drift_timer.enabled", "drift_timer.units", "drift_timer.user"], (0, 999)),
+    "gate": (["gate.intent", "gate.program"], (0, 999)),
+    "host_limits": (
+        [
+            "host_limits.containerd[persisted]@/etc/systemd/system/containerd.service.d/99-busbar.conf",
+            "host_limits.docker[persisted]@/etc/docker/daemon.json",
+            "host_limits.login[persisted]@/etc/security/limits.d/99-busbar.conf",
+            "host_limits.service[persisted]@/etc/systemd/system.conf.d/99-busbar.conf",
+        ],
+        (9, 999),
+    ),
+    # That boot has the arguments, the next one would not.
+    "iommu": ([f"iommu.args[persisted]@{arg}" for arg in ("intel_iommu=on", "iommu=pt")], (9,)),
+    "mtu": (
+        [f"netdev_mtu.{check}" for check in ("active_mtu", "live", "persisted") for _rail in range(RAILS)],
+        (4 * RAILS,),
+    ),
+    # Of each rail, now and after a boot.
+    "multirail": (
+        [f"multirail.{check}" for check in ("rules", "sysctl") for _rail in range(2 * RAILS)],
+        (4 * RAILS + 1,),
+    ),
+    "nccl_conf": (["nccl_conf.file[persisted]@/etc/nccl.conf"], (4, 999)),
+    "nccl_tests": (["nccl_tests.build[persisted]@/opt/nccl-tests"], (3, 999)),
+    "nvidia_peermem": (["gpudirect.persisted[persisted]@nvidia_peermem"], (4, 999)),
+    # Two bridges and a NIC of each rail, and the unit.
+    "pcie_path": (["pcie_path.unit[persisted]@/etc/systemd/system/busbar-pcie-path.service"], (3 * RAILS + 1,)),
+}
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role in VERDICTS])
+def test_the_fresh_node_was_told_what_would_be_done_and_the_converged_one_has_no_finding(role: str) -> None:
+    told, passed = VERDICTS[role]
+    fresh, converged = verdict(role, "check"), verdict(role, "run")
+    found = sorted(finding["id"] for finding in fresh["findings"])
+    assert sorted(fresh["repaired"]) == found
+    assert [name if name in told else name.partition("[")[0] for name in found] == told
+    assert (converged["findings"], converged["repaired"]) == ([], [])
+    assert passed[0] <= converged["passed"] <= passed[-1]
 
 
 def role_of(check: str) -> str | None:

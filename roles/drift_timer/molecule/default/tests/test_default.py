@@ -29,17 +29,6 @@ def runs(host: Host, code: int) -> dict[str, Any]:
     raise AssertionError(host.check_output(f"systemctl status {TIMER} {SERVICE}; journalctl -u {SERVICE}; true"))
 
 
-def test_the_fresh_machine_was_told_what_would_be_done() -> None:
-    found = ROLE.verdict("check")
-    assert checks(found) == ["drift_timer.enabled", "drift_timer.units", "drift_timer.user"]
-    assert sorted(found["repaired"]) == sorted(finding["id"] for finding in found["findings"])
-
-
-def test_the_converged_machine_has_no_finding() -> None:
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"]) == ([], [])
-
-
 def test_the_timer_waits_for_the_night_and_comes_back_after_a_boot(host: Host) -> None:
     assert host.service(TIMER).is_enabled
     assert host.service(TIMER).is_running

@@ -20,15 +20,7 @@ def state(host: Host) -> dict[str, Any]:
     return dict(json.loads(host.file(STATE).content_string))
 
 
-def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    found = ROLE.verdict("check")
-    assert checks(found) == ["gate.intent", "gate.program"]
-    assert sorted(found["repaired"]) == sorted(finding["id"] for finding in found["findings"])
-
-
-def test_the_converged_node_has_no_finding_and_the_program_has_run_there(host: Host) -> None:
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"]) == ([], [])
+def test_the_program_has_run_on_the_converged_node(host: Host) -> None:
     assert (state(host)["stage"], state(host)["action"], state(host)["kept_out"]) == ("command", "none", None)
     assert host.file("/etc/busbar/gate.json").mode == 0o600
     assert host.file(f"{FOLDER}/gate.py").user == "root"

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import Role, checks
+from tests.molecule.scenario import Role
 
 ROLE = Role(__file__)
 DROPIN = "/etc/default/grub.d/99-busbar.cfg"
-
-
-def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    # This boot has the arguments, the next one would not.
-    found = ROLE.verdict("check")
-    assert checks(found) == ["iommu.args", "iommu.args"]
-    assert {finding["aspect"] for finding in found["findings"]} == {"persisted"}
-    assert sorted(found["repaired"]) == ["iommu.args[persisted]@intel_iommu=on", "iommu.args[persisted]@iommu=pt"]
-
-
-def test_the_converged_node_has_no_finding() -> None:
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"]) == ([], [])
-    assert found["passed"] == 9
 
 
 def test_the_arguments_are_in_a_file_of_our_own(host: Host) -> None:

@@ -7,7 +7,7 @@ import json
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import store
-from tests.molecule.scenario import LAB, NODE, Role, checks
+from tests.molecule.scenario import LAB, NODE, Role
 
 ROLE = Role(__file__)
 RAILS = 8
@@ -16,19 +16,6 @@ FOLDER = "/etc/systemd/network"
 
 def mtus(host: Host) -> dict[str, int]:
     return {link["ifname"]: link["mtu"] for link in json.loads(host.check_output("ip -j link show"))}
-
-
-def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    found = ROLE.verdict("check")
-    expected = [f"netdev_mtu.{check}" for check in ("active_mtu", "live", "persisted") for _rail in range(RAILS)]
-    assert checks(found) == expected
-    assert len(found["repaired"]) == len(expected)
-
-
-def test_the_converged_node_has_no_finding() -> None:
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"]) == ([], [])
-    assert found["passed"] == 4 * RAILS
 
 
 def test_each_rail_has_a_file_beside_that_of_the_site_and_no_other_interface_has(host: Host) -> None:

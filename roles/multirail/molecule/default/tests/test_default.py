@@ -6,7 +6,7 @@ import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
 from busbar.lab import qos, store
-from tests.molecule.scenario import LAB, NODE, Role, checks
+from tests.molecule.scenario import LAB, NODE, Role
 
 ROLE = Role(__file__)
 RAILS = 8
@@ -22,20 +22,6 @@ def live(host: Host, interface: str) -> dict[str, str]:
 
 def routing(host: Host) -> str:
     return str(host.check_output("ip rule") + host.check_output("ip route show table 1003"))
-
-
-def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    found = ROLE.verdict("check")
-    # Of each rail, now and after a boot.
-    expected = [f"multirail.{check}" for check in ("rules", "sysctl") for _rail in range(2 * RAILS)]
-    assert checks(found) == expected
-    assert len(found["repaired"]) == len(expected)
-
-
-def test_the_converged_node_has_no_finding() -> None:
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"]) == ([], [])
-    assert found["passed"] == 4 * RAILS + 1
 
 
 def test_every_rail_answers_for_its_own_address_alone(host: Host) -> None:

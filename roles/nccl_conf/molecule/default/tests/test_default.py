@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import Role, checks
+from tests.molecule.scenario import Role
 
 ROLE = Role(__file__)
 CONF = "/etc/nccl.conf"
 # Of hgx-h100, in rail order: the names are not in the order of the PCI addresses.
 HCAS = "mlx5_4,mlx5_5,mlx5_0,mlx5_1,mlx5_8,mlx5_9,mlx5_6,mlx5_7"
-
-
-def test_the_fresh_node_was_told_what_would_be_done() -> None:
-    assert checks(ROLE.verdict("check")) == ["nccl_conf.file"]
-    assert ROLE.verdict("check")["repaired"] == ["nccl_conf.file[persisted]@/etc/nccl.conf"]
-
-
-def test_the_converged_node_has_no_finding() -> None:
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"]) == ([], [])
-    assert found["passed"] >= 4
 
 
 def test_the_file_names_rails_and_interface_each_under_its_reason(host: Host) -> None:

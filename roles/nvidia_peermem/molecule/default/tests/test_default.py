@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import Role, checks
+from tests.molecule.scenario import Role
 
 ROLE = Role(__file__)
 LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
 # Of the simulated hardware.
 MODULES = "/srv/busbar-lab/hw/sys/module"
-
-
-def test_the_fresh_node_was_told_that_its_module_would_not_outlive_a_boot() -> None:
-    found = ROLE.verdict("check")
-    assert checks(found) == ["gpudirect.persisted"]
-    assert found["repaired"] == ["gpudirect.persisted[persisted]@nvidia_peermem"]
-
-
-def test_the_converged_node_has_no_finding() -> None:
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"]) == ([], [])
-    assert found["passed"] >= 4
 
 
 def test_systemd_would_load_it_at_boot(host: Host) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from tests.molecule.scenario import Role, checks
+from tests.molecule.scenario import Role
 
 ROLE = Role(__file__)
 NAME = "busbar-pcie-path.service"
@@ -15,18 +15,6 @@ DEVICES = "/srv/busbar-lab/hw/sys/bus/pci/devices"
 def word(host: Host, address: str, offset: int) -> str:
     command = f"od --address-radix=n --format=x2 --read-bytes=2 --skip-bytes={offset} {DEVICES}/{address}/config"
     return str(host.check_output(command).strip())
-
-
-def test_the_fresh_node_was_told_that_nothing_would_hold_its_registers() -> None:
-    found = ROLE.verdict("check")
-    assert checks(found) == ["pcie_path.unit"]
-    assert found["repaired"] == [f"pcie_path.unit[persisted]@{UNIT}"]
-
-
-def test_the_converged_node_has_no_finding() -> None:
-    # Two bridges and a NIC of each rail, and the unit.
-    found = ROLE.verdict("run")
-    assert (found["findings"], found["repaired"], found["passed"]) == ([], [], 25)
 
 
 def test_systemd_takes_the_unit_and_it_sets_the_registers(host: Host) -> None:
