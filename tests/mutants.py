@@ -3,8 +3,8 @@
 """How many small faults in the product the unit tests find: ``python -m tests.mutants [NUMBER] [SEED]``.
 
 Each mutant changes one expression in a copy of the checkout: a comparison, a number, a not. It is killed where a test
-fails of the files in tests/unit that name its module, or one that imports it, or of the goldens there that name its
-folder. Files with a test that fails without a mutant are left out. The rest are printed, to be looked at.
+fails of the files in tests/unit that name its module, or one that imports it, or a golden of a file there that names
+its folder. Files with a test that fails without a mutant are left out. The rest are printed, to be looked at.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot,
 }
 OPPOSITE |= {value: key for key, value in OPPOSITE.items()}
-# Files of tests for one mutant, and seconds for them.
+# Files of tests for one mutant, as many of goldens, and seconds for them.
 FILES, LIMIT = 12, 600
 PYTEST = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
@@ -95,19 +95,25 @@ def _texts(pattern: str) -> dict[Path, str]:
     return {file.relative_to(ROOT): file.read_text() for file in ROOT.glob(pattern)}
 
 
-def selected(path: Path, steps: int = 3) -> list[str]:
-    """Return the files of tests that name the module most often; where none does, those of its users."""
+def selected(path: Path, steps: int = 3) -> tuple[list[str], list[str]]:
+    """Return the files of tests that name the module most often, or else those of its users, and files of goldens."""
     words = [path.stem] if path.parent.name in PRODUCT else [path.parent.name, path.stem]
-    counts = {}
+    counts, goldens = {}, {}
     for file, text in _texts("tests/unit/test_*.py").items():
-        is_golden = "mark.golden" in text
-        if all(re.search(rf"\b{word}\b", text) for word in (words[:1] if is_golden else words)):
-            # Goldens come first: they cost little.
-            counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text)) + len(text) * is_golden
+        if all(re.search(rf"\b{word}\b", text) for word in words):
+            counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text))
+        if "mark.golden" in text and re.search(rf"\b{words[0]}\b", text):
+            goldens[str(file)] = len(re.findall(rf"\b{words[0]}\b", text))
     if not counts and steps:
         user = re.compile(rf"^ *(from|import) .*\b{path.stem}\b", re.MULTILINE)
         users = [file for top in PRODUCT for file, text in _texts(f"{top}/**/*.py").items() if user.search(text)]
-        counts = {name: 1 for file in users for name in selected(file, steps - 1)}
+        found = [selected(file, steps - 1) for file in users]
+        counts = {name: 1 for files, _goldens in found for name in files}
+        goldens.update({name: 1 for _files, more in found for name in more})
+    return _most(counts), _most(goldens)
+
+
+def _most(counts: dict[str, int]) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))[:FILES]
 
 
@@ -118,15 +124,17 @@ def failing(files: list[str], copy: Path) -> set[str]:
     return set(re.findall(r"^(?:FAILED|ERROR) ([^:\s]+)", answer.stdout, re.MULTILINE))
 
 
-def is_killed(mutant: Mutant, files: list[str], copy: Path) -> bool:
-    if not files:
-        return False
+def is_killed(mutant: Mutant, files: list[str], goldens: list[str], copy: Path) -> bool:
     target = copy / mutant.path
     before = target.read_bytes()
     target.write_bytes(before[: mutant.start] + mutant.new.encode() + before[mutant.end :])
     try:
-        run = subprocess.run([*PYTEST, "-x", *files], cwd=copy, capture_output=True, timeout=LIMIT, check=False)
-        return run.returncode != 0
+        # What a golden costs is little, what is beside it in its file may cost much.
+        runs = [[*PYTEST, "-x", *only, *names] for only, names in (((), files), (("-m", "golden"), goldens)) if names]
+        return any(
+            subprocess.run(argv, cwd=copy, capture_output=True, timeout=LIMIT, check=False).returncode != 0
+            for argv in runs
+        )
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -145,12 +153,13 @@ def main(number: int, seed: int) -> None:
             shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
 
         files = {one.path: selected(one.path) for one in chosen}
-        used = sorted({name for names in files.values() for name in names})
+        used = sorted({name for both in files.values() for names in both for name in names})
 
         def work(job: int) -> list[Mutant]:
             found = []
             for one in chosen[job::jobs]:
-                if not is_killed(one, [name for name in files[one.path] if name not in broken], copies[job]):
+                whole, goldens = ([name for name in names if name not in broken] for names in files[one.path])
+                if not is_killed(one, whole, goldens, copies[job]):
                     found.append(one)
                     print(f"survived: {one.path}:{one.line}: {one.new[:100]}", flush=True)
             return found
