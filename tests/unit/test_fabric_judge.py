@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep, from_dict, to_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep, from_dict, to_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_map, fabric_rates
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Asked, Host, Wanted, judge
@@ -242,6 +242,23 @@ def test_a_plan_in_names_says_the_same(apart: bool) -> None:
     now.swap(now.nic("node003", 1), now.nic("node004", 2))
     changed = replace(asked(before, now), plan=named(before))
     assert only(judge(changed)) == only(judge(asked(before, now)))
+
+
+@pytest.mark.parametrize("lost", ["ports", "name"])
+def test_a_switch_that_was_read_in_part_is_accused_of_no_cable(lost: str) -> None:
+    built = build()
+    question = asked(built, built)
+
+    def part(node: Node) -> Node:
+        if node.guid != built.called("spine01"):
+            return node
+        if lost == "name":
+            return replace(node, description="")
+        return replace(node, ports=(*node.ports[:2], replace(node.ports[2], peer=None)))
+
+    sweeps = [replace(sweep, complete=False, nodes=tuple(map(part, sweep.nodes))) for sweep in question.sweeps]
+    found = judge(replace(question, sweeps=sweeps, before=(), plan=named(built)))
+    assert {(one.check, one.state) for _hosts, one in found if not one.ok} == {("ib_fabric.sweep", "unknown")}
 
 
 def test_a_managed_switch_has_the_name_within_its_description() -> None:
