@@ -39,8 +39,10 @@ step=$!
 {
   read -r _
   kill -s TERM "$step"
+  # srun kills the tasks; scancel sends TERM first, and a child that outlives its parent is lost to proctrack/linuxproc.
+  for _ in 1 2 3 4 5; do kill -0 "$step" && sleep 1; done
   timeout 10 "$cancel" --quiet --name="$name"
-  sleep 20
+  sleep 15
   kill -s KILL "$step"
 } <&4 >/dev/null 2>&1 &
 watch=$!

@@ -10,11 +10,13 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.debian import PLACES
+from tests.trees import tool
 
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client"}
 NODES = ("node01", "node02", "node03")
@@ -48,6 +50,16 @@ PartitionName=shared Nodes=ALL State=UP OverSubscribe=YES
 """
 
 
+def ansibles_environment(home: Path) -> dict[str, str]:
+    """Of whoever starts a playbook of this checkout."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "ANSIBLE_CONFIG": str(Path(__file__).resolve().parent.parent / "ansible.cfg"),
+    }
+
+
 def wait(for_what: str, ready: Callable[[], object], seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
@@ -66,11 +78,13 @@ class Slurm:
             (top / folder).mkdir(mode=0o700)
         (top / "slurm.conf").write_text(self.configuration(more))
         # A module gives its tools no SLURM_CONF: these bring it along. So TOP/sys is the root of a node with Slurm.
-        for tool in ("scontrol", "squeue"):
-            shim = top / "sys/usr/bin" / tool
-            shim.parent.mkdir(parents=True, exist_ok=True)
-            shim.write_text(f'#!/bin/sh\nSLURM_CONF={top}/slurm.conf exec {shutil.which(tool, path=PLACES)} "$@"\n')
-            shim.chmod(0o755)
+        self.put_tools(top / "sys")
+
+    def put_tools(self, root: Path) -> None:
+        """For a node whose root that is."""
+        for name in ("scontrol", "squeue"):
+            path = shutil.which(name, path=PLACES)
+            tool(root, f"usr/bin/{name}", f'SLURM_CONF={self.top}/slurm.conf exec {path} "$@"')
 
     def configuration(self, more: str) -> str:
         """slurm.conf. All daemons are on loopback, each with a port of its own."""

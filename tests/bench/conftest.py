@@ -39,6 +39,6 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 
     def line(text: str) -> None:
         with capsys.disabled():
-            print(text)
+            print(text, flush=True)
 
     return line

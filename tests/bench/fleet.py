@@ -28,6 +28,7 @@ from typing import Any
 import yaml
 
 from busbar.lab import store
+from tests.trees import tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = ROOT / ".cache" / "bench"
@@ -171,19 +172,13 @@ class Fleet:
 
     def stored_python(self, seconds: float = 0, answer: str = "answer.json") -> str:
         """A node that takes so long for its answer, and none of this machine's time. answer: a file in top."""
-        path = self.top / f"stored-python-{seconds}-{Path(answer).stem}"
-        path.write_text(STORED_PYTHON.format(top=self.top, seconds=seconds, answer=answer))
-        path.chmod(0o755)
-        return str(path)
+        name = f"stored-python-{seconds}-{Path(answer).stem}"
+        tool(self.top, name, STORED_PYTHON.format(top=self.top, seconds=seconds, answer=answer))
+        return str(self.top / name)
 
     def play(self, inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Spent:
-        argv = [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            str(playbook),
-            "-i",
-            str(inventory),
-            *arguments,
-        ]
+        program = str(Path(sys.executable).with_name("ansible-playbook"))
+        argv = [program, str(playbook), "-i", str(inventory), *arguments]
         return spent(argv, {**self.environment, **environment}, self.top / f"{Path(playbook).stem}.log")
 
     def drift(self, inventory: Path, hosts: int, *arguments: str, **environment: str) -> Spent:
@@ -222,10 +217,8 @@ class Fleet:
         path = self.inventory(of, python)
         data = json.loads(path.read_text())
         for name in names_:
-            data["gpu_nodes"]["hosts"][name] = {
-                "ansible_python_interpreter": PYTHON,
-                **{root: own[name][root] for root in roots},
-            }
+            given = {root: own[name][root] for root in roots}
+            data["gpu_nodes"]["hosts"][name] = {"ansible_python_interpreter": PYTHON, **given}
         changed = path.parent.with_name(f"faults-{path.parent.name}") / path.name
         changed.parent.mkdir(exist_ok=True)
         changed.write_text(json.dumps(data))

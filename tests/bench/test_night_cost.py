@@ -26,6 +26,7 @@ from tests.bench.conftest import Show
 from tests.lab.audited import ARGV, Tools, script
 from tests.lab.conftest import _lab, lab, on_node, run_module  # noqa: F401
 from tests.lab.test_faults import MODULES
+from tests.trees import tool
 
 PAIRS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "15"))
 TARGET = 0.15
@@ -53,8 +54,7 @@ def replayed(root: Path, told: dict[str, dict[str, Any]], answers: Path) -> Iter
             path = root / f"{directory}/{name}".lstrip("/")
             if path.exists():
                 aside.append(path.rename(path.with_name(f"{name}.aside")))
-                path.write_text(f'#!/bin/sh\ncase "$*" in\n{"".join(lines)}esac\necho "{name} $*" >>{unheard}\n')
-                path.chmod(0o755)
+                tool(path.parent, name, f'case "$*" in\n{"".join(lines)}esac\necho "{name} $*" >>{unheard}')
     try:
         yield
     finally:
@@ -98,12 +98,8 @@ def test_health_beside_the_whole_audit(
         for module in MODULES:
             more = {"record": True} if module == "node_health" else {}
             known = set(tools.told)
-            steps.append(
-                {
-                    "module": module,
-                    "arguments": on_node(module, node, check_mode=True, **more)["invocation"]["module_args"],
-                }
-            )
+            given = on_node(module, node, check_mode=True, **more)["invocation"]["module_args"]
+            steps.append({"module": module, "arguments": given})
             if module in HEALTH:
                 asked += [key for key, said in tools.told.items() if key not in known and "raised" not in said]
     whole = script(steps)

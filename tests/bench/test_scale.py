@@ -160,16 +160,8 @@ def test_peers_that_ask_the_same(hosts: Fleet, show: Show, of: int) -> None:
     tasks = [{"ansible.builtin.raw": "true"}]
     book.write_text(yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": tasks}]))
     runs["one raw task"] = partial(hosts.play, hosts.inventory(of), book, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
-    command = [
-        sys.executable,
-        "-m",
-        "busbar",
-        "drift",
-        "--forks",
-        str(FORKS),
-        "-i",
-        str(hosts.inventory(of, hosts.stored_python())),
-    ]
+    command = [sys.executable, "-m", "busbar", "drift", "--forks", str(FORKS)]
+    command += ["-i", str(hosts.inventory(of, hosts.stored_python()))]
     history = ["--history", str(hosts.top / "history.sqlite"), "--json", str(hosts.top / "report.json")]
     given = {**hosts.environment, "ANSIBLE_SSH_ARGS": args}
     runs["busbar drift, with history and report"] = partial(

@@ -26,6 +26,7 @@ from tests.bench.conftest import CURVE, FORKS, Show
 from tests.bench.fleet import Fleet
 from tests.bench.test_scale import nightly, table
 from tests.slurm_daemons import PROGRAMS, Slurm
+from tests.trees import tool
 
 HOSTS = [int(word) for word in os.environ.get("BUSBAR_BENCH_SLURM", "20").split(",")]
 ROUNDS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "3"))
@@ -50,10 +51,8 @@ def framed(made: Fleet) -> str:
     lines = [data[start : start + 900] for start in range(0, len(data), 900)]
     head = f"busbar-answer {len(data)} {hashlib.sha256(data).hexdigest()}".encode()
     (made.top / "framed").write_bytes(b"\n".join([head, *lines, b""]))
-    path = made.top / "framed-python"
-    path.write_text(PYTHON.format(top=made.top))
-    path.chmod(0o755)
-    return str(path)
+    tool(made.top, "framed-python", PYTHON.format(top=made.top))
+    return str(made.top / "framed-python")
 
 
 @pytest.mark.parametrize("of", HOSTS)

@@ -6,7 +6,6 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from busbar.lab import store
+from tests.bench.conftest import Show
 from tests.bench.cpu import of_children
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,22 +22,8 @@ LINT_TARGET = 1.0
 RUNS = 5
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("lab")
-    store.create(directory)
-    return directory
-
-
-@pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Prints one figure, also where pytest captures."""
-
-    def line(what: str, seconds: float, target: float) -> None:
-        with capsys.disabled():
-            print(f"\n{what:60} {seconds:6.3f} s CPU (target < {target:g} s)", end="")
-
-    return line
+def figure(what: str, seconds: float, target: float) -> str:
+    return f"\n{what:60} {seconds:6.3f} s CPU (target < {target:g} s)"
 
 
 def cpu(argv: list[str], stdin: str = "") -> tuple[float, str]:
@@ -64,7 +50,7 @@ def site(lab: Path, node: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("node", store.STANDARD)
-def test_the_module_as_ansible_runs_it(lab: Path, show: Callable[..., None], node: str, tmp_path: Path) -> None:
+def test_the_module_as_ansible_runs_it(lab: Path, show: Show, node: str, tmp_path: Path) -> None:
     """Without the unpacking of the module's archive, which is Ansible's and the same for every module."""
     arguments = tmp_path / "arguments.json"
     given = {**site(lab, node), "cross_checks": ["nvidia_smi_topo"], "_ansible_remote_tmp": str(tmp_path)}
@@ -75,12 +61,12 @@ def test_the_module_as_ansible_runs_it(lab: Path, show: Callable[..., None], nod
     )
     seconds, printed = cpu([sys.executable, "-c", start])
     assert json.loads(printed)["findings"] == []
-    show(f"module topology_info, {node}", seconds, NODE_TARGET)
+    show(figure(f"module topology_info, {node}", seconds, NODE_TARGET))
 
 
-def test_lint_of_three_hundred_lines(show: Callable[..., None], tmp_path: Path) -> None:
+def test_lint_of_three_hundred_lines(show: Show, tmp_path: Path) -> None:
     conf = tmp_path / "nccl.conf"
     conf.write_text("".join(f"NCCL_IB_HCA{number} = mlx5_{number} # comment\n" for number in range(300)))
     seconds, printed = cpu([sys.executable, "-m", "busbar", "lint", "--nccl-version", "2.27.7", str(conf)])
     assert "in 1 file" in printed
-    show("busbar lint, 300 lines, all of them wrong", seconds, LINT_TARGET)
+    show(figure("busbar lint, 300 lines, all of them wrong", seconds, LINT_TARGET))

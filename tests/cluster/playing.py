@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,15 @@ SUITE = Path(__file__).resolve().parent.parent.parent
 # Two GPUs and two rails of each node: eight ranks a node take four times as long.
 GPUS = 2
 PROFILE, ALL_GPUS = "two-rails", "two-rails-of-eight"
+BAR = {
+    "scope": "node",
+    "collective": "all_reduce",
+    "size": "8G",
+    "nvls": True,
+    "busbw": 340,
+    "healthy": 360,
+    "source": "simulated",
+}
 OWN_RESULTS = """\
 mkdir -p /var/lib/busbar {root}/own
 mountpoint -q /var/lib/busbar || mount --bind {root}/own /var/lib/busbar
@@ -90,6 +99,22 @@ def site(simulated: Simulated, tmp_path: Path) -> Path:
     return inventory(simulated, tmp_path, "hgx-h100")
 
 
+def put_profile(folder: Path, bar: dict[str, Any], platform: str = "hgx-h100", pci: Sequence[str] = ()) -> None:
+    """Into an inventory's directory: profiles of two rails, with two GPUs and with all, and a bar of the first.
+
+    platform: the profile that they are made of.   pci: addresses of the rails of the first.
+    """
+    (folder / "profiles").mkdir(parents=True)
+    profile = yaml.safe_load((SUITE / "profiles" / f"{platform}.yml").read_text())
+    profile["rails"] = profile["rails"][:GPUS]
+    (folder / "profiles" / f"{ALL_GPUS}.yml").write_text(yaml.safe_dump(profile))
+    profile["gpus"]["count"] = GPUS
+    for rail, address in zip(profile["rails"], pci, strict=False):
+        rail["pci"] = address
+    (folder / "profiles" / f"{PROFILE}.yml").write_text(yaml.safe_dump(profile))
+    (folder / "bars.yml").write_text(yaml.safe_dump([{"platform": PROFILE, **bar}]))
+
+
 def inventory(simulated: Simulated, tmp_path: Path, platform: str) -> Path:
     """platform: the profile that the site's own are made of."""
     programs = built(simulated, tmp_path / "programs")
@@ -103,17 +128,8 @@ def inventory(simulated: Simulated, tmp_path: Path, platform: str) -> Path:
         for name in ("mpirun", "srun", "scontrol", "squeue"):
             tool(root, f"usr/bin/{name}", f'exec {shutil.which(name, path=debian.PLACES)} "$@"')
     folder = tmp_path / "inventory"
-    (folder / "profiles").mkdir(parents=True)
-    profile = yaml.safe_load((SUITE / "profiles" / f"{platform}.yml").read_text())
-    profile["rails"] = profile["rails"][:GPUS]
-    (folder / "profiles" / f"{ALL_GPUS}.yml").write_text(yaml.safe_dump(profile))
-    profile["gpus"]["count"] = GPUS
-    for number, rail in enumerate(profile["rails"]):
-        # Which of the eight NICs it is, since not all of the GPUs beside them are the profile's.
-        rail["pci"] = simulated.machines[0].rail(number).address
-    (folder / "profiles" / f"{PROFILE}.yml").write_text(yaml.safe_dump(profile))
-    node_bar = {"scope": "node", "collective": "all_reduce", "size": "8G", "nvls": True, "busbw": 340, "healthy": 360}
-    (folder / "bars.yml").write_text(yaml.safe_dump([{"platform": PROFILE, "source": "simulated", **node_bar}]))
+    # Which of the eight NICs it is, since not all of the GPUs beside them are the profile's.
+    put_profile(folder, BAR, platform, [simulated.machines[0].rail(number).address for number in range(GPUS)])
     values = {
         "busbar_platform": PROFILE,
         "busbar_fabric": "infiniband",

@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from busbar.lab.cluster_faults import FABRIC, NCCL_CONF, PROFILE, ClusterFault
 from busbar.lab.machine import Machine
 from busbar.lab.machines import hgx_h100
 from busbar.lab.nccl_tests import TOOLKIT
+from tests.trees import put_all, tool
 
 from .nodes import Cluster, Node
 
@@ -33,6 +34,8 @@ exec {python} -I {model} {name}_perf {library} {library} {build} "$0" "$@"
 class Simulated:
     """The cluster's nodes as HGX H100 with eight InfiniBand rails each, below two leaves."""
 
+    make: Callable[[str], Machine] = staticmethod(hgx_h100)
+
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         """folder: one that all nodes have, for the programs."""
         self.cluster = cluster
@@ -47,10 +50,10 @@ class Simulated:
             self.install(node, machine)
         self.put({})
 
-    @staticmethod
-    def machine(name: str) -> Machine:
+    @classmethod
+    def machine(cls, name: str) -> Machine:
         """Whose GPUs are next to the CPUs that there are, so that a process can be bound to them."""
-        machine = hgx_h100(name)
+        machine = cls.make(name)
         for node in machine.nodes:
             node.cpulist = f"0-{(os.cpu_count() or 1) - 1}"
         return machine
@@ -75,13 +78,12 @@ class Simulated:
 
     def program(self, collective: str, library: int = 22809, alone: bool = False) -> str:
         """Path of a program on every node."""
-        path = self.folder / f"{collective}_perf_{library}{'' if alone else '_mpi'}"
+        path = f"{collective}_perf_{library}{'' if alone else '_mpi'}"
         build = "single" if alone else "mpi:libmpi.so.40"
         model = shlex.quote(str(TOOLKIT / "nccl_tests_model.py"))
         words = {"root": ROOT, "python": shlex.quote(sys.executable), "model": model, "name": collective}
-        path.write_text(PROGRAM.format(**words, library=library, build=build))
-        path.chmod(0o755)
-        return str(path)
+        tool(self.folder, path, PROGRAM.format(**words, library=library, build=build))
+        return str(self.folder / path)
 
     def put(self, faults: Mapping[str, Sequence[ClusterFault]]) -> None:
         """All nodes as they are with these faults, and with no other. faults: node -> those that it has."""
@@ -93,9 +95,7 @@ class Simulated:
                 tree.write_hardware(machine, root / HARDWARE.removeprefix(f"{ROOT}/"))
                 answers = {f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}
                 tree.Tree(answers).write(root / "usr/share/busbar-lab/nvidia-smi")
-            for path, text in {FABRIC: json.dumps(fabric), **self.configuration(machine, mine)}.items():
-                (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-                (root / path.lstrip("/")).write_text(text)
+            put_all(root, {FABRIC: json.dumps(fabric), **self.configuration(machine, mine)})
             (node.tmp / f"{ROOT.removeprefix('/tmp/')}.profile").write_text("".join(fault.profile for fault in mine))
 
     def restore(self) -> None:

@@ -20,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 
 from tests import series
 from tests.slurm_daemons import wait
+from tests.trees import put
 
 from .jobs import HELLO, Job, processes, run
 from .nodes import STRANGER, Cluster, Node, other_name
@@ -46,16 +47,13 @@ def launcher(kind: str) -> launch.Launcher:
 def hardware(tmp_path: Path) -> Path:
     """Two GPUs on different CPUs of this machine."""
     here = sorted(os.sched_getaffinity(0))
+    root = tmp_path / "hardware"
     for number in range(2):
-        device = tmp_path / f"hardware/sys/bus/pci/devices/0000:0{number}:00.0"
-        device.mkdir(parents=True)
-        (device / "local_cpulist").write_text(f"{here[number % len(here)]}\n")
-        information = tmp_path / f"hardware/proc/driver/nvidia/gpus/0000:0{number}:00.0/information"
-        information.parent.mkdir(parents=True)
-        information.write_text(f"Device Minor: \t {number}\n")
-        (tmp_path / "hardware/dev").mkdir(exist_ok=True)
-        (tmp_path / f"hardware/dev/nvidia{number}").write_text("")
-    return tmp_path / "hardware"
+        address = f"0000:0{number}:00.0"
+        put(root, f"sys/bus/pci/devices/{address}/local_cpulist", f"{here[number % len(here)]}\n")
+        put(root, f"proc/driver/nvidia/gpus/{address}/information", f"Device Minor: \t {number}\n")
+        put(root, f"dev/nvidia{number}", "")
+    return root
 
 
 @KINDS

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests import debian, series, slurm_daemons
-from tests.trees import tool
+from tests.trees import link, put_all, tool
 
 from .nodes import Cluster
 
@@ -94,35 +94,30 @@ def hardware(tmp_path: Path) -> Path:
     """One GPU and one HCA, on every node the same files: what one node's program counts, all nodes have counted."""
     root = tmp_path / "hardware"
     gpu, hca = "pci0000:00/0000:00:01.0/0000:1b:00.0", "pci0000:00/0000:00:01.0/0000:1c:00.0"
-    for path, text in {
+    files = {
         "proc/driver/nvidia/gpus/0000:1b:00.0/information": "GPU UUID: GPU-1\nDevice Minor: 0\n",
         "dev/nvidia0": "",
         f"sys/devices/{gpu}/local_cpulist": f"0-{(os.cpu_count() or 1) - 1}\n",
         f"sys/devices/{gpu}/numa_node": "0\n",
         f"sys/devices/{hca}/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "1000",
         f"sys/devices/{hca}/infiniband/mlx5_0/ports/1/counters/port_rcv_data": "1000",
-    }.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    (root / f"sys/devices/{hca}/infiniband/mlx5_0/device").symlink_to(root / f"sys/devices/{hca}")
-    (root / "sys/bus/pci/devices").mkdir(parents=True)
-    (root / "sys/bus/pci/devices/0000:1b:00.0").symlink_to(root / f"sys/devices/{gpu}")
-    (root / "sys/class/infiniband").mkdir(parents=True)
-    (root / "sys/class/infiniband/mlx5_0").symlink_to(root / f"sys/devices/{hca}/infiniband/mlx5_0")
+    }
+    put_all(root, files)
+    link(root / f"sys/devices/{hca}/infiniband/mlx5_0/device", root / f"sys/devices/{hca}")
+    link(root / "sys/bus/pci/devices/0000:1b:00.0", root / f"sys/devices/{gpu}")
+    link(root / "sys/class/infiniband/mlx5_0", root / f"sys/devices/{hca}/infiniband/mlx5_0")
     return root
 
 
 def start(nodes: Cluster, tmp_path: Path, kind: str, change: str = "", **more: Any) -> subprocess.Popen[str]:
     """The module on the first node."""
-    program = tmp_path / "all_reduce_perf"
     root = tmp_path / "hardware"
-    program.write_text(PROGRAM.format(python=sys.executable, change=change, root=str(root)))
-    program.chmod(0o755)
+    tool(tmp_path, "all_reduce_perf", PROGRAM.format(python=sys.executable, change=change, root=str(root)))
     # Tools are looked for below the system root. By a link mpirun would look for its daemon beside the link.
     tool(tmp_path, f"usr/bin/{kind}", f'exec {shutil.which(kind, path=debian.PLACES)} "$@"')
     hosts = [node.name for node in nodes.nodes]
     given = {
-        "binary": str(program),
+        "binary": str(tmp_path / "all_reduce_perf"),
         "launch": {"kind": kind, "hosts": hosts, "per_node": 1, "python": sys.executable},
         "ranks": len(hosts),
         "min_bytes": "1G",

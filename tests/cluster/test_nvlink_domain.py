@@ -5,7 +5,6 @@ with its cause where it is not."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,16 +32,9 @@ class Trays(Simulated):
         self.cluster, self.nodes, self.folder = simulated.cluster, simulated.nodes, folder
         self.machines = [self.machine(node.name) for node in self.nodes]
         self._there: dict[str, Machine] = {}
-        for node, machine in zip(self.nodes, self.machines, strict=True):
-            self.install(node, machine)
-        self.put({})
+        self.restore()
 
-    @staticmethod
-    def machine(name: str) -> Machine:
-        machine = nvl72.gb200(name)
-        for node in machine.nodes:
-            node.cpulist = f"0-{(os.cpu_count() or 1) - 1}"
-        return machine
+    make = staticmethod(nvl72.gb200)
 
 
 @pytest.fixture(scope="module")

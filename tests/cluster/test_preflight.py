@@ -19,15 +19,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_reco
 from tests.slurm_daemons import wait
 
 from .jobs import processes
+from .playing import PROFILE, put_profile
 from .simulated import HARDWARE, ROOT, Simulated
 
 SUITE = Path(__file__).resolve().parent.parent.parent
-GPUS = 2
 # Of a node with two GPUs nobody has published a figure.
-BARS = [
-    {"platform": "two-rails", "nvls": True, "scope": "node", "collective": "all_reduce", "size": "1G", "busbw": 300}
-    | {"source": "the test"}
-]
+BAR = {"nvls": True, "scope": "node", "collective": "all_reduce", "size": "1G", "busbw": 300, "source": "the test"}
 
 
 class Done(NamedTuple):
@@ -43,13 +40,9 @@ def site(simulated: Simulated, tmp_path: Path) -> Path:
     programs.mkdir()
     (programs / "all_reduce_perf").symlink_to(simulated.program("all_reduce"))
     folder = tmp_path / "inventory"
-    (folder / "profiles").mkdir(parents=True)
-    profile = yaml.safe_load((SUITE / "profiles/hgx-h100.yml").read_text())
-    profile["rails"], profile["gpus"]["count"] = profile["rails"][:GPUS], GPUS
-    (folder / "profiles/two-rails.yml").write_text(yaml.safe_dump(profile))
-    (folder / "bars.yml").write_text(yaml.safe_dump(BARS))
+    put_profile(folder, BAR)
     values = {
-        "busbar_platform": "two-rails",
+        "busbar_platform": PROFILE,
         "busbar_fabric": "infiniband",
         "busbar_hardware_root": HARDWARE,
         "nccl_tests_path": str(programs),

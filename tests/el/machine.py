@@ -19,6 +19,7 @@ from typing import Any
 from busbar.lab import store
 from busbar.lab.machine import Machine
 from busbar.lab.machines import hgx_h100
+from tests.trees import put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Program, or file -> Debian's package.
@@ -101,7 +102,7 @@ def make(folder: Path, repositories: Path) -> None:
     for path in ("usr/bin/apt-get", "usr/bin/apt-mark", "usr/bin/dpkg-query", "usr/sbin/update-grub"):
         (upper / path).unlink()
     for path, text in _FILES.items():
-        _write(upper / path.lstrip("/"), text)
+        put(upper, path, text)
     (upper / "usr/local/sbin/systemctl").chmod(0o755)
     shutil.copytree(repositories, upper / REPOSITORIES.lstrip("/"))
     El(folder).must("dnf", "-y", "install", "el-release")
@@ -125,23 +126,15 @@ class El:
         return self.upper / path.lstrip("/")
 
     def write(self, path: str, text: str) -> None:
-        _write(self.path(path), text)
+        put(self.upper, path, text)
 
     def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """A command on the node."""
         environment = {**os.environ, "LC_ALL": "C.UTF-8", "HOME": "/root"}
         layers = [self.upper, self.folder / "work", self.folder / "merged", ROOT, (self.folder / "hw").resolve()]
         enter = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", *map(str, layers)]
-        return subprocess.run(
-            [*enter, *argv],
-            input=stdin,
-            env=environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        given: dict[str, Any] = {"input": stdin, "env": environment, "cwd": ROOT, "timeout": 300}
+        return subprocess.run([*enter, *argv], capture_output=True, text=True, check=False, **given)
 
     def must(self, *argv: str) -> str:
         done = self.run(*argv)
@@ -165,11 +158,6 @@ class El:
     def locked(self) -> list[str]:
         lines = self.path(VERSIONLOCK).read_text().splitlines()
         return sorted(line for line in lines if line and not line.startswith("#"))
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 def _merge_usr(upper: Path) -> None:

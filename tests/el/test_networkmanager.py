@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import C
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
 
 from tests import debian
+from tests.trees import put_all
 
 NAME = "eth9"
 PATH = "/etc/NetworkManager/system-connections/rail0.nmconnection"
@@ -54,10 +55,7 @@ def nmcli(tmp_path_factory: pytest.TempPathFactory) -> Nmcli:
 
 def claim_of(system: Path, text: str, infiniband: bool) -> tuple[Claim, list[str]]:
     """What the suite makes of a node with this profile for its one interface, and what it doubts."""
-    for path, content in ((PATH, text), ("/run/NetworkManager/state", "")):
-        file = system / path.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
+    put_all(system, {PATH: text, "/run/NetworkManager/state": ""})
     mac = "94:6d:ae:00:00:01"
     claims: dict[str, list[Claim]] = {NAME: []}
     doubts: dict[str, list[str]] = {NAME: []}

@@ -12,12 +12,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+
+from tests.bench.conftest import Show, show
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECRET = "hunter2-do-not-store"
@@ -102,8 +103,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     bars = [{**bar, "collective": name, "size": "8G", "busbw": busbw} for name, busbw in BARS.items()]
     bars.append({**bar, "collective": "all_reduce", "size": "64M", "busbw": 295})
     write(folder / "bars.yml", bars)
-    gpus = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
-    return Site(folder, gpus, library, environment)
+    return Site(folder, gpus(), library, environment)
+
+
+def gpus() -> int:
+    return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
 
 
 def write(path: Path, data: object) -> None:
@@ -116,15 +120,4 @@ def packaged_library() -> str:
     return str(Path(next(iter(nvidia.nccl.__path__))) / "lib" / "libnccl.so.2")
 
 
-Show = Callable[[str], None]
-
-
-@pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Show:
-    """Prints a line of the transcript, also where pytest captures."""
-
-    def line(text: str) -> None:
-        with capsys.disabled():
-            print(text, flush=True)
-
-    return line
+__all__ = ["Show", "show"]

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.trees import tool
+
 from .conftest import SECRET, Play, Show, Site
 
 KEEP = Path("/var/lib/busbar")
@@ -78,13 +80,11 @@ def test_sockets_in_place_of_nvlink_are_found(site: Site, show: Show) -> None:
 
 
 def test_a_hung_run_is_ended_with_every_process(site: Site, show: Show, tmp_path: Path) -> None:
-    wrapper = tmp_path / "wrapper"
-    wrapper.write_text(WRAPPER)
-    wrapper.chmod(0o755)
+    tool(tmp_path, "wrapper", WRAPPER)
     result = site.module(
         "nccl_perf",
         binary="/opt/nccl-tests/all_reduce_perf",
-        launcher=["mpirun", "--allow-run-as-root", "-np", "2", str(wrapper)],
+        launcher=["mpirun", "--allow-run-as-root", "-np", "2", str(tmp_path / "wrapper")],
         ranks=2,
         min_bytes="1M",
         max_bytes="1M",

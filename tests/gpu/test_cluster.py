@@ -23,7 +23,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import ROOT, Show
+from tests.trees import tool
+
+from .conftest import ROOT, Show, gpus
 
 HERE, OTHER = socket.gethostname().partition(".")[0].lower(), "busbar-other"
 # In place of ssh: the words behind the options and the host's name are a command for a shell of that host.
@@ -36,10 +38,6 @@ exec unshare --uts sh -c 'hostname "$0"; exec sh -c "$*"' {other} "$@"
 """
 LIMIT = 120.0
 NOTHING: list[str] = []
-
-
-def gpus() -> int:
-    return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
 
 
 @pytest.fixture(scope="session")
@@ -75,8 +73,7 @@ Measure = Callable[..., dict[str, Any]]
 @pytest.fixture
 def measure(folder: Path, tmp_path: Path) -> Measure:
     agent = folder / "agent"
-    agent.write_text(AGENT.format(other=OTHER, gpu="export CUDA_VISIBLE_DEVICES=1" if gpus() > 1 else ":"))
-    agent.chmod(0o755)
+    tool(folder, "agent", AGENT.format(other=OTHER, gpu="export CUDA_VISIBLE_DEVICES=1" if gpus() > 1 else ":"))
     (tmp_path / "hosts.yml").write_text(json.dumps({"all": {"hosts": {"here": {"ansible_connection": "local"}}}}))
 
     def run(program: Path, **arguments: Any) -> dict[str, Any]:

@@ -21,13 +21,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .conftest import ROOT, Show, packaged_library
+from .conftest import ROOT, Show, gpus, packaged_library
 
 RANK = Path(__file__).with_name("rank.py")
-
-
-def gpus() -> int:
-    return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
 
 
 @contextlib.contextmanager

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils.core import host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
 
 from busbar.lab import store
+from tests.lab import forked
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Module -> the role whose it is; kernel_args is of two.
@@ -23,6 +27,14 @@ ROLE_OF = {role.module: role.name for role in suite.AUDITED.values()} | {"kernel
 MODULES = {
     name: importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}") for name in ROLE_OF
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    """The tools of nodes are run in forks; what Host.run does with a process it does with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": forked.popen}))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from busbar.lab.machine import Machine, to_dict
 from busbar.lab.store import NO_KEY
 from tests import debian
 from tests.cluster.nodes import Cluster, Node
-from tests.cluster.playing import GPUS, OWN_RESULTS, PROFILE, SUITE, built, environment
+from tests.cluster.playing import BAR, GPUS, OWN_RESULTS, PROFILE, SUITE, built, environment, put_profile
 from tests.cluster.simulated import HARDWARE, ROOT, Simulated
 from tests.trees import tool
 
@@ -41,9 +41,9 @@ MEASURED = {"nccl_benchmark_collectives": ["all_reduce"], "nccl_tests_commit": "
 class Repairable(Simulated):
     """Two GPUs and two rails each; all that a role writes is below ROOT of the node."""
 
-    @staticmethod
-    def machine(name: str) -> Machine:
-        machine = Simulated.machine(name)
+    @classmethod
+    def machine(cls, name: str) -> Machine:
+        machine = super().machine(name)
         for number in range(GPUS, 8):
             machine.unplug(machine.rail(number).address)
             machine.unplug(machine.gpu(number).address)
@@ -103,12 +103,7 @@ class Site:
         self.inventory, self.results = folder / "inventory", folder / "results"
         self.found, self.asked = folder / "localise.json", folder / "drift.json"
         self.programs = built(simulated, folder / "programs")
-        profile = yaml.safe_load((SUITE / "profiles" / "hgx-h100.yml").read_text())
-        profile["rails"], profile["gpus"]["count"] = profile["rails"][:GPUS], GPUS
-        (self.inventory / "profiles").mkdir(parents=True)
-        (self.inventory / "profiles" / f"{PROFILE}.yml").write_text(yaml.safe_dump(profile))
-        bar = {"scope": "node", "collective": "all_reduce", "size": "8G", "nvls": True, "busbw": 340, "healthy": 360}
-        (self.inventory / "bars.yml").write_text(yaml.safe_dump([{"platform": PROFILE, "source": "simulated", **bar}]))
+        put_profile(self.inventory, BAR)
         self.write()
 
     @property

@@ -11,6 +11,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import nvidia_smi_topo, platform, profile, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
 
+from tests.trees import lines, link, put, put_all, tool
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FABRIC = "index, uuid, name, pci.bus_id, fabric.state, fabric.status"
 
@@ -24,35 +26,21 @@ def sections(text: str) -> dict[str, str]:
 @pytest.fixture
 def machine(samples: Path, tmp_path: Path) -> Host:
     captured = samples / "h200x8"
-    links = tmp_path / "sys/bus/pci/devices"
-    links.mkdir(parents=True)
     for path, body in sections((captured / "pci-sysfs.txt").read_text()).items():
         device = tmp_path / path.lstrip("/")
-        device.mkdir(parents=True)
-        for name, value in (line.split("=", 1) for line in body.splitlines()):
-            (device / name).write_text(value + "\n")
-        (links / device.name).symlink_to(f"../../../devices/pci0000:00/{device.name}")
-    for path, body in sections((captured / "proc-driver-nvidia-gpus.txt").read_text()).items():
-        file = tmp_path / path.lstrip("/")
-        file.parent.mkdir(parents=True)
-        file.write_text(body + "\n")
-    version = (captured / "proc-driver-nvidia-version.txt").read_text()
-    (tmp_path / "proc/driver/nvidia/version").write_text(version)
-    (tmp_path / "proc/cpuinfo").write_text("flags\t: fpu hypervisor\n")
+        lines(device, dict(line.split("=", 1) for line in body.splitlines()))
+        link(tmp_path / "sys/bus/pci/devices" / device.name, device)
+    put_all(tmp_path, sections((captured / "proc-driver-nvidia-gpus.txt").read_text()))
+    put(tmp_path, "proc/driver/nvidia/version", (captured / "proc-driver-nvidia-version.txt").read_text())
+    put(tmp_path, "proc/cpuinfo", "flags\t: fpu hypervisor\n")
     # The capture has no fabric columns: here they are what the same kind of machine answers.
     rows = [line.split(", ") for line in (captured / "nvidia-smi-query-gpu.csv").read_text().splitlines()[1:]]
     query = "\n".join([FABRIC, *(f"{r[0]}, {r[2]}, {r[1]}, {r[3]}, Completed, Success" for r in rows)])
-    (tmp_path / "query").write_text(query + "\n")
-    tool = tmp_path / "usr/bin/nvidia-smi"
-    tool.parent.mkdir(parents=True)
-    tool.write_text(
-        "#!/bin/sh\ncase $1 in\n"
-        f"  --query*) exec cat {tmp_path}/query;;\n"
-        f"  nvlink) exec cat {captured}/nvidia-smi-nvlink-s.txt;;\n"
-        f"  topo) exec cat {captured}/nvidia-smi-topo-m.txt;;\n"
-        "esac\nexit 1\n"
-    )
-    tool.chmod(0o755)
+    put(tmp_path, "query", query + "\n")
+    answers = {"--query*": f"{tmp_path}/query", "nvlink": f"{captured}/nvidia-smi-nvlink-s.txt"}
+    answers["topo"] = f"{captured}/nvidia-smi-topo-m.txt"
+    cases = "\n".join(f"  {word}) exec cat {path};;" for word, path in answers.items())
+    tool(tmp_path, "usr/bin/nvidia-smi", f"case $1 in\n{cases}\nesac\nexit 1")
     return Host(str(tmp_path), str(tmp_path))
 
 

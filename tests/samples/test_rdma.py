@@ -6,31 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port
-
-
-def test_h100_node_with_eight_ndr_rails_and_a_bond(samples: Path, tmp_path: Path) -> None:
-    (tmp_path / "sys/class").mkdir(parents=True)
-    (tmp_path / "sys/class/infiniband").symlink_to(samples / "gpud/sys-class-infiniband-h100.0")
-    devices, problems = rdma.read(Host(str(tmp_path)))
-    assert problems == ()
-    assert [device.name for device in devices] == [
-        *("mlx5_%d" % number for number in (0, 1, 4, 5, 6, 7, 8, 9)),
-        "mlx5_bond_0",
-    ]
-    for device in devices[:8]:
-        port = device.ports[0]
-        assert (port.state, port.phys_state, port.rate_gbps, port.link_layer) == (
-            "ACTIVE",
-            "LinkUp",
-            400.0,
-            "InfiniBand",
-        )
-        assert device.firmware == "28.41.1000"
-    bond = devices[8].ports[0]
-    assert (bond.rate_gbps, bond.rate_name, bond.link_layer) == (200.0, "2X NDR", "Ethernet")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ Ansible refuses to reboot the machine that it runs on, and such a node is one: a
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,8 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from busbar.lab import store
-from tests.slurm_daemons import Slurm
+from tests.slurm_daemons import Slurm, ansibles_environment
+from tests.trees import put, tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Played beside these two: who waits for a reboot, and who says that a node is not in order; long: all who have a say.
@@ -86,12 +86,7 @@ class Lab(NamedTuple):
         return subprocess.run(
             [*argv, *chosen, *arguments],
             cwd=ROOT,
-            env={
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                "HOME": str(home),
-                "LC_ALL": "C.UTF-8",
-                "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            },
+            env=ansibles_environment(home),
             capture_output=True,
             text=True,
             timeout=1800,
@@ -104,8 +99,7 @@ def provisioned(request: pytest.FixtureRequest, _slurm: Slurm, tmp_path_factory:
     top = tmp_path_factory.mktemp("drain")
     made = Lab(top / "lab", top / "copy", request.param)
     store.create(made.top)
-    for tool in ("scontrol", "squeue"):
-        shutil.copy2(_slurm.top / "sys/usr/bin" / tool, made.top / "node01/sys/usr/bin")
+    _slurm.put_tools(made.top / "node01/sys")
     done = made.ansible(top, ROOT / "playbooks/provision.yml")
     assert done.returncode == 0, done.stdout + done.stderr
     store.break_(made.top, "node01", "iommu-translated")
@@ -165,13 +159,11 @@ def test_a_node_that_comes_back_in_order_goes_back_into_service(
     play: Play, slurm: Slurm, node: Path, provisioned: Lab, tmp_path: Path
 ) -> None:
     """Only the reboot is a stand-in: the simulated node takes what its boot loader has now, and notes Slurm's word."""
-    (tmp_path / "connection_plugins").mkdir()
-    (tmp_path / "connection_plugins/simulated.py").write_text(CONNECTION)
-    boot, program = tmp_path / "boot_id", tmp_path / "reboot"
-    boot.write_text("none yet")
-    program.write_text(REBOOT.format(python=sys.executable, root=str(ROOT), lab=str(node), boot=str(boot)))
-    program.chmod(0o755)
-    arguments = {"reboot_command": str(program), "boot_time_command": f"cat {boot}", "test_command": "true"}
+    put(tmp_path, "connection_plugins/simulated.py", CONNECTION)
+    put(tmp_path, "boot_id", "none yet")
+    boot = tmp_path / "boot_id"
+    tool(tmp_path, "reboot", REBOOT.format(python=sys.executable, root=str(ROOT), lab=str(node), boot=str(boot)))
+    arguments = {"reboot_command": str(tmp_path / "reboot"), "boot_time_command": f"cat {boot}", "test_command": "true"}
     defaults = {"module_defaults": {"ansible.builtin.reboot": arguments}, "tags": "always"}
     reboot = {**NODES, **defaults, "tasks": roles(*BOTH)}
     (tmp_path / "book.yml").write_text(book(provisioned.roles, reboot))
@@ -208,11 +200,9 @@ def test_a_drain_of_somebody_else_counts_and_is_left_alone(play: Play, slurm: Sl
 def test_a_node_that_is_busy_without_slurm_is_given_back(play: Play, slurm: Slurm, node: Path) -> None:
     kubelet = node / "node01/sys/var/lib/kubelet"
     (kubelet / "pods/0b6f").mkdir(parents=True, exist_ok=True)
-    (kubelet / "device-plugins").mkdir(exist_ok=True)
     pod = {"PodUID": "0b6f", "ResourceName": "nvidia.com/gpu", "DeviceIDs": ["GPU-1"]}
-    (kubelet / "device-plugins/kubelet_internal_checkpoint").write_text(
-        json.dumps({"Data": {"PodDeviceEntries": [pod]}})
-    )
+    checkpoint = json.dumps({"Data": {"PodDeviceEntries": [pod]}})
+    put(kubelet, "device-plugins/kubelet_internal_checkpoint", checkpoint)
     assert set(play()) == {"reboot.idle"}
     assert slurm.node() == "IDLE"
 
@@ -253,7 +243,7 @@ def test_a_node_that_slurm_does_not_know_is_not_rebooted(play: Play, slurm: Slur
 
 @pytest.mark.long
 def test_without_drain_slurm_is_not_asked(play: Play, node: Path) -> None:
-    for tool in ("scontrol", "squeue"):
-        (node / "node01/sys/usr/bin" / tool).write_text(f"#!/bin/sh\necho >> {node}/asked\nexit 1\n")
+    for name in ("scontrol", "squeue"):
+        tool(node / "node01/sys", f"usr/bin/{name}", f"echo >> {node}/asked\nexit 1")
     assert set(play(busbar_drain="none")) == {"reboot.returned"}
     assert not (node / "asked").exists()

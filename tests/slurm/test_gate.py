@@ -25,6 +25,7 @@ from busbar.lab import store, tree
 from busbar.lab.machines import hgx_h100
 from tests import debian
 from tests.slurm_daemons import PROGRAMS, Slurm, wait
+from tests.trees import put
 from tests.unit.test_gate import THEIRS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -62,14 +63,9 @@ class Gate:
             text = gate_files.launcher(stage).replace(gate.PROGRAM, str(self.lab / "gate.py"))
             call = f"gate.py {stage}"
             for started in (f"gate-{stage}", f"slurmd-{stage}"):
-                path = self.lab / started
                 wanted = stage == direct if started.startswith("gate-") else stage in stages
-                path.write_text(
-                    text.replace(call, f"{call} {self.lab}/$SLURMD_NODENAME/intent.json", 1)
-                    if wanted
-                    else "#!/bin/sh\n"
-                )
-                path.chmod(0o755)
+                started_text = text.replace(call, f"{call} {self.lab}/$SLURMD_NODENAME/intent.json", 1)
+                put(self.lab, started, started_text if wanted else "#!/bin/sh\n", 0o755)
 
     def lose(self, node: str, lost: bool = True) -> None:
         """A GPU of the node is gone, or back."""
@@ -108,10 +104,7 @@ def _gate() -> Iterator[Gate]:
         made = Gate(slurm, lab)
         made.install(())
         for node in NODES:
-            for tool in ("scontrol", "squeue"):
-                shim = lab / node / "sys/usr/bin" / tool
-                shim.write_text((top / "sys/usr/bin" / tool).read_text())
-                shim.chmod(0o755)
+            slurm.put_tools(lab / node / "sys")
         try:
             slurm.start()
             yield made

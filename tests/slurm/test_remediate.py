@@ -29,7 +29,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import En
 
 from busbar.lab import store
 from tests import processes
-from tests.slurm_daemons import Slurm, wait
+from tests.slurm_daemons import Slurm, ansibles_environment, wait
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KILLS = int(os.environ.get("BUSBAR_REMEDIATE_KILLS", "3"))
@@ -59,8 +59,7 @@ class Site:
         """A node that nobody has provisioned: what is accused above is so, and its repair disturbs links."""
         shutil.rmtree(self.lab, ignore_errors=True)
         store.create(self.lab, {NODE: store.STANDARD[NODE]})
-        for tool in ("scontrol", "squeue"):
-            shutil.copy2(self.slurm.top / "sys/usr/bin" / tool, self.lab / NODE / "sys/usr/bin")
+        self.slurm.put_tools(self.lab / NODE / "sys")
 
     def start(self, *more: str, findings: bool = True) -> subprocess.Popen[bytes]:
         given = {
@@ -70,13 +69,7 @@ class Site:
             "busbar_drain": "slurm",
         }
         argv = [str(Path(sys.executable).with_name("ansible-playbook")), str(ROOT / "playbooks/remediate.yml")]
-        environment = {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(self.top),
-            "LC_ALL": "C.UTF-8",
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            MARK: str(self.top),
-        }
+        environment = {**ansibles_environment(self.top), MARK: str(self.top)}
         (self.top / "left.json").unlink(missing_ok=True)
         with (self.top / "out").open("ab") as out:
             return subprocess.Popen(

@@ -65,56 +65,47 @@ def audit(*steps: str, limit: float = 20, python: str = sys.executable, **argume
     return found
 
 
-def test_each_step_answers_in_check_mode_and_bulk_data_stays() -> None:
-    assert audit("good", "good", a=3) == [{"a": 3, "check": True}] * 2
-    assert audit("good") == [{"a": 7, "check": True}]
+def failed(said: str) -> dict[str, Any]:
+    return {"failed": True, "msg": said}
 
 
-def test_options_have_their_type_and_secrets_are_masked() -> None:
-    (found,) = audit("typed", a=8388608, b=30, c={"token": "hunter22", "more": ["on", 1]}, d="/opt/x")
-    assert found == {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token ********, on"]}}
+GOOD = {"a": 7, "check": True}
+DEAD, SILENT = failed("ended without a result: RuntimeError: broken"), failed("module silent ended without a result")
+HUNG = failed("did not respond within 3 s and was abandoned")
+TYPED: dict[str, Any] = {"a": 8388608, "b": 30, "c": {"token": "hunter22", "more": ["on", 1]}, "d": "/opt/x"}
+MASKED = {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token ********, on"]}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "arguments", "found"),
+    [
+        # Each in check mode, without bulk data.
+        ("good", {}, [GOOD]),
+        ("good good", {"a": 3}, [{**GOOD, "a": 3}] * 2),
+        # Options have their type, and secrets are masked.
+        ("typed", TYPED, [MASKED]),
+        ("good", {"b": 1}, [failed("there is no option b")]),
+        # What a module prints does not get into the result.
+        ("chatty", {}, [{}]),
+        ("bad good", {}, [failed("no such thing"), GOOD]),
+        ("good dead good", {}, [GOOD, DEAD, GOOD]),
+        ("good silent good", {}, [GOOD, SILENT, GOOD]),
+        ("good hung good", {}, [GOOD, HUNG, GOOD]),
+        # After one that hangs the others do not wait for each other.
+        ("good hung hung large dead hung good", {}, [GOOD, HUNG, HUNG, {"a": "x" * 500000}, DEAD, HUNG, GOOD]),
+    ],
+)
+def test_each_step_answers_and_one_that_fails_dies_or_hangs_costs_that_step(
+    steps: str, arguments: dict[str, Any], found: list[dict[str, Any]]
+) -> None:
+    begin = time.monotonic()
+    assert audit(*steps.split(), limit=3 if "hung" in steps else 20, **arguments) == found
+    assert time.monotonic() - begin < 60 or "hung" not in steps
 
 
 def test_the_nodes_oldest_python_runs_it(oldest_python: str) -> None:
     good, dead = audit("good", "dead", python=oldest_python)
     assert (good["a"], dead["msg"]) == (7, "ended without a result: RuntimeError: broken")
-
-
-def test_a_step_that_fails_says_why_and_the_others_go_on() -> None:
-    failed, good = audit("bad", "good")
-    assert (failed["failed"], failed["msg"]) == (True, "no such thing")
-    assert good["a"] == 7
-
-
-def test_an_option_that_a_module_does_not_have_is_no_silence() -> None:
-    (failed,) = audit("good", b=1)
-    assert failed["msg"] == "there is no option b"
-
-
-@pytest.mark.parametrize(
-    ("broken", "said"), [("dead", "without a result: RuntimeError: broken"), ("silent", "ended without a result")]
-)
-def test_a_step_that_dies_is_not_ok(broken: str, said: str) -> None:
-    first, failed, last = audit("good", broken, "good")
-    assert (first["a"], last["a"]) == (7, 7)
-    assert failed["failed"]
-    assert said in failed["msg"]
-
-
-def test_a_step_that_hangs_costs_that_step() -> None:
-    begin = time.monotonic()
-    first, failed, last = audit("good", "hung", "good", limit=3)
-    assert time.monotonic() - begin < 60
-    assert (first["a"], last["a"]) == (7, 7)
-    assert failed == {"failed": True, "msg": "did not respond within 3 s and was abandoned"}
-
-
-def test_after_one_that_hangs_the_others_do_not_wait_for_each_other() -> None:
-    found = audit("good", "hung", "hung", "large", "dead", "hung", "good", limit=3)
-    hung = {"failed": True, "msg": "did not respond within 3 s and was abandoned"}
-    dead = {"failed": True, "msg": "ended without a result: RuntimeError: broken"}
-    assert found == [found[0], hung, hung, {"a": "x" * 500000}, dead, hung, found[0]]
-    assert found[0]["a"] == 7
 
 
 def test_a_tool_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
@@ -173,7 +164,7 @@ def states() -> set[str]:
 def test_a_read_that_no_signal_ends_costs_its_step_and_nobody_waits_for_it(dead_device: Path) -> None:
     # subprocess.run waits for everybody who holds the pipes of the audit, as sshd does.
     first, *rest = audit("dead_device", "good", "chatty", limit=3, a=str(dead_device))
-    assert first == {"failed": True, "msg": "did not respond within 3 s and was abandoned"}
+    assert first == HUNG
     assert [step.get("a", "") for step in rest] == [str(dead_device), ""]
     assert "D" in states(), "the stand-in can be killed and proves nothing"
 
@@ -186,10 +177,6 @@ def test_a_tool_that_no_signal_ends_is_an_unknown_like_any_other(dead_device: Pa
         str(tmp_path),
         "smi -L: was not queried: smi did not respond within 0.5 s",
     ]
-
-
-def test_what_a_module_prints_does_not_get_into_the_answer() -> None:
-    assert audit("chatty") == [{}]
 
 
 def test_the_script_holds_no_documentation() -> None:

@@ -11,6 +11,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bare as 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 
+from tests import goldens
+
 MAIN = """
 from ansible_collections.busbar.fabric.plugins.module_utils.core import host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import topology
@@ -144,41 +146,12 @@ def f(a: int, b: "int" = 1) -> str:
 
 def g() -> None: ...
 '''
-BARE = '''\
-import os
-from typing import List as L
-TEXT = """\\
-# No comment,
-
-   nor a blank line that counts for nothing.
-"""
-NAMES = ("a  # no comment", "b")
-class Empty(Exception):
- pass
-@dataclass
-class Kept:
- name:0
- size:0 = 0
- def __init__(self, *names, **more,):
-  self.names = {"a": names, "é": [one for one in names if one] or more,}
-  for name in names:
-   try:
-    print(name)
-   except (OSError, ValueError,):
-    pass
-   else:
-    return
-def f(a, b = 1):
- return f"""{a}
-# {a}
-"""  # kept
-def g(): ...
-'''
 
 
+@pytest.mark.golden
 def test_a_bare_source_is_the_code_alone_and_its_own_bare_source() -> None:
-    assert bare(SOURCE) == BARE
-    assert bare(BARE) == BARE
+    goldens.text("bare", bare(SOURCE))
+    assert bare(bare(SOURCE)) == bare(SOURCE)
 
 
 def test_a_comment_between_parts_of_a_text_goes() -> None:

@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import classes, hosts, infer, judge, question, render
 
 from busbar import draft
-from tests import documents
+from tests import documents, goldens
 
 FACTS: dict[str, Any] = {
     "bus": True,
@@ -44,24 +44,19 @@ FACTS: dict[str, Any] = {
     "runtimes": {},
     "resources": [],
 }
-ROCE = {
-    "trust": "dscp",
-    "pfc": [3],
-    "ecn": [3],
-    "cnp": [48, 6],
-    "tos": 106,
-    "traffic_class": -1,
-    "mtu": 9000,
-    "psid": "MT_1",
-    "firmware": "28.43.2026",
-    "dscp2prio": {str(dscp): dscp >> 3 for dscp in range(64)},
-}
+CHAIN = {"trust": "dscp", "pfc": [3], "ecn": [3], "cnp": [48, 6], "tos": 106, "traffic_class": -1}
+FIRMWARE = {"psid": "MT_1", "firmware": "28.43.2026"}
+ROCE = {**CHAIN, **FIRMWARE, "mtu": 9000, "dscp2prio": {str(dscp): dscp >> 3 for dscp in range(64)}}
 SWITCH = {"pfc": [], "switch_pfc": [3], "switch_dscp": {"26": 3}}
 SETTINGS = [
     {},
     {"busbar_mtu": 9000, "busbar_roce": {"dscp": 26, "priority": 3}, "multirail_policy": "nvidia"},
     {"mofed_version": "25.10-1.7.1.0", "busbar_nccl_version": "2.28.9", "host_limits_container_runtimes": ["docker"]},
 ]
+
+
+DECLARED = {one.check.id for one in documents.declared()}
+LIVE = [f"netdev_mtu.live[live]@r{n}" for n in range(8)]
 
 
 def finding(check: str, subject: str, state: str = "drift", **more: Any) -> dict[str, Any]:
@@ -83,6 +78,27 @@ def test_every_check_has_one_class_and_every_entry_a_check() -> None:
     assert set(classes.TABLE) - used <= {"run", "kubernetes", "nccl_benchmark", "drain", "nccl_log"}
     entries = [entry for entries in classes._CLASSES.values() for entry in entries.split()]
     assert len(entries) == len(set(entries))
+
+
+SILENT = [finding("nccl_conf.readable", f"/home/{n}", "unknown", have="Permission denied") for n in range(13)]
+
+
+@pytest.mark.golden
+def test_the_first_verdict_as_it_is_printed() -> None:
+    rail = finding("platform.rail_device", "rail 3", "drift", severity="critical")
+    odd = finding("netdev_mtu.live", "r0")
+    shown = {
+        "good": [verdict([], LIVE)],
+        "a fact, the platform and siblings": [verdict([finding("pcie_path.acs", "b"), rail, odd], LIVE[1:])],
+        "undecided": [verdict([finding("ofed.packages", "doca-ofed")], LIVE)],
+        "not read by another user": [verdict(SILENT, root=False)],
+        "not read": [verdict(SILENT)],
+        "no GPU": [verdict([finding("host_limits.login", "f")], gpus=[], nvswitches=0, draft=None)],
+        "a virtual machine": [verdict([], LIVE, guest=True, nvswitches=0)],
+        "two hosts": [verdict([], LIVE, host="h1"), verdict([rail], LIVE, host="h2")],
+    }
+    written = [f"== {name}\n{render.report(several, 1.0)['text']}\n" for name, several in shown.items()]
+    goldens.text("check", "\n".join(written))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -139,10 +155,6 @@ def test_what_the_inventory_sets_is_taken_as_it_is() -> None:
     assert [row.basis for row in found.rows] == ["intent"] * 8
 
 
-DECLARED = {one.check.id for one in documents.declared()}
-LIVE = [f"netdev_mtu.live[live]@r{n}" for n in range(8)]
-
-
 @pytest.mark.parametrize(
     ("findings", "passed", "basis", "undecided", "code"),
     [
@@ -176,13 +188,6 @@ def test_each_class_of_checks_counts_as_what_it_is(
     assert ([row.basis for row in found.rows], len(found.undecided), found.code) == (basis, undecided, code)
 
 
-def test_what_another_user_may_not_read_is_one_number() -> None:
-    some = [finding("nccl_conf.readable", f"/home/{n}", "unknown", have="Permission denied") for n in range(13)]
-    found = verdict(some, root=False)
-    assert (found.need_root, found.rows, found.code) == (13, [], 0)
-    assert (len(verdict(some).rows), verdict(some).code) == (13, 3)
-
-
 @pytest.mark.parametrize(
     ("facts", "code"),
     [
@@ -198,40 +203,19 @@ def test_what_is_not_known_is_never_good(facts: dict[str, Any], code: int) -> No
     assert verdict([], **facts).code == code
 
 
-def test_limits_of_a_machine_without_a_gpu_matter_to_nobody() -> None:
-    found = verdict([finding("host_limits.login", "f")], gpus=[], nvswitches=0, draft=None)
-    assert (found.code, found.rows) == (3, [])
-
-
 INFO: dict[str, Any] = {"product": "XE9680", "driver": "mlx5_core 25.10", "missing": {}, "gpus": ()}
-RAIL: dict[str, Any] = {
-    "pci": "0000:2{}:00.0",
-    "device": "mlx5_{}",
-    "netdev": "",
-    "link_layer": "InfiniBand",
-    "rate_gbps": 400.0,
-    "address": None,
-    "mtu": None,
-    "firmware": "28.43.2026",
-    "psid": "MT_1",
-    "qos": "",
-}
+LINK: dict[str, Any] = {"link_layer": "InfiniBand", "rate_gbps": 400.0, "address": None, "mtu": None}
+RAIL = {**FIRMWARE, **LINK, "netdev": "", "qos": "", "gpu": "", "gpu_index": 0, "addresses": [], "guids": {}}
 
 
 def host(name: str, number: int, **odd: Any) -> judge.Verdict:
     """A host with eight rails, of which ``odd`` may say otherwise."""
-    every = [{**RAIL, "number": n, "pci": RAIL["pci"].format(n), "device": f"mlx5_{n}", **odd} for n in range(number)]
-    every = [{**rail, "gpu": "", "gpu_index": 0, "addresses": [], "guids": {}} for rail in every]
+    every = [{**RAIL, "number": n, "pci": f"0000:2{n}:00.0", "device": f"mlx5_{n}", **odd} for n in range(number)]
     found = verdict([], host=name)
     missing = {str(n): "no NIC" for n in range(number, 8)}
     uuids = [f"GPU-{name}-{n}" for n in range(8)]
-    found.results = {
-        "platform": {
-            "findings": [],
-            "passed": [],
-            "rail_info": {**INFO, "rails": every, "gpus": uuids, "missing": missing},
-        }
-    }
+    info = {**INFO, "rails": every, "gpus": uuids, "missing": missing}
+    found.results = {"platform": {"findings": [], "passed": [], "rail_info": info}}
     return found
 
 
@@ -325,18 +309,22 @@ def test_a_draft_never_makes_a_fault_the_intent(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_machine_that_no_profile_fits_gets_one_of_its_own(tmp_path: Path) -> None:
-    files = drafted(tmp_path, ["host_limits.login"], **VM)
+@pytest.mark.parametrize(
+    ("doubts", "platform", "facts", "checks"),
+    [
+        ([], None, VM, []),
+        (["profile hgx-h200, the nearest,\nhas 8"], "custom", {}, ["# CHECK: profile hgx-h200, the nearest, has 8"]),
+    ],
+)
+def test_a_machine_that_no_profile_fits_gets_one_of_its_own_with_its_doubts_on_top(
+    doubts: list[str], platform: str | None, facts: dict[str, Any], checks: list[str], tmp_path: Path
+) -> None:
+    files = drafted(tmp_path, ["host_limits.login"], doubts, platform, **facts)
     name = files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"]
+    assert name == (platform or name)
     assert files[f"profiles/{name}.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
-
-
-def test_a_profile_of_its_own_has_its_doubts_on_top(tmp_path: Path) -> None:
-    files = drafted(tmp_path, ["host_limits.login"], ["profile hgx-h200, the nearest,\nhas 8"], "custom")
-    assert files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"] == "custom"
-    assert files["profiles/custom.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
-    lines = (tmp_path / "profiles/custom.yml").read_text().splitlines()
-    assert [line for line in lines if "CHECK" in line] == ["# CHECK: profile hgx-h200, the nearest, has 8"]
+    lines = (tmp_path / f"profiles/{name}.yml").read_text().splitlines()
+    assert [line for line in lines if "CHECK" in line] == checks
 
 
 def test_names_of_path_classes_are_the_readers() -> None:

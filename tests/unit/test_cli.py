@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from busbar import __version__, cli
 from busbar.drift import lock
 from busbar.lab import store
 from busbar.lab.machine import LabLockedError
+from tests import goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLEAN = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
@@ -147,87 +149,62 @@ def test_a_lock_of_another_run_is_4(
 # -- lint ------------------------------------------------------------------------------------------------------------
 
 
-def test_lint_exit_codes_tell_clean_findings_and_unreadable(tmp_path: Path) -> None:
-    clean, faulty = tmp_path / "clean.conf", tmp_path / "faulty.conf"
-    clean.write_text(CLEAN)
-    faulty.write_text(FAULTY)
-    version = ("--nccl-version", "2.27.7")
-    assert busbar("lint", clean, *version).returncode == 0
-    assert busbar("lint", faulty, *version).returncode == 2
-    done = busbar("lint", clean, faulty, tmp_path / "absent.conf", *version)
-    assert done.returncode == 2
-    assert "absent.conf" in done.stderr
-    assert "in 2 files" in done.stdout
-    assert busbar("lint", clean, tmp_path / "absent.conf", *version).returncode == 3
-    assert busbar("lint", tmp_path / "absent.conf", *version).returncode == 1
-
-
-def test_lint_names_what_is_read_earlier_and_says_otherwise(tmp_path: Path) -> None:
-    conf = tmp_path / "nccl.conf"
-    conf.write_text(CLEAN)
-    lint: list[str | Path] = ["lint", "--nccl-version", "2.27.7", conf]
-    (tmp_path / ".nccl.conf").write_text("NCCL_SOCKET_IFNAME=docker0\n")
-    done = busbar(*lint, HOME=str(tmp_path), NCCL_IB_HCA="mlx5_7")
-    assert done.returncode == 2
-    assert "the environment NCCL_IB_HCA: critical: mlx5_7 [conflict]" in done.stdout
-    assert ".nccl.conf NCCL_SOCKET_IFNAME: critical: docker0 [conflict]" in done.stdout
-    assert busbar(*lint, NCCL_IB_HCA="=mlx5_0,mlx5_1").returncode == 0
+LINT_FILES: dict[str, bytes] = {
+    "clean.conf": CLEAN.encode(),
+    "faulty.conf": FAULTY.encode(),
+    "home/.nccl.conf": b"NCCL_SOCKET_IFNAME=docker0\n",
+    "elf": b"\x7fELF\x02\x01\xff\xfe",
+    "zero": b"NCCL_DEBUG=INFO\0\n",
+    "large": b"NCCL_DEBUG=INFO\n" * 400_000,
+    "libnccl.so.2": b"\x7fELF\x02\x01\x01",
+}
+VERSION = "--nccl-version 2.27.7"
+# Arguments: files, options. environment. HOME is a folder with a file of its own.
+LINTED: list[tuple[str, dict[str, str]]] = [
+    (f"clean.conf {VERSION}", {}),
+    (f"faulty.conf {VERSION}", {}),
+    (f"clean.conf faulty.conf absent.conf {VERSION}", {}),
+    (f"clean.conf absent.conf {VERSION}", {}),
+    (f"absent.conf {VERSION}", {}),
+    (f"clean.conf {VERSION}", {"HOME": "home", "NCCL_IB_HCA": "mlx5_7"}),
+    (f"clean.conf {VERSION}", {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
     # The user's own file does not contradict itself.
-    assert "conflict" not in busbar(*lint[:3], tmp_path / ".nccl.conf", HOME=str(tmp_path)).stdout
+    (f"home/.nccl.conf {VERSION}", {"HOME": "home"}),
+    *((path, {}) for path in ("elf", "zero", "large", ".", "loop", "x" * 300, "'esc\x1b[31m\n'")),
+    *((f"clean.conf --nccl-version {version}", {}) for version in ("abc", "''")),
+    *((f"clean.conf --library {path}", {}) for path in ("libnccl.so.2", ".", "clean.conf", "''")),
+]
 
 
-def test_lint_reads_standard_input() -> None:
-    assert busbar("lint", "-", "--nccl-version", "2.27.7", stdin=CLEAN.encode()).returncode == 0
-    done = busbar("lint", "-", "--nccl-version", "2.27.7", stdin=FAULTY.encode())
-    assert done.returncode == 2
-    assert "<stdin>" in done.stdout
+@pytest.mark.golden
+def test_lint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "home").mkdir()
+    for name, content in LINT_FILES.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    written = []
+    for arguments, environment in LINTED:
+        with monkeypatch.context() as patch:
+            for name, value in {"HOME": "/nonexistent", **environment}.items():
+                patch.setenv(name, value)
+            try:
+                code = cli.main(["lint", *shlex.split(arguments)])
+            except SystemExit as ended:
+                code = int(str(ended.code))
+        said = "".join(capsys.readouterr())
+        assert said.replace("\n", "").isprintable()
+        written.append(f"== lint {arguments!r} {environment or ''}: exit code {code}\n{said}\n")
+    goldens.text("lint", "".join(written))
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"\x7fELF\x02\x01\xff\xfe", "is not text"),
-        (b"NCCL_DEBUG=INFO\0\n", "is not text"),
-        (b"NCCL_DEBUG=INFO\n" * 400_000, "is larger than 4 MiB"),
-    ],
+    ("name", "code", "said"), [("clean.conf", 0, ""), ("faulty.conf", 2, "<stdin>"), ("elf", 1, "is not text")]
 )
-def test_lint_refuses_what_is_no_text_file(tmp_path: Path, content: bytes, says: str) -> None:
-    file = tmp_path / "nccl.conf"
-    file.write_bytes(content)
-    for done in (busbar("lint", file), busbar("lint", "-", stdin=content)):
-        assert done.returncode == 1
-        assert says in done.stderr
-
-
-def test_lint_says_why_a_path_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    for path, says in (
-        (tmp_path, "Is a directory"),
-        (tmp_path / "absent", "No such file"),
-        (tmp_path / "loop", "symbolic links"),
-        (tmp_path / ("x" * 300), "name too long"),
-        (tmp_path / "esc\x1b[31m\n", "\\x1b[31m\\n"),
-    ):
-        done = busbar("lint", path)
-        assert done.returncode == 1
-        assert says in done.stderr
-
-
-def test_lint_refuses_a_wrong_version_and_a_wrong_library(tmp_path: Path) -> None:
-    conf, library = tmp_path / "nccl.conf", tmp_path / "libnccl.so.2"
-    conf.write_text(CLEAN)
-    library.write_bytes(b"\x7fELF\x02\x01\x01")
-    for arguments, says in (
-        (["--nccl-version", "abc"], "abc"),
-        (["--nccl-version", ""], "''"),
-        (["--library", str(library)], "libnccl.so.2"),
-        (["--library", str(tmp_path)], "not a regular file"),
-        (["--library", str(conf)], "not an ELF file"),
-        (["--library", ""], "No such file"),
-    ):
-        done = busbar("lint", conf, *arguments)
-        assert done.returncode == 1
-        assert says in done.stderr
+def test_lint_reads_standard_input(name: str, code: int, said: str) -> None:
+    done = busbar("lint", "-", *VERSION.split(), stdin=LINT_FILES[name])
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
 
 
 def test_lint_shows_escapes_of_a_file_and_survives_a_terminal_without_unicode(tmp_path: Path) -> None:
@@ -250,20 +227,30 @@ def test_lint_ends_quietly_when_nobody_reads_its_output(tmp_path: Path) -> None:
 # -- lab -------------------------------------------------------------------------------------------------------------
 
 
-def test_lab_names_what_there_is_instead_of_what_was_asked_for(lab: Path, tmp_path: Path) -> None:
-    for arguments, says in (
-        (["-d", tmp_path, "status"], "there is no lab in"),
-        (["-d", tmp_path / "absent", "break", "node01", "port-down"], "there is no lab in"),
-        (["-d", lab, "break", "node99", "port-down"], "there are node01, node02"),
-        (["-d", lab, "break", "../node01", "port-down"], "there are node01, node02"),
-        (["-d", lab, "break", "node01", "port-dwon"], "port-down?"),
-        (["-d", lab, "repair", "node01", "port-down"], "does not have port-down"),
-        (["-d", lab, "create"], "is not empty"),
-        (["-d", ROOT / "README.md", "create"], "Not a directory"),
-    ):
-        done = busbar("lab", *map(str, arguments))
-        assert done.returncode == 1
-        assert says in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("-d {empty} status", "there is no lab in"),
+        ("-d {empty}/absent break node01 port-down", "there is no lab in"),
+        ("-d {lab} break node99 port-down", "there are node01, node02"),
+        ("-d {lab} break ../node01 port-down", "there are node01, node02"),
+        ("-d {lab} break node01 port-dwon", "port-down?"),
+        ("-d {lab} repair node01 port-down", "does not have port-down"),
+        ("-d {lab} create", "is not empty"),
+        ("-d {root}/README.md create", "Not a directory"),
+        ("create -d {empty}/lab --nodes 0", "0"),
+        ("create -d {empty}/lab --nodes 1000", "1000"),
+        ("create -d {empty}/lab --nodes two", "two"),
+        ("create -d {empty}/lab --platform hgx-h1000", "hgx-h1000"),
+    ],
+)
+def test_lab_names_what_there_is_instead_of_what_was_asked_for(
+    arguments: str, says: str, lab: Path, tmp_path: Path
+) -> None:
+    done = busbar("lab", *arguments.format(lab=lab, empty=tmp_path, root=ROOT).split())
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_lab_breaks_and_repairs_by_name(lab: Path) -> None:
@@ -285,11 +272,8 @@ def test_lab_takes_the_directory_before_or_behind_the_action_and_finds_the_defau
 
 
 def test_lab_create_takes_a_number_of_nodes_and_a_platform(tmp_path: Path) -> None:
-    create = ["lab", "create", "-d", str(tmp_path / "lab")]
-    for wrong in (["--nodes", "0"], ["--nodes", "1000"], ["--nodes", "two"], ["--platform", "hgx-h1000"]):
-        assert busbar(*create, *wrong).returncode == 1
-    assert not (tmp_path / "lab").exists()
-    assert busbar(*create, "--nodes", "3", "--platform", "hgx-b200").returncode == 0
+    create: list[str | Path] = ["lab", "create", "-d", tmp_path / "lab", "--nodes", "3", "--platform", "hgx-b200"]
+    assert busbar(*create).returncode == 0
     hosts = yaml.safe_load((tmp_path / "lab/inventory/hosts.yml").read_text())["gpu_nodes"]["hosts"]
     assert {name: host["busbar_platform"] for name, host in hosts.items()} == dict.fromkeys(
         ("node01", "node02", "node03"), "hgx-b200"
@@ -329,20 +313,19 @@ def test_a_lab_prints_and_installs_its_packages_without_a_terminal(tmp_path: Pat
     assert not (tmp_path / "lab").exists()
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_an_error_of_the_program_is_no_finding(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [*((command, RuntimeError) for command in cli.COMMANDS), ("lint", KeyboardInterrupt), ("lint", SystemExit)],
+)
+def test_an_error_of_the_program_is_no_finding_and_what_ends_it_is_not_its_error(
+    command: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_arguments: object, **_more: object) -> None:
-        raise RuntimeError("nobody expects this")
+        raise error
 
     monkeypatch.setattr(cli, "_parser", broken)
-    assert cli.main([command]) == 1
-
-
-@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_program_is_not_its_error(ends: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
-        raise ends
-
-    monkeypatch.setattr(cli, "_parser", broken)
-    with pytest.raises(ends):
-        cli.main(["lint"])
+    if error is RuntimeError:
+        assert cli.main([command]) == 1
+    else:
+        with pytest.raises(error):
+            cli.main([command])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Member, Settings
+
+from tests import goldens
 
 G = 1 << 30
 PEERMEM = Check("gpudirect.module", why="a test", fix="a test")
@@ -71,60 +74,77 @@ def bad(findings: Any) -> list[tuple[str, str, str | None]]:
 HEALTHY: dict[int, float | None] = {1: 480.0, 2: 380.0, 4: 360.0, 5: 350.0}
 
 
-def test_a_healthy_cluster_says_nothing_and_scales_by_its_prediction() -> None:
-    found = judged(jobs_of(plan(5)), HEALTHY)
-    assert set(found.findings) == {f"node{n:02d}" for n in range(5)}
-    assert not [one for host in found.findings for one in bad(found.findings[host])]
-    checks = {one.check for one in found.findings["node04"]}
-    assert {"nccl_cluster.job", "nccl_cluster.bar", "nccl_cluster.latency", "nccl_cluster.scaling"} <= checks
-    assert [(one.nodes, one.efficiency) for one in found.scaling] == [
-        (1, None),
-        (2, 1.0),
-        (4, pytest.approx(1.0)),
-        (5, pytest.approx(1.0)),
-    ]
+def pairs(changes: dict[str, Any], *slow: Finding, **more: Any) -> cluster_judge.Judged:
+    """Of one pair, whose job has these values, and a result with these findings."""
+    job = {**jobs_of(plan(2, "pair"))[0], **changes}
+    return cluster_judge.judge([job], {job["name"]: result(job, 380.0, *slow, **more)}, {}, {})
 
 
-def test_what_is_slow_over_many_is_told_with_both_figures_to_those_it_was_over() -> None:
-    found = judged(jobs_of(plan(5)), {**HEALTHY, 5: 300.0})
-    for host in found.findings:
-        [(check, state, have)] = bad(found.findings[host])
-        assert (check, state) == ("nccl_cluster.scaling", "drift")
-        assert have == "0.86 over 5 nodes: 300 GB/s, 0.79 of the 380 GB/s over 2; predicted 350 and 380 GB/s"
-
-
-def test_two_nodes_that_exceed_their_prediction_are_no_yardstick() -> None:
-    found = judged(jobs_of(plan(5)), {**HEALTHY, 2: 700.0})
-    assert not bad(found.findings["node00"])
-    assert [one.efficiency for one in found.scaling][2:] == [pytest.approx(1.0), pytest.approx(1.0)]
-
-
-def test_a_scale_without_a_figure_is_unknown() -> None:
-    found = judged(jobs_of(plan(5)), {**HEALTHY, 4: None})
-    [(check, state, have)] = bad(found.findings["node04"])
-    assert (check, state, have) == ("nccl_cluster.scaling", "unknown", "no figure over 4 nodes")
-
-
-def test_a_slow_small_message_misses_its_own_bar() -> None:
-    jobs = jobs_of(plan(2, "pair"))
-    found = cluster_judge.judge(jobs, {jobs[0]["name"]: result(jobs[0], 380.0, smallest=161.0)}, {}, {})
-    assert bad(found.findings["node01"]) == [("nccl_cluster.latency", "drift", "161.0 us")]
-    [slow] = [one for one in found.findings["node01"] if not one.ok]
-    assert slow.fix.endswith("-e nccl_benchmark_scope=pair")
-
-
-def test_a_job_that_fails_costs_its_hosts_and_nobody_else() -> None:
+def one_failed() -> cluster_judge.Judged:
     first, other = jobs_of(plan(4, "pair"))
-    found = cluster_judge.judge([first, other], {other["name"]: result(other, 380.0)}, {first["name"]: "lost"}, {})
-    for host in first["hosts"]:
-        assert bad(found.findings[host]) == [("nccl_cluster.job", "unknown", "lost")]
-    for host in other["hosts"]:
-        assert bad(found.findings[host]) == []
-    records = cluster_judge.member_records([first, other], found.findings, 7.0)
-    assert {host: one["state"] for host, one in records.items()} == {
-        **dict.fromkeys(first["hosts"], "unknown"),
-        **dict.fromkeys(other["hosts"], "ok"),
+    return cluster_judge.judge([first, other], {other["name"]: result(other, 380.0)}, {first["name"]: "lost"}, {})
+
+
+def rails() -> cluster_judge.Judged:
+    [pair] = jobs_of(plan(2, "pair"))
+    jobs = [{**pair, "scope": "rail", "name": f"rail sendrecv 8G rail {n} node00+node01"} for n in (0, 1)]
+    slow = perf.BUSBW.judge("sendrecv 2 ranks 8G n0,n1", "drift", "at least 43 GB/s", "19 GB/s", "a test")
+    results = {jobs[0]["name"]: result(jobs[0], 48.0), jobs[1]["name"]: result(jobs[1], 19.0, slow)}
+    return cluster_judge.judge(jobs, results, {}, {})
+
+
+def beside(state: str) -> cluster_judge.Judged:
+    """Slow jobs, and a port of node03 in that state: one that is silent explains nothing."""
+    port = lldp.PFC.judge("0000:1b:00.0 mlx5_0 eth2", state, "PFC 3", "PFC off", "lldpcli")
+    return judged(jobs_of(plan(4)), {1: 480.0, 2: 180.0, 4: 170.0}, {"node03": [port]})
+
+
+SCENARIOS: dict[str, Callable[[], cluster_judge.Judged]] = {
+    "healthy": lambda: judged(jobs_of(plan(5)), HEALTHY),
+    "slow over five": lambda: judged(jobs_of(plan(5)), {**HEALTHY, 5: 300.0}),
+    "two that exceed their prediction": lambda: judged(jobs_of(plan(5)), {**HEALTHY, 2: 700.0}),
+    "no figure over four": lambda: judged(jobs_of(plan(5)), {**HEALTHY, 4: None}),
+    "slow small messages": lambda: pairs({}, smallest=161.0),
+    "a job that failed": one_failed,
+    "no bar": lambda: pairs({"bar": None, "bar_source": "no figure for it: measure one"}),
+    "no bar, a message of the user's": lambda: pairs({"bar": None, "bar_source": "no figure", "what": "DDP bucket"}),
+    "a slow rail": rails,
+    "a switch port that is set up wrong": lambda: beside("drift"),
+    "a switch port that is silent": lambda: beside("unknown"),
+}
+
+
+def scale(one: cluster_record.Scaling) -> str:
+    return f"{one.collective} over {one.nodes}: {'none' if one.efficiency is None else f'{one.efficiency:.3f}'}"
+
+
+@pytest.mark.golden
+def test_what_jobs_say_of_their_hosts() -> None:
+    lines = []
+    for name, scenario in SCENARIOS.items():
+        judged = scenario()
+        lines += [f"== {name}", *map(scale, judged.scaling)]
+        hosts: dict[str, list[str]] = {}
+        for host, findings in judged.findings.items():
+            for one in findings:
+                because = f" because {one.because}" if one.because else ""
+                hosts.setdefault(f"{one.check} {one.subject}: {one.state}{because}: {one.have}", []).append(host)
+        lines += [f"{', '.join(names)}: {text}" for text, names in hosts.items()]
+    goldens.text("cluster_judge", "\n".join(lines) + "\n")
+
+
+def test_a_job_that_fails_leaves_its_hosts_without_a_state() -> None:
+    jobs = jobs_of(plan(4, "pair"))
+    states = {
+        host: one["state"] for host, one in cluster_judge.member_records(jobs, one_failed().findings, 7.0).items()
     }
+    wanted = {0: "unknown", 1: "ok"}
+    assert states == {host: wanted[number] for number, job in enumerate(jobs) for host in job["hosts"]}
+
+
+def test_how_to_repeat_a_slow_job_names_its_scope() -> None:
+    [slow] = [one for one in pairs({}, smallest=161.0).findings["node01"] if not one.ok]
+    assert slow.fix.endswith("-e nccl_benchmark_scope=pair")
 
 
 def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_on_its_own() -> None:
@@ -148,26 +168,6 @@ def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_o
     of_all = [row for row in rows if row.finding.check == "nccl_perf.busbw" and "begin with" in str(row.finding.have)]
     assert [row.host for row in of_all] == ["node00", "node01", "node02"]
     assert len(screen.rows(finding_groups.fold(of_all))) == 1
-
-
-@pytest.mark.parametrize(("state", "explains"), [("drift", True), ("unknown", False)])
-def test_a_switch_port_that_is_set_up_wrong_explains_a_slow_job_and_a_silent_one_does_not(
-    state: str, explains: bool
-) -> None:
-    jobs = jobs_of(plan(4, collectives=("all_reduce",)))
-    cause = lldp.PFC.judge("0000:1b:00.0 mlx5_0 eth2", state, "PFC 3", "PFC off", "lldpcli")
-    found = judged(jobs, {1: 480.0, 2: 180.0, 4: 170.0}, {"node03": [cause]})
-    assert (bad(found.findings["node03"]) == []) == explains
-
-
-def test_no_bar_is_unknown_for_a_range_and_a_word_for_a_message_of_the_users_own() -> None:
-    [job] = jobs_of(plan(2, "pair"))
-    job = {**job, "bar": None, "bar_source": "no figure for it: measure one"}
-    found = cluster_judge.judge([job], {job["name"]: result(job, 380.0)}, {}, {})
-    assert bad(found.findings["node00"]) == [("nccl_cluster.bar", "unknown", None)]
-    job = {**job, "what": "DDP bucket"}
-    found = cluster_judge.judge([job], {job["name"]: result(job, 380.0)}, {}, {})
-    assert bad(found.findings["node00"]) == []
 
 
 def run(planned: cluster_plan.Plan, **registered: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
@@ -245,14 +245,3 @@ def test_an_answer_that_is_none_costs_the_hosts_of_its_job() -> None:
     record, hosts, _kept = run(planned, **{job.head: {"nccl_cluster_measured": [nonsense]}})
     assert "its result is not valid" in record.jobs[0].said
     assert all(of_host["findings"][0]["check"] == "nccl_cluster.job" for of_host in hosts.values())
-
-
-def test_a_slow_rail_is_told_by_its_number() -> None:
-    [pair] = jobs_of(plan(2, "pair"))
-    jobs = [{**pair, "scope": "rail", "name": f"rail sendrecv 8G rail {n} node00+node01"} for n in (0, 1)]
-    results = {}
-    for job, figure in zip(jobs, (48.0, 19.0), strict=True):
-        slow = [perf.BUSBW.judge("sendrecv 2 ranks 8G n0,n1", "drift", "at least 43 GB/s", f"{figure} GB/s", "a test")]
-        results[job["name"]] = result(job, figure, *(slow if figure < 43 else []))
-    found = cluster_judge.judge(jobs, results, {}, {}).findings["node01"]
-    assert [one.subject for one in found if not one.ok] == ["rail 1: sendrecv 2 ranks 8G n0,n1"]

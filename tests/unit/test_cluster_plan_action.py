@@ -13,6 +13,8 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_cluster_plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, intent
 
+from tests import goldens
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FACTS = {
     "findings": [],
@@ -59,65 +61,48 @@ def test_a_node_that_can_take_part_is_reached_as_the_inventory_says() -> None:
     assert member(host(nccl_benchmark_repeats=5)).settings != found.settings
 
 
-def test_a_tray_says_of_which_domain_it_is() -> None:
-    domain = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
-    found = member(host(altered(domain=domain, no_domain="")))
-    assert (found.domain, found.unfit) == (domain, None)
-    # A platform whose profile knows of no NVLinks to others is not sent to look for them.
-    [(why, fix)] = [one for one in [member(host(nccl_benchmark_scope="nvlink_domain")).unfit] if one]
-    assert why == "profile hgx-h100 declares no NVLinks to other nodes (nvlink_domain)"
-    assert "--limit" in fix
-    odd = member(host(altered(domain="../" + domain)))
-    assert odd.unfit is not None
-    assert odd.unfit[0].startswith("its result is not valid: member.domain: is")
-
-
 def altered(**values: Any) -> dict[str, Any]:
     return {**FACTS, "member": {**FACTS["member"], **values}}  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize(
-    ("registered", "said"),
-    [
-        ({"nccl_cluster_member_result": {}}, "it was lost before it could be queried"),
-        ({"nccl_cluster_member_result": {"unreachable": True, "msg": "no route"}}, "unreachable"),
-        ({"nccl_cluster_member_result": {"failed": True, "msg": "no\nprofile"}}, "no profile"),
-        (
-            {"node_lock_result": {"held": False, "findings": [], "passed": [], "holder": None}},
-            "another run works on it",
-        ),
-        (
-            {"nccl_cluster_member_result": {**FACTS, "unfit": [{"have": "busy: job 7", "fix": ""}] * 2}},
-            "busy: job 7 (and 1 more)",
-        ),
-        ({"busbar_intent": {}}, "its inventory was not read"),
-        # What a node answers becomes a word of another node's launcher, or a variable of its program: or it does not.
-        ({"nccl_cluster_member_result": altered(name="n1 -x LD_PRELOAD")}, "its result is not valid: member.name: is"),
-        ({"nccl_cluster_member_result": altered(name="")}, "its result is not valid: member.name: is"),
-        (
-            {"nccl_cluster_member_result": altered(rails={"0": {"device": "../mlx5", "gpu": 0}})},
-            "its result is not valid: member.rails.'0'.device: is '../mlx5', which it cannot be",
-        ),
-        (
-            {"nccl_cluster_member_result": altered(rails={"0": {"device": "mlx5_0", "gpu": "0,1"}})},
-            "its result is not valid: member.rails.'0'.gpu: is '0,1', expected a whole number from 0 to 999",
-        ),
-    ],
-)
-def test_whoever_cannot_take_part_is_told_why_and_what_to_do(registered: dict[str, Any], said: str) -> None:
-    found = member({**host(), **registered})
-    assert found.unfit is not None
-    why, fix = found.unfit
-    assert why.startswith(said)
-    assert fix
+DOMAIN = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
 
 
-def test_a_host_that_has_left_the_play_and_one_with_an_odd_name_cannot_take_part() -> None:
-    assert member(host(), there=False).unfit is not None
-    assert member(host(), "node 01").unfit == (
-        "'node 01' is not an address for a launcher",
-        "set nccl_benchmark_address for this host",
-    )
+def test_a_tray_says_of_which_domain_it_is() -> None:
+    found = member(host(altered(domain=DOMAIN, no_domain="")))
+    assert (found.domain, found.unfit) == (DOMAIN, None)
+
+
+def lost(**values: Any) -> dict[str, Any]:
+    """What a run has registered where that is the node's result."""
+    return {**host(), "nccl_cluster_member_result": values}
+
+
+def invalid(**values: Any) -> dict[str, Any]:
+    return host(altered(**values))
+
+
+@pytest.mark.golden
+def test_whoever_cannot_take_part_is_told_why_and_what_to_do() -> None:
+    # What a node answers becomes a word of another node's launcher, or a variable of its program: or it does not.
+    unfit = {
+        "no result": member(lost()),
+        "unreachable": member(lost(unreachable=True, msg="no route")),
+        "failed": member(lost(failed=True, msg="no\nprofile")),
+        "locked": member({**host(), "node_lock_result": {"held": False, "findings": [], "passed": [], "holder": None}}),
+        "busy": member(lost(**{**FACTS, "unfit": [{"have": "busy: job 7", "fix": ""}] * 2})),
+        "no inventory": member({**host(), "busbar_intent": {}}),
+        "an option in its name": member(invalid(name="n1 -x LD_PRELOAD")),
+        "no name": member(invalid(name="")),
+        "a path for a device": member(invalid(rails={"0": {"device": "../mlx5", "gpu": 0}})),
+        "two GPUs of a rail": member(invalid(rails={"0": {"device": "mlx5_0", "gpu": "0,1"}})),
+        "a path for a domain": member(invalid(domain=f"../{DOMAIN}")),
+        "no NVLinks to other nodes": member(host(nccl_benchmark_scope="nvlink_domain")),
+        "has left the play": member(host(), there=False),
+        "an odd name in the inventory": member(host(), "node 01"),
+    }
+    lines = [f"{name}: {'; '.join(one.unfit or ('fit',))}" for name, one in unfit.items()]
+    goldens.text("cluster_plan_action", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize(

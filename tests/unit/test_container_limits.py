@@ -17,7 +17,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import put
+
+from .plan_rows import plan_rows
 
 LIMITS = host_limits.Want(1048576, 8 << 30)
 WANT = Want(("docker", "containerd", "kubelet"), ("rdma/hca_shared_devices_a",), LIMITS)
@@ -44,34 +47,73 @@ def finding(have: Have, check: str) -> Finding:
     return found
 
 
-def test_a_node_that_has_everything_is_left_alone() -> None:
-    plan = container_limits.plan(GOOD, WANT)
-    assert (not_ok(GOOD), plan.changed) == ({}, False)
-    assert len(plan.findings) == 4
+THEIRS = """\
+{
+    "log-opts": {
+        "max-size": "100m"
+    },
+    "default-shm-size": "64M",
+    "data-root": "/scratch/düsseldorf"
+}
+"""
+LATER = "/run/systemd/system/containerd.service.d/99-site.conf"
+STOCK_UNIT = {UNIT: "[Service]\nLimitNOFILE=infinity\n"}
+OWN_LIMITS = {UNIT: "[Service]\nLimitMEMLOCK=infinity:infinity\nLimitNOFILE=1048576\n"}
+UNREAD = {"docker": Problem(DAEMON_JSON, "cannot be read: I/O error")}
+# What a node has, what is wanted, and what a finding names.
+CASES: dict[str, tuple[Have, Want, *tuple[str, ...]]] = {
+    "everything": (GOOD, WANT),
+    "nothing wanted": (GOOD, Want((), (), LIMITS)),
+    "daemon.json unread": (replace(GOOD, daemon_json=None, problems=UNREAD), WANT),
+    # Only a dockerd that was started later has the limits.
+    "dockerd started later": (GOOD, WANT),
+    "dockerd started before": (replace(GOOD, changed=1000.6), WANT, "1970-01-01T00:16:40Z"),
+    "dockerd and no limits": (replace(GOOD, daemon_json=THEIRS), WANT),
+    "no dockerd and no limits": (replace(GOOD, daemon_json=THEIRS, started={"kubelet": 1.0}), WANT),
+    "fresh containerd": (replace(GOOD, containerd=STOCK_UNIT), WANT),
+    "containerd whose unit has limits": (replace(GOOD, containerd=OWN_LIMITS), WANT),
+    "containerd without a unit": (replace(GOOD, containerd={}), WANT),
+    "resource not registered": (replace(GOOD, registered={"nvidia.com/gpu": 8}), WANT, "nvidia.com/gpu"),
+    "resource without a device": (replace(GOOD, registered={WANT.resources[0]: 0}), WANT, "0 healthy devices"),
+    "no resource ever": (replace(GOOD, registered=None), WANT, "no device plugin has ever registered"),
+    # The checkpoint of a kubelet that does not run proves nothing.
+    "no kubelet": (replace(GOOD, started={}), WANT),
+}
+for runtime in WANT.runtimes:
+    missing = replace(GOOD, missing=(runtime,), daemon_json=None, containerd={})
+    only = Want((runtime,), WANT.resources if runtime == "kubelet" else (), LIMITS)
+    CASES[f"{runtime} not installed"] = (missing, only, "host_limits_container_runtimes")
+for flag in (
+    "ExecStart=/usr/bin/dockerd --default-ulimit=memlock=-1",
+    'DOCKER_OPTS="--default-shm-size 1G"',
+    "ExecStart=/usr/bin/dockerd --config-file /srv/docker.json",
+):
+    flagged = replace(GOOD, daemon_json=None, docker={"/etc/default/docker": flag})
+    CASES[f"flag of dockerd: {flag}"] = (flagged, WANT, "/etc/default/docker: --")
+for taken in ("LimitMEMLOCK=64M", "LimitMEMLOCK=", "LimitNOFILE=1024:1048576"):
+    units = {**GOOD.containerd, LATER: f"[Service]\n{taken}\n"}
+    CASES[f"later drop-in: {taken}"] = (replace(GOOD, containerd=units), WANT, LATER)
 
 
-def test_what_nobody_asks_for_is_neither_read_nor_found(tmp_path: Path) -> None:
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_planned(case: str) -> None:
+    have, want, *words = CASES[case]
+    plan = container_limits.plan(have, want).limit("none")
+    goldens.check("container_limits", case, plan_rows(plan))
+    text = "\n".join(f"{one.have} {one.fix}" for one in plan.findings)
+    assert [word for word in words if word not in text] == []
+
+
+def test_what_nobody_asks_for_is_not_read(tmp_path: Path) -> None:
     want = Want((), (), LIMITS)
     assert container_limits.read(Host(str(tmp_path), str(tmp_path)), want.runtimes) == Have()
-    assert container_limits.plan(GOOD, want).findings == ()
 
 
 def test_the_kubelet_and_its_resources_are_asked_for_together() -> None:
     for runtimes, resources in ((("kubelet",), ()), (("docker",), ("rdma/hca",))):
         with pytest.raises(ParseError, match="both or neither"):
             Want(runtimes, resources, LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("runtime", "check"), [("docker", "docker"), ("containerd", "containerd"), ("kubelet", "kubernetes")]
-)
-def test_a_runtime_that_is_not_installed_is_drift_that_no_file_mends(runtime: str, check: str) -> None:
-    have = replace(GOOD, missing=(runtime,), daemon_json=None, containerd={})
-    found = finding(have, check)
-    assert (found.state, found.subject, found.aspect) == ("drift", runtime, "live")
-    assert "host_limits_container_runtimes" in found.fix
-    want = Want((runtime,), WANT.resources if runtime == "kubelet" else (), LIMITS)
-    assert not container_limits.plan(have, want).changed
 
 
 @pytest.mark.parametrize(
@@ -94,23 +136,7 @@ def test_a_runtime_that_brings_its_own_configuration_is_not_busbars(
     assert container_limits.plan(have, Want((runtime,), (), LIMITS)).changes == ()
 
 
-def test_what_cannot_be_read_is_unknown_and_nothing_is_written() -> None:
-    have = replace(GOOD, daemon_json=None, problems={"docker": Problem(DAEMON_JSON, "cannot be read: I/O error")})
-    assert not_ok(have) == {"docker": "unknown"}
-    assert not container_limits.plan(have, WANT).changed
-
-
 # -- Docker ----------------------------------------------------------------------------------------------------------
-
-THEIRS = """\
-{
-    "log-opts": {
-        "max-size": "100m"
-    },
-    "default-shm-size": "64M",
-    "data-root": "/scratch/düsseldorf"
-}
-"""
 
 
 def test_limits_are_added_and_everything_else_keeps_its_place_and_indentation() -> None:
@@ -199,31 +225,9 @@ def test_the_mode_of_the_file_is_kept() -> None:
     assert (change.path, change.mode, change.mode_before) == (DAEMON_JSON, 0o600, 0o600)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "ExecStart=/usr/bin/dockerd --default-ulimit=memlock=-1",
-        'DOCKER_OPTS="--default-shm-size 1G"',
-        "ExecStart=/usr/bin/dockerd --config-file /srv/docker.json",
-    ],
-)
-def test_a_flag_of_dockerd_is_named_and_no_second_word_is_written(line: str) -> None:
-    have = replace(GOOD, daemon_json=None, docker={"/etc/default/docker": line})
-    assert not_ok(have) == {"docker": "not_owned"}
-    assert "/etc/default/docker: --" in (finding(have, "docker").have or "")
-    assert not container_limits.plan(have, WANT).changed
-
-
 def test_flags_that_say_nothing_else_are_none() -> None:
     text = "# --default-ulimit nofile=1\nExecStart=/usr/bin/dockerd --config-file=/etc/docker/daemon.json\n"
     assert container_limits.flags({"unit": text}) == []
-
-
-def test_only_a_dockerd_that_was_started_later_has_the_limits() -> None:
-    assert not_ok(replace(GOOD, changed=1000.6)) == {"docker_loaded": "withheld"}
-    assert not_ok(replace(GOOD, daemon_json=THEIRS)) == {"docker": "drift", "docker_loaded": "withheld"}
-    assert not_ok(replace(GOOD, daemon_json=THEIRS, started={"kubelet": 1.0})) == {"docker": "drift"}
-    assert "1970-01-01T00:16:40Z" in (finding(GOOD, "docker_loaded").have or "")
 
 
 @pytest.mark.parametrize(
@@ -268,53 +272,7 @@ def test_any_text_is_edited_or_refused(text: str) -> None:
     assert container_limits.edit(after, WANT) == (after, [])
 
 
-# -- containerd ------------------------------------------------------------------------------------------------------
-
-
-def test_a_fresh_containerd_gets_a_drop_in() -> None:
-    have = replace(GOOD, containerd={UNIT: "[Service]\nLimitNOFILE=infinity\n"})
-    assert not_ok(have) == {"containerd": "drift"}
-    assert [change.path for change in container_limits.plan(have, WANT).changes] == [DROPIN]
-
-
-def test_limits_that_the_unit_has_already_are_not_written_again() -> None:
-    have = replace(GOOD, containerd={UNIT: "[Service]\nLimitMEMLOCK=infinity:infinity\nLimitNOFILE=1048576\n"})
-    assert (not_ok(have), container_limits.plan(have, WANT).changed) == ({}, False)
-
-
-@pytest.mark.parametrize("line", ["LimitMEMLOCK=64M", "LimitMEMLOCK=", "LimitNOFILE=1024:1048576"])
-def test_a_later_drop_in_that_takes_it_back_is_named_and_left_alone(line: str) -> None:
-    later = "/run/systemd/system/containerd.service.d/99-site.conf"
-    have = replace(GOOD, containerd={**GOOD.containerd, later: f"[Service]\n{line}\n"})
-    assert (not_ok(have), container_limits.plan(have, WANT).changed) == ({"containerd": "not_owned"}, False)
-    assert later in (finding(have, "containerd").have or "")
-
-
-def test_a_containerd_that_no_unit_starts_is_somebody_elses() -> None:
-    have = replace(GOOD, containerd={})
-    assert (not_ok(have), container_limits.plan(have, WANT).changed) == ({"containerd": "not_owned"}, False)
-
-
 # -- Kubernetes ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("registered", "says"),
-    [
-        ({"nvidia.com/gpu": 8}, "not registered; registered: nvidia.com/gpu"),
-        ({"rdma/hca_shared_devices_a": 0}, "0 healthy devices"),
-        (None, "no device plugin has ever registered"),
-    ],
-)
-def test_a_resource_that_the_kubelet_cannot_give_is_drift(registered: dict[str, int] | None, says: str) -> None:
-    found = finding(replace(GOOD, registered=registered), "kubernetes")
-    assert (found.state, found.subject) == ("drift", "rdma/hca_shared_devices_a")
-    assert says in (found.have or "")
-    assert "Busbar does not install it" in found.fix
-
-
-def test_the_checkpoint_of_a_kubelet_that_does_not_run_proves_nothing() -> None:
-    assert not_ok(replace(GOOD, started={})) == {"kubernetes": "unknown"}
 
 
 def test_resources_of_a_checkpoint() -> None:

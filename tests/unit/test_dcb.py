@@ -141,38 +141,3 @@ def test_each_object_adds_its_values_and_leaves_the_others(
         prio2buffer=tuple(priorities),
         buffer_size=tuple(numbers),
     )
-
-
-@pytest.mark.parametrize(
-    ("call", "line"),
-    [
-        (lambda: dcb.show("pfc", "eth1"), "-j pfc show dev eth1"),
-        (lambda: dcb.set_host("eth1"), "dcbx set dev eth1 host cee ieee"),
-        (lambda: dcb.set_dscp2prio("eth1", [(26, 3), (48, 6)]), "app replace dev eth1 dscp-prio 26:3 48:6"),
-        (lambda: dcb.flush_dscp("eth1"), "app flush dev eth1 dscp-prio"),
-        (
-            lambda: dcb.set_pfc("eth1", [3]),
-            "pfc set dev eth1 prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off",
-        ),
-        (lambda: dcb.set_cable_length("eth1", 30), "pfc set dev eth1 delay 30"),
-        (
-            lambda: dcb.set_prio2tc("eth1", [0, 0, 0, 3, 0, 0, 6, 0]),
-            "ets set dev eth1 prio-tc 0:0 1:0 2:0 3:3 4:0 5:0 6:6 7:0",
-        ),
-        (
-            lambda: dcb.set_ets("eth1", ["ets"] + ["strict"] * 7, [100] + [0] * 7),
-            "ets set dev eth1 tc-tsa 0:ets 1:strict 2:strict 3:strict 4:strict 5:strict 6:strict 7:strict"
-            " tc-bw 0:100 1:0 2:0 3:0 4:0 5:0 6:0 7:0",
-        ),
-        (
-            lambda: dcb.set_prio2buffer("eth1", [1] * 8),
-            "buffer set dev eth1 prio-buffer 0:1 1:1 2:1 3:1 4:1 5:1 6:1 7:1",
-        ),
-        (
-            lambda: dcb.set_buffer_size("eth1", [9] * 8),
-            "buffer set dev eth1 buffer-size 0:9 1:9 2:9 3:9 4:9 5:9 6:9 7:9",
-        ),
-    ],
-)
-def test_calls(call: Callable[[], tuple[str, ...]], line: str) -> None:
-    assert " ".join(call()) == f"dcb {line}"

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record impo
 from busbar.drift import actions, at_gate, beside_text, cluster, heat_map, html, localised, text
 from busbar.drift.beside import Beside
 from busbar.drift.run import HostResult
+from tests import goldens
 from tests.report import records
 from tests.report.fleet import MARKUP, finding, write
 from tests.report.records import FINISHED
@@ -34,9 +37,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return write(tmp_path_factory.mktemp("fleet") / "drift.sqlite", 2)
 
 
-@pytest.fixture(scope="module")
-def of_1024() -> Record:
-    return records.searched(1024, 8)
+@functools.cache
+def of_size(nodes: int, faults: int, busy: int = 2) -> Record:
+    return records.searched(nodes, faults, busy)
 
 
 def searched(folder: Path, record: Record, **more: Any) -> dict[str, Any]:
@@ -53,52 +56,105 @@ def grid(found: dict[str, Any], kind: str, title: str = "") -> dict[str, Any]:
 # -- who is slow -------------------------------------------------------------------------------------------------------
 
 
-def test_eight_hosts_are_all_drawn_with_the_figures_that_accuse(tmp_path: Path) -> None:
-    found = searched(tmp_path, records.searched(8, 2))
-    assert found["nodes"] == {"asked": 10, "measured": 8, "passed": 6, "accused": 2}
-    told = [(each["check"], each["subject"], each["nodes"], each["follows"]) for each in found["causes"]]
-    assert told[:2] == [("localise.rail", "rail 3", "n0001", 1), ("localise.rank", "gpu 3", "n0005", 1)]
-    assert told[2] == ("localise.member", "host", "n[0008-0009]", 0)
-    hosts = grid(found, "hosts")
-    assert (len(hosts["rows"]), hosts["left_out"]) == (8, 0)
-    failed = {(cell["row"], cell["column"]) for cell in hosts["cells"] if cell["outcome"] == "fail"}
-    assert {row for row, _column in failed} & {1, 5} == {1, 5}
-    assert all({row, column} & {1, 5} for row, column in failed)
-    assert failed == {(column, row) for row, column in failed}
-    rails = grid(found, "rails", "n0001")
-    slow = {rails["columns"][cell["column"]] for cell in rails["cells"] if cell["outcome"] == "fail"}
-    assert slow == {"rail 3"}
-    # Four ways with the first partner on eight rails, and four of the slow rail with the second.
-    assert (len(rails["rows"]), len(rails["cells"]), rails["breaks"]) == (8, 36, [4])
-    gpus = grid(found, "gpus", "n0005")
-    assert all(3 in (cell["row"], cell["column"]) for cell in gpus["cells"] if cell["outcome"] == "fail")
-    assert not found["maps_left_out"]
+def ended(_folder: Path) -> Record:
+    record = of_size(8, 2)
+    return replace(record, complete=False, findings=(), tests=tuple(test for test in record.tests if test.number < 3))
 
 
-def test_of_1024_hosts_those_are_drawn_that_failed_and_whom_they_met(tmp_path: Path, of_1024: Record) -> None:
-    found = searched(tmp_path, of_1024)
-    hosts = grid(found, "hosts")
-    assert len(hosts["rows"]) <= localised.ITEMS
-    assert hosts["left_out"] == 1023 - len(hosts["rows"])
-    for cause in found["causes"]:
-        # One is slow alone, and was measured with nobody.
-        if cause["count"] == 1 and cause["state"] == "drift" and cause["nodes"] != "n0513":
-            row = hosts["rows"].index(cause["nodes"])
-            assert sum(cell["row"] == row and cell["outcome"] == "fail" for cell in hosts["cells"]) >= 2
-    assert grid(found, "gpus", "n0513")
-    [uplink] = [cause for cause in found["causes"] if cause["check"] == "localise.uplink"]
-    assert (uplink["subject"], uplink["count"]) == ("leaf leaf01", 32)
-    leaves = grid(found, "leaves")
-    assert "leaf01" in leaves["rows"]
-    assert len(leaves["rows"]) + leaves["left_out"] == 32
+def of_1000(_folder: Path) -> Record:
+    """Nodes of which each reports the same, and each another figure."""
+    hosts = [f"n{i:04}" for i in range(1000)]
+    told = [
+        Found(hosts=(host,), finding=finding("localise.member", "host", "free", f"{host} is busy", state="unknown"))
+        for host in hosts
+    ]
+    other = [
+        Found(hosts=(host,), finding=finding("localise.node", "host", "fast", f"slow with {hosts[i - 1]}: {i}"))
+        for i, host in enumerate(hosts)
+    ]
+    nodes = tuple(Node(host, unfit=("busy: a job", "wait")) for host in hosts)
+    record = Record(simulated=True, begun=FINISHED, finished=FINISHED, launcher="srun", nodes=nodes)
+    return replace(record, findings=(*told, *other), complete=True)
 
 
-def test_a_fleet_that_is_fast_has_nothing_to_draw_but_says_so(tmp_path: Path, report: dict[str, Any]) -> None:
-    found = searched(tmp_path, records.searched(64, 0, busy=0))
-    assert (found["causes"], [each["kind"] for each in found["maps"]]) == ([], ["leaves"])
-    page = html.render({**report, "localised": found})
-    assert "No node was found slow" in page
-    assert "64 nodes asked, 64 measured with others, 64 of them passed with one, 0 accused" in page
+def given_back(folder: Path) -> Record:
+    """Nodes that remediation has given back since the search, before it, and drained again."""
+    record = of_size(8, 2)
+    turns = [("n0001", "drained", 1), ("n0001", "resumed", 2), ("n0005", "resumed", -1)]
+    for host, action, after in (*turns, ("n0008", "resumed", 1), ("n0008", "left_drained", 2)):
+        at = record.finished + after
+        action_log.append(folder, [Entry(at=at, run="r", host=host, action=action, outcome="done")])
+    return record
+
+
+def logged(folder: Path, count: int, days: float = 0, *more: Entry, torn: str = "") -> dict[str, Any]:
+    action_log.append(folder, [*records.entries([f"n{i:02}" for i in range(count)], FINISHED - days * DAY), *more])
+    with action_log.file(folder).open("a") as stream:
+        stream.write(torn)
+    return actions.latest(Beside(folder, ENDED))
+
+
+def at_the_gate(_folder: Path) -> dict[str, Any]:
+    passed = frozenset(f"{check}[live]@the node" for check in (at_gate.KEPT_OUT, at_gate.HELD, at_gate.VERDICT))
+    hosts = {f"n{i:04}": HostResult(f"n{i:04}", "complete", (), passed) for i in range(900)}
+    hosts["login1"] = HostResult("login1", "complete", (), frozenset({"a.b[live]@c"}))
+    assert at_gate.build({"login1": hosts["login1"]}) is None
+    for i in range(100):
+        reason = {"at": FINISHED + 60 * i, "reason": "busbar gate: platform.gpu_count of the node: 7 #4f1c"}
+        state = {"at": FINISHED, "verdict": "fail", "stage": "health", "findings": [], "action": "drained"}
+        have = gate.Have({gate.PROGRAM: ""}, {}, state={**state, "kept_out": reason}, now=FINISHED + 3600 * (50 + i))
+        # Too old, and so unknown, and out of service.
+        told = tuple(each for each in gate._seen(have) if not each.ok)
+        hosts[f"m{i:03}"] = HostResult(f"m{i:03}", "complete", told, frozenset())
+    held = finding(at_gate.HELD, "the node", "none", "held_by_breaker: " + MARKUP)
+    hosts["x1"] = HostResult("x1", "complete", (held,), passed - {f"{at_gate.HELD}[live]@the node"})
+    return dict(at_gate.build(hosts) or {})
+
+
+BACK = [Entry(at=FINISHED, run="r", host=host, action="resumed", outcome="done") for host in ("n03", "n04")]
+# Name -> section of the report, what it is made of, what its page has.
+CASES: dict[str, tuple[str, Callable[[Path], Any], list[str]]] = {
+    "8 hosts": ("localised", lambda _folder: of_size(8, 2), []),
+    "1024 hosts": ("localised", lambda _folder: of_size(1024, 8), []),
+    "fast": ("localised", lambda _folder: of_size(64, 0, busy=0), ["No node was found slow"]),
+    "killed": ("localised", ended, ["not complete"]),
+    "1000 that report the same": ("localised", of_1000, []),
+    "given back since": ("localised", given_back, []),
+    "repaired": ("actions", lambda folder: logged(folder, 40), []),
+    "repaired long ago": ("actions", lambda folder: logged(folder, 6, 40), ["40 days ago"]),
+    "back since": ("actions", lambda folder: logged(folder, 6, 40, *BACK), []),
+    "a line that a crash has cut off": ("actions", lambda folder: logged(folder, 6, torn='{"at": 3'), []),
+    "at the gate": ("gate", at_the_gate, ["901 of 1,001 nodes"]),
+}
+PROSE = ("path", "said", "why", "reason", "want", "have", "fix", "cells")
+
+
+def rows_of(section: dict[str, Any]) -> list[Any]:
+    """Return the section without its sentences: its values, and each entry of its lists."""
+    rows: list[Any] = [{key: value for key, value in section.items() if not isinstance(value, list)}]
+    for name, entries in section.items():
+        for one in entries if isinstance(entries, list) and name != "said" else []:
+            row = {key: value for key, value in one.items() if key not in PROSE and value not in ("", None, [])}
+            failed = [cell for cell in one.get("cells", ()) if cell["outcome"] == "fail"]
+            slow = {one["rows"][cell["row"]] + ", " + one["columns"][cell["column"]] for cell in failed}
+            rows.append({name: {**row, **({"cells": len(one["cells"]), "slow": sorted(slow)} if slow else {})}})
+    return [{key: value for key, value in rows[0].items() if key not in PROSE}, *rows[1:]]
+
+
+@pytest.mark.golden
+def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> None:
+    written = []
+    for case, (name, made, shown) in CASES.items():
+        section = made(tmp_path / case)
+        section = searched(tmp_path / case, section) if isinstance(section, Record) else section
+        goldens.check("beside", case, rows_of(section))
+        page = html.render({**report, name: section})
+        assert all(text_of in page for text_of in shown)
+        assert "<script" not in page.partition(f'<section id="{name}"')[2].partition("</section>")[0]
+        lines = beside_text.sections({**dict.fromkeys(("fabric", "localised", "actions", "gate")), name: section})
+        assert len(lines) == 1
+        written += [f"== {case}", *lines[0], ""]
+    goldens.text("beside", "\n".join(written))
 
 
 @pytest.mark.parametrize(
@@ -122,36 +178,6 @@ def test_its_age_is_told_by_the_sites_own_limit(
     assert cluster.latest(Beside(tmp_path, ENDED, max_age_days=limit))["old"] == (days > limit)
 
 
-def test_a_search_that_was_killed_shows_what_it_had(tmp_path: Path, report: dict[str, Any]) -> None:
-    record = records.searched(8, 2)
-    early = [test for test in record.tests if test.number < 3]
-    found = searched(tmp_path, replace(record, complete=False, findings=(), tests=tuple(early)))
-    assert "has not come to its end: this is what it had measured after 2 rounds" in found["said"][1]
-    page = html.render({**report, "localised": found})
-    assert "not complete" in page
-    assert [each["kind"] for each in found["maps"]] == ["hosts"]
-
-
-def test_a_thousand_nodes_that_say_the_same_are_one_line(tmp_path: Path) -> None:
-    hosts = [f"n{i:04}" for i in range(1000)]
-    nodes = tuple(Node(host, unfit=("busy: a job", "wait")) for host in hosts)
-    told = [
-        Found(hosts=(host,), finding=finding("localise.member", "host", "free", f"{host} is busy", state="unknown"))
-        for host in hosts
-    ]
-    other = [
-        Found(hosts=(host,), finding=finding("localise.node", "host", "fast", f"slow with {hosts[i - 1]}: {i}"))
-        for i, host in enumerate(hosts)
-    ]
-    record = Record(simulated=True, begun=FINISHED, finished=FINISHED, launcher="srun", nodes=nodes)
-    found = searched(tmp_path, replace(record, findings=(*told, *other), complete=True))
-    lines = [(each["check"], each["count"], each["have"]) for each in found["causes"]]
-    assert lines == [
-        ("localise.node", 1000, "n0000: slow with n0999: 0; and 999 others, which are in the record"),
-        ("localise.member", 1000, "it is busy"),
-    ]
-
-
 def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: dict[str, Any]) -> None:
     known = Beside(tmp_path, ENDED)
     absent = {"localised": localised.latest(known), "actions": actions.latest(known)}
@@ -162,7 +188,7 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
     shown = text.rendered({**report, **absent}, (), 10_000, True)
     assert "does not exist" not in shown
     assert "does not exist" not in text.markdown({**report, **absent}, ())
-    made = localise_record.write(tmp_path, records.searched(8, 1))
+    made = localise_record.write(tmp_path, of_size(8, 1))
     (made / "localise.json").write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}')
     action_log.file(tmp_path).write_text('{"at": "\x1b' + MARKUP + '"}\n')
     known = Beside(tmp_path, ENDED)
@@ -180,7 +206,7 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
 
 def test_who_tells_of_actions_tells_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remediation may write while the report is made; and the log may be large."""
-    localise_record.write(tmp_path, records.searched(8, 1))
+    localise_record.write(tmp_path, of_size(8, 1))
     known = Beside(tmp_path, ENDED)
     reads: list[object] = []
     read = action_log.read
@@ -257,7 +283,7 @@ def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, r
 
 def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, Any]) -> None:
     secret = "hunter2-hunter2"
-    record = records.searched(8, 2)
+    record = of_size(8, 2)
     said = [
         replace(one, finding=replace(one.finding, have=f"{secret} {one.finding.have}", fix=secret))
         for one in record.findings
@@ -325,122 +351,17 @@ def test_a_cell_says_without_colour_whether_it_is_slow() -> None:
     assert (long["text"], long["title"]) == ("gpu-r12-...mple.org", "gpu-r12-17.cluster.example.org")
 
 
-def test_whom_remediation_has_given_back_since_the_search_is_told(tmp_path: Path, report: dict[str, Any]) -> None:
-    record = records.searched(8, 2)
-    turns = (
-        ("n0001", "drained", 1.0),
-        ("n0001", "resumed", 2.0),
-        ("n0005", "resumed", -1.0),  # before the search
-        ("n0008", "resumed", 1.0),
-        ("n0008", "left_drained", 2.0),
-    )
-    entries = [
-        Entry(at=record.finished + after, run="r", host=host, action=action, outcome="done")
-        for host, action, after in turns
-    ]
-    action_log.append(tmp_path, entries)
-    found = searched(tmp_path, record)
-    assert [(one["nodes"], one["given_back"]) for one in found["causes"] if one["given_back"]] == [("n0001", "n0001")]
-    told = str(beside_text.sections({**report, "localised": found}))
-    assert told.count("repaired and given back since: n0001") == 1
-
-
 # -- what was repaired -------------------------------------------------------------------------------------------------
-
-
-def logged(folder: Path, entries: list[Entry]) -> dict[str, Any]:
-    action_log.append(folder, entries)
-    return actions.latest(Beside(folder, ENDED))
-
-
-def test_what_was_done_and_gained_is_a_line_for_nodes_that_are_alike(tmp_path: Path) -> None:
-    hosts = [f"n{i:02}" for i in range(40)]
-    found = logged(tmp_path, records.entries(hosts))
-    rows = {line["result"]: line for line in (*found["done"], *found["refused"])}
-    mended = rows["mended"]
-    assert (mended["nodes"], mended["count"], mended["did"], mended["node"]) == ("n[00-02]", 3, ["mtu"], "given back")
-    assert (mended["before"], mended["after"]) == ([237.0, 255.0], [371.5, 371.5])
-    missed = rows["not mended"]
-    assert (missed["nodes"], missed["attempt"], missed["node"], missed["why"]) == (
-        "n03",
-        2,
-        "left drained",
-        "7 GPUs of 8",
-    )
-    assert missed["record"] == "busbar-results/rma/n03-1.json"
-    assert (rows["not ended"]["nodes"], rows["not ended"]["node"]) == ("n04", "drained, and not ended")
-    refused = rows["refused"]
-    assert (refused["count"], refused["why"]) == (35, "more than busbar_remediate_max_share: it has to wait")
-    assert [(out["nodes"], out["state"], out["reason"]) for out in found["out"]] == [
-        ("n04", "not ended", "busbar: roce_qos.pfc"),
-        ("n03", "left drained", "not mended: 7 GPUs of 8"),
-    ]
-    assert found["said"][1] == (
-        "3 of 3 figures that were measured before and after are higher now: 237 to 255 GB/s, then 371.5 GB/s"
-    )
-
-
-def test_who_is_out_is_told_whenever_that_was_and_what_is_long_ago_is_not(
-    tmp_path: Path, report: dict[str, Any]
-) -> None:
-    found = logged(tmp_path, records.entries([f"n{i}" for i in range(6)], FINISHED - 40 * DAY))
-    assert (found["done"], found["refused"]) == ([], [])
-    assert found["said"] == ["nothing was done in the last 30 days"]
-    assert [out["nodes"] for out in found["out"]] == ["n4", "n3"]
-    assert "40 days ago" in html.render({**report, "actions": found})
-    back = [Entry(at=FINISHED, run="r", host=host, action="resumed", outcome="done") for host in ("n3", "n4")]
-    assert logged(tmp_path, back)["out"] == []
-
-
-def test_a_line_that_a_crash_cut_off_is_counted(tmp_path: Path) -> None:
-    logged(tmp_path, records.entries([f"n{i}" for i in range(6)]))
-    with action_log.file(tmp_path).open("a") as stream:
-        stream.write('{"at": 3')
-    found = actions.latest(Beside(tmp_path, ENDED))
-    assert found["torn"] == 1
-    assert "that a crash has cut off and that cannot be read: 1" in found["said"][-1]
 
 
 # -- nodes at the gate -------------------------------------------------------------------------------------------------
 
 
-def test_nodes_at_the_gate_are_few_lines(report: dict[str, Any]) -> None:
-    passed = frozenset(f"{check}[live]@the node" for check in (at_gate.KEPT_OUT, at_gate.HELD, at_gate.VERDICT))
-    hosts = {f"n{i:04}": HostResult(f"n{i:04}", "complete", (), passed) for i in range(900)}
-    hosts["login1"] = HostResult("login1", "complete", (), frozenset({"a.b[live]@c"}))
-    for i in range(100):
-        reason = {"at": FINISHED + 60 * i, "reason": "busbar gate: platform.gpu_count of the node: 7 #4f1c"}
-        state = {"at": FINISHED, "verdict": "fail", "stage": "health", "findings": [], "action": "drained"}
-        have = gate.Have({gate.PROGRAM: ""}, {}, state={**state, "kept_out": reason}, now=FINISHED + 3600 * (50 + i))
-        # Too old, and so unknown, and out of service.
-        told = [each for each in gate._seen(have) if not each.ok]
-        assert len(told) == 2
-        hosts[f"m{i:03}"] = HostResult(f"m{i:03}", "complete", tuple(told), frozenset())
-    held = finding(at_gate.HELD, "the node", "none", "held_by_breaker: " + MARKUP)
-    hosts["x1"] = HostResult("x1", "complete", (held,), passed - {f"{at_gate.HELD}[live]@the node"})
-    found = at_gate.build(hosts)
-    assert found is not None
-    assert (found["asked"], found["in_service"]) == (1001, 901)
-    [kept_out] = found["kept_out"]
-    assert (kept_out["nodes"], kept_out["count"], kept_out["since"]) == ("m[000-099]", 100, "2026-11-21 00:13:20Z")
-    assert kept_out["said"] == "busbar gate: platform.gpu_count of the node: 7 #4f1c"
-    [unknown] = found["unknown"]
-    assert (unknown["count"], unknown["said"]) == (100, "fail, at stage health")
-    page = html.render({**report, "gate": found})
-    section = page.partition('<section id="gate"')[2].partition("</section>")[0]
-    assert "901 of 1,001 nodes" in section
-    assert "<script" not in section
-    assert "gate: kept out since 2026-11-21 00:13:20Z: m[000-099] (100)" in text.rendered(
-        {**report, "gate": found}, (), 200, True
-    )
-    assert at_gate.build({"login1": hosts["login1"]}) is None
-
-
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def test_no_line_is_longer_than_the_terminal(tmp_path: Path, report: dict[str, Any], of_1024: Record) -> None:
-    records.write(tmp_path, of_1024)
+def test_no_line_is_longer_than_the_terminal(tmp_path: Path, report: dict[str, Any]) -> None:
+    records.write(tmp_path, of_size(1024, 8))
     known = Beside(tmp_path, ENDED)
     data = {**report, "localised": localised.latest(known), "actions": actions.latest(known)}
     for width in (60, 80, 200):

@@ -43,18 +43,15 @@ def test_its_age_is_told(days: float, old: bool, shown: str, tmp_path: Path, rep
     assert [line["cells"][1] for line in found["jobs"]["lines"]] == ["all_reduce", "", "alltoall"]
     assert "left out: node[03-04]: busy: a job" in found["said"]
     page = html.render({**report, "cluster": found})
-    assert shown in page
-    assert 'class="bad">drift<' in page
-    assert "86 % (low)" in page
-    assert "simulated: no figure in it is a measurement" in page
+    for text in (shown, 'class="bad">drift<', "86 % (low)", "simulated: no figure in it is a measurement"):
+        assert text in page
     json.dumps(found, allow_nan=False)
 
 
-def test_a_good_one_is_ok_and_one_without_jobs_is_not(tmp_path: Path) -> None:
-    cluster_record.write(tmp_path, replace(TWO, jobs=TWO.jobs[:1], findings=()))
-    assert cluster.latest(Beside(tmp_path, ENDED))["ok"] is True
-    cluster_record.write(tmp_path, replace(TWO, jobs=(), findings=()))
-    assert cluster.latest(Beside(tmp_path, ENDED))["ok"] is False
+@pytest.mark.parametrize(("jobs", "ok"), [(TWO.jobs[:1], True), ((), False)])
+def test_a_good_one_is_ok_and_one_without_jobs_is_not(jobs: Any, ok: bool, tmp_path: Path) -> None:
+    cluster_record.write(tmp_path, replace(TWO, jobs=jobs, findings=()))
+    assert cluster.latest(Beside(tmp_path, ENDED))["ok"] is ok
 
 
 def test_none_or_a_broken_one_is_said(tmp_path: Path, report: dict[str, Any]) -> None:

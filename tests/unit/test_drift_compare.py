@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
-from busbar.drift.compare import Mark, Past, compare, marks
+from busbar.drift.compare import Past, compare, marks
 from busbar.drift.run import HostResult
 
-A = "a.check[live]@x"
-B = "b.check[live]@x"
+KINDS = ("new", "standing", "fixed", "gone", "unverified", "flapping")
 
 
 def host(bad: str = "", passed: str = "", end: str = "complete", intent: str | None = "one") -> HostResult:
@@ -26,80 +25,61 @@ def nights(*results: HostResult) -> list[Past]:
     return past
 
 
-def test_new_standing_and_fixed_are_told_apart() -> None:
-    past = nights(host("a", "b"))
-    changes = compare(host("b", "a"), past[-1], past)
-    assert [sorted(ids) for ids in (changes.new, changes.standing, changes.fixed)] == [[B], [], [A]]
-    assert compare(host("a", "b"), past[-1], past).standing == {A}
+def read(night: str) -> HostResult:
+    """Return the host of a night: checks that are bad / that passed, its end and its intent if they are others."""
+    checks, *words = night.split()
+    bad, _slash, passed = checks.partition("/")
+    more = {"end": "complete", "intent": "one", **dict(word.split("=") for word in words)}
+    return host(bad, passed, more["end"], None if more["intent"] == "None" else more["intent"])
 
 
-def test_without_an_earlier_night_everything_is_new() -> None:
-    assert compare(host("a"), None, []).new == {A}
-
-
-def test_what_is_not_asked_any_more_is_gone_and_not_fixed() -> None:
-    past = nights(host("a", "b"))
-    changes = compare(host("", "b"), past[-1], past)
-    assert [sorted(ids) for ids in (changes.gone, changes.fixed)] == [[A], []]
-
-
-@pytest.mark.parametrize("end", ["unreachable", "timed_out", "not_run"])
-def test_a_host_that_was_not_judged_has_fixed_nothing(end: str) -> None:
-    past = nights(host("a", "b"))
-    changes = compare(host(end=end), past[-1], past)
-    assert changes.unverified == {A}
-    assert not changes.fixed
-    assert not changes.gone
-
-
-def test_half_an_answer_keeps_the_other_half_and_its_age() -> None:
-    results = [host("a", "b"), host("", "b", end="incomplete"), host("a", "b")]
-    past = nights(*results[:2])
-    assert compare(results[1], past[0], past[:1]).unverified == {A}
-    assert past[1].marks[A] == Mark(1, "never_ok", carried=True)
-    # The third night it is there again, and is as old as it was.
-    assert compare(results[2], past[1], past).standing == {A}
-    assert marks(3, results[2], past)[A] == Mark(1, "never_ok")
+FLAP = {"flapping": "a"}
+STAYS = {"standing": "a"}
 
 
 @pytest.mark.parametrize(
-    ("before", "tonight", "origin"),
+    ("before", "tonight", "kinds", "origins"),
     [
-        ([host("", "a")], host("a"), "corrective"),
-        ([host("", "a", intent="old")], host("a"), "new_intent"),
-        ([host("", "b", intent="old")], host("a"), "new_intent"),
-        ([host("", "b")], host("a"), "never_ok"),
-        ([], host("a"), "never_ok"),
-        ([host("", "a")], host("a", intent=None), "never_ok"),
+        ("a/b", "b/a", {"new": "b", "fixed": "a"}, "b 2 corrective"),
+        ("a/b", "a/b", STAYS, "a 1 never_ok"),
+        # Without an earlier night all is new.
+        ("", "a/", {"new": "a"}, "a 1 never_ok"),
+        # What is not checked any more is gone, and not fixed.
+        ("a/b", "/b", {"gone": "a"}, ""),
+        # A host that was not judged has fixed nothing.
+        *(("a/b", f"/ end={end}", {"unverified": "a"}, None) for end in ("unreachable", "timed_out", "not_run")),
+        # Half a result keeps the other half and its age; when it is there again, it is as old as it was.
+        ("a/b", "/b end=incomplete", {"unverified": "a"}, "a 1 never_ok carried"),
+        ("a/b, /b end=incomplete", "a/b", STAYS, "a 1 never_ok"),
+        # A host that changed is told from an inventory that did.
+        ("/a", "a/", {"new": "a"}, "a 2 corrective"),
+        ("/a intent=old", "a/", {"new": "a"}, "a 2 new_intent"),
+        ("/b intent=old", "a/", {"new": "a"}, "a 2 new_intent"),
+        ("/b", "a/", {"new": "a"}, "a 2 never_ok"),
+        ("/a", "a/ intent=None", {"new": "a"}, "a 2 never_ok"),
         # Ok under this intent earlier, whatever another one was tried in between.
-        ([host("", "a"), host("", "a", intent="tried")], host("a"), "corrective"),
+        ("/a, /a intent=tried", "a/", {"new": "a"}, "a 3 corrective"),
+        # The reason and the age stay.
+        ("/a, a/, a/ intent=two", "a/ intent=two", STAYS, "a 2 corrective"),
+        # Three flips in seven nights flap, also on the night on which it is well; two do not.
+        ("/ab, a/b, /ab", "a/b", {"new": "a", **FLAP}, "a 4 corrective"),
+        ("a/b, /ab, a/b", "/ab", {"fixed": "a", **FLAP}, ""),
+        ("/ab, /ab, a/b", "/ab", {"fixed": "a"}, ""),
+        # Flips of last month and nights without a result do not count.
+        ("/ab, a/b, /ab, /ab, /ab, /ab, /ab, /ab, /ab", "a/b", {"new": "a"}, "a 10 corrective"),
+        ("a/b, /b end=incomplete, a/b, / end=unreachable", "/ab", {"fixed": "a"}, ""),
     ],
 )
-def test_a_host_that_changed_is_told_from_an_inventory_that_did(
-    before: list[HostResult], tonight: HostResult, origin: str
+def test_what_changed_since_the_last_night_and_why(
+    before: str, tonight: str, kinds: dict[str, str], origins: str | None
 ) -> None:
-    assert marks(9, tonight, nights(*before))[A].origin == origin
-
-
-def test_the_reason_and_the_age_stay_with_a_finding_that_stands() -> None:
-    past = nights(host("", "a"), host("a"), host("a", intent="two"))
-    assert marks(4, host("a", intent="two"), past)[A] == Mark(2, "corrective")
-
-
-def test_three_flips_in_seven_nights_flap_and_two_do_not() -> None:
-    bad, good = host("a", "b"), host("", "ab")
-    past = nights(good, bad, good)
-    assert compare(bad, past[-1], past).flapping == {A}
-    # It counts also on the night on which it is well.
-    past = nights(bad, good, bad)
-    assert compare(good, past[-1], past).flapping == {A}
-    past = nights(good, good, bad)
-    assert not compare(good, past[-1], past).flapping
-
-
-def test_flips_of_last_month_and_nights_without_an_answer_do_not_flap() -> None:
-    bad, good = host("a", "b"), host("", "ab")
-    past = nights(good, bad, good, *[good] * 6)
-    assert not compare(bad, past[-1], past).flapping
-    past = nights(bad, host("", "b", end="incomplete"), bad, host(end="unreachable"))
-    assert not compare(bad, past[-1], past).flapping
+    results = [read(night) for night in before.split(", ") if night]
+    past = nights(*results)
+    number = len(results) + 1
+    found = compare(read(tonight), past[-1] if past else None, past)
+    told = {kind: "".join(sorted(one[0] for one in getattr(found, kind))) for kind in KINDS}
+    assert {kind: names for kind, names in told.items() if names} == {k: names for k, names in kinds.items() if names}
+    if origins is not None:
+        known = marks(number, read(tonight), past).items()
+        found_marks = [f"{check[0]} {mark.first} {mark.origin}{' carried' * mark.carried}" for check, mark in known]
+        assert ", ".join(found_marks) == origins

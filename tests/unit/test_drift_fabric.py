@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import
 
 from busbar.drift import beside_text, fabric, fabric_picture, html, text
 from busbar.drift.beside import Beside
+from tests import goldens
 from tests.report import fabrics
 from tests.report.fleet import MARKUP, write
 from tests.report.records import FINISHED
@@ -37,30 +37,44 @@ def told(folder: Path, record: Record, **more: Any) -> dict[str, Any]:
     return found
 
 
-def test_leaves_that_are_alike_are_one_line_and_those_with_bad_links_stand_first(tmp_path: Path) -> None:
-    found = told(tmp_path, fabrics.swept(name="n{:04}"))
-    assert found["said"] == ["1 plane, 40 switches, 599 HCAs; 4 bad links"]
-    [plane] = found["planes"]
-    assert (plane["switches"], plane["hcas"], plane["cables"], plane["bad"]) == (40, 599, 599 + 599, 4)
-    rows = plane["leaves"]
-    assert [(row["names"], row["count"], row["bad"]) for row in rows] == [
-        ("leaf02", 1, 1),
-        ("leaf04", 1, 1),
-        ("leaf08", 1, 1),
-        ("leaf13", 1, 1),
-        ("leaf[01,03,05-07,09-12,14-30]", 26, 0),
-    ]
-    assert {name: rows[-1][name] for name in ("rails", "down", "up", "spines", "ratio")} == {
-        "rails": "0", "down": "20 x 400", "up": "20 x 400", "spines": "10, 2 to each", "ratio": 1.0,
-    }  # fmt: skip
-    assert (rows[1]["up"], rows[1]["spines"], rows[1]["ratio"]) == ("19 x 400", "10, 1-2 to each", 1.05)
-    assert rows[2]["down"] == "19 x 400"
-    assert [(bad["where"], bad["check"]) for bad in found["bad"]] == [
-        ("n0042 rail 0 - p0-leaf13 port 2", "ib_fabric.link_width"),
-        ("n0007 rail 0 - p0-leaf08 port 1", "ib_fabric.link_down"),
-        ("p0-leaf02 port 64 - p0-spine01 port 3", "ib_fabric.symbol_errors"),
-        ("p0-leaf04 port 67 - p0-spine02 port 8", "ib_fabric.uplinks"),
-    ]
+SMALL = fabrics.swept(64, 4, 2)
+[SWEEP] = SMALL.sweeps
+SWITCHES = tuple(node for node in SWEEP.nodes if node.kind == "switch")
+# Two HCAs back to back.
+PAIR = tuple(
+    replace(node, ports=tuple(replace(port, peer=(other.guid, 1)) for port in node.ports))
+    for node, other in (SWEEP.nodes[:2], SWEEP.nodes[1::-1])
+)
+ALIKE = tuple(replace(node, description="Mellanox") for node in SWEEP.nodes)
+FAR_MARK = Mark(((fabrics.guid(0, 4, 98), 64),), "ib_fabric.errors", "drift", "12 errors")
+SWEPT: dict[str, Record] = {
+    "a fabric": fabrics.swept(name="n{:04}"),
+    "swept long ago": replace(SMALL, finished=FINISHED - 40 * 86400),
+    "nothing swept": replace(SMALL, sweeps=(), taken=(), marks=(), complete=False),
+    "switches alone": replace(SMALL, sweeps=(replace(SWEEP, nodes=SWITCHES),), before=""),
+    "two HCAs": replace(SMALL, sweeps=(replace(SWEEP, nodes=PAIR),), marks=()),
+    "switches of one name": replace(SMALL, sweeps=(replace(SWEEP, nodes=ALIKE),)),
+    "more leaves than fit": replace(fabrics.swept(200, 100, 4), marks=(FAR_MARK,)),
+}
+
+
+@pytest.mark.golden
+def test_planes_leaves_and_bad_links(tmp_path: Path, report: dict[str, Any]) -> None:
+    written = []
+    for case, record in SWEPT.items():
+        found = told(tmp_path, record)
+        rows: list[Any] = []
+        for plane in found["planes"]:
+            picture = plane["picture"]
+            drawn = picture and [[switch["name"] for switch in row] for row in picture["rows"]]
+            counts = picture and [picture["left_out"], len(fabric_picture.drawn(picture, "x")["hcas"])]
+            plain = {key: value for key, value in plane.items() if key not in ("picture", "leaves")}
+            rows += [plain, *plane["leaves"], {"switches": drawn, "left out, HCAs drawn": counts}]
+        goldens.check("fabric_report", case, [*rows, *([bad["where"], bad["check"]] for bad in found["bad"])])
+        [lines] = beside_text.sections({**report, "fabric": found})
+        written += [f"== {case}", *lines, ""]
+    goldens.text("fabric_report", "\n".join(written))
+    assert beside_text.sections({**report, "fabric": None}) == []
 
 
 def test_a_picture_has_every_switch_bundle_and_hca_and_marks_the_bad_ones(tmp_path: Path) -> None:
@@ -96,39 +110,6 @@ def test_a_fabric_of_4096_ports_fits_the_page(tmp_path: Path, report: dict[str, 
     assert len(page) - len(html.render(report)) < 400_000
 
 
-def test_of_more_leaves_than_fit_those_are_drawn_that_have_a_bad_link(tmp_path: Path) -> None:
-    record = fabrics.swept(200, 100, 4)
-    record = replace(record, marks=(Mark(((fabrics.guid(0, 4, 98), 64),), "ib_fabric.errors", "drift", "12 errors"),))
-    [plane] = told(tmp_path, record)["planes"]
-    drawn = [switch["title"] for switch in plane["picture"]["rows"][1]]
-    assert len(drawn) == fabric.IN_ROW
-    assert "p0-leaf99" in drawn
-    assert plane["picture"]["left_out"] == 100 - fabric.IN_ROW
-    assert sum(row["count"] for row in plane["leaves"]) + plane["leaves_left_out"] == 100
-
-
-def test_odd_fabrics_are_told_of_as_far_as_they_go(tmp_path: Path) -> None:
-    whole = fabrics.swept(64, 4, 2)
-    [sweep] = whole.sweeps
-    nothing = told(tmp_path, replace(whole, sweeps=(), taken=(), marks=(), complete=False))
-    assert nothing["planes"] == []
-    assert nothing["said"][1] == "the sweep is incomplete: what is not drawn may be missing, or was not seen"
-    switches = tuple(node for node in sweep.nodes if node.kind == "switch")
-    [plane] = told(tmp_path, replace(whole, sweeps=(replace(sweep, nodes=switches),), before=""))["planes"]
-    assert (plane["leaves"], [len(row) for row in plane["picture"]["rows"]]) == ([], [6])
-    assert fabric_picture.drawn(plane["picture"], "x")["hcas"] == []
-    # Two HCAs back to back.
-    pair = tuple(
-        replace(node, ports=tuple(replace(port, peer=(other.guid, 1)) for port in node.ports))
-        for node, other in (whole.sweeps[0].nodes[:2], whole.sweeps[0].nodes[1::-1])
-    )
-    [plane] = told(tmp_path, replace(whole, sweeps=(replace(sweep, nodes=pair),), marks=()))["planes"]
-    assert (plane["switches"], plane["hcas"], plane["picture"]) == (0, 2, None)
-    alike = tuple(replace(node, description="Mellanox") for node in sweep.nodes)
-    [plane] = told(tmp_path, replace(whole, sweeps=(replace(sweep, nodes=alike),)))["planes"]
-    assert len({switch["name"] for row in plane["picture"]["rows"] for switch in row}) == 6
-
-
 def test_what_the_fabric_calls_itself_stays_text(tmp_path: Path, report: dict[str, Any]) -> None:
     record = fabrics.swept(64, 4, 2)
     named = tuple(replace(node, description=f"{MARKUP[:30]}{node.guid[-4:]}") for node in record.sweeps[0].nodes)
@@ -153,16 +134,3 @@ def test_where_no_fabric_was_swept_nothing_is_said(tmp_path: Path, report: dict[
     assert found is not None
     assert (found["state"], "fabric.json: it is not JSON" in found["why"]) == ("unreadable", True)
     assert "not readable" in html.render({**report, "fabric": found})
-
-
-def test_a_terminal_and_a_chat_are_told_of_bad_links(tmp_path: Path, report: dict[str, Any]) -> None:
-    found = told(tmp_path, fabrics.swept())
-    said = str(beside_text.sections({**report, "fabric": found}))
-    assert (
-        "fabric, swept 2026-11-21T00:13:20Z, less than a day old: 1 plane, 40 switches, 599 HCAs; 4 bad links" in said
-    )
-    assert "n0042 rail 0 - p0-leaf13 port 2: 1x NDR" in said
-    assert "4 bad links" in str(beside_text.sections({**report, "fabric": found}))
-    old = told(tmp_path, replace(fabrics.swept(), finished=FINISHED - 40 * 86400))
-    assert re.search(r"40 days old, too old", str(beside_text.sections({**report, "fabric": old})))
-    assert "fabric" not in str(beside_text.sections({**report, "fabric": None}))

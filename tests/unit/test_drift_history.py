@@ -102,6 +102,9 @@ def test_since_compares_with_an_earlier_night(tmp_path: Path) -> None:
     with History.create(tmp_path / "d") as nights:
         night(nights, 1, host(passed="a.check[live]@x"))
         night(nights, 3, host(BAD))
+        # What names the run itself compares with the one before.
+        for since in ("2026-11-03T23:59:59Z", "2026-12-31T23:59:59Z"):
+            assert command.built(nights.run(None), since, nights)["run"]["since"]["id"] == 1
         night(nights, 4, host(BAD))
         run = nights.run(None)
         assert command.built(run, None, nights)["groups"][0]["new"] == ""
@@ -140,14 +143,6 @@ def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_p
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_since_that_names_the_run_itself_compares_with_the_one_before(tmp_path: Path) -> None:
-    with History.create(tmp_path / "d") as nights:
-        night(nights, 1, host(passed="a.check[live]@x"))
-        night(nights, 3, host(BAD))
-        for since in ("2026-11-03T23:59:59Z", "2026-12-31T23:59:59Z"):
-            assert command.built(nights.run(None), since, nights)["run"]["since"]["id"] == 1
-
-
 @pytest.mark.parametrize("jump", ["2036-01-01", "2025-01-01"])
 def test_a_wrong_clock_makes_nothing_old(jump: str) -> None:
     def moments(*days: str) -> list[tuple[int, datetime.datetime]]:
@@ -168,17 +163,24 @@ def test_a_wrong_clock_makes_nothing_old(jump: str) -> None:
     assert ageing.forgotten(moments(*well, jump, "2026-11-22", "2026-11-23"), 30) is None
 
 
-def test_another_inventory_is_another_story(tmp_path: Path) -> None:
-    with History.create(tmp_path / "d") as nights:
-        night(nights, 1, host(BAD))
-        assert night(nights, 2, host(BAD), inventory="/other")["run"]["previous"] is None
+def test_two_writers_do_not_disturb_each_other_and_another_inventory_is_another_story(tmp_path: Path) -> None:
+    with History.create(tmp_path / "d") as one, History.create(tmp_path / "d") as other:
+        night(one, 1, host(BAD))
+        assert night(other, 2, host(BAD), inventory="/other")["run"]["previous"] is None
+        assert [run.id for run, _ in one.runs()] == [2, 1]
 
 
 def test_a_killed_run_is_told_and_compared_with_nothing(tmp_path: Path) -> None:
-    with History.create(tmp_path / "d") as nights:
+    path = tmp_path / "d"
+    with History.create(path) as nights:
         night(nights, 1, host(BAD))
+    with held(beside(path), "x"), History.create(path) as nights:
         killed = begun(nights, 2)
-    with History.create(tmp_path / "d") as nights:
+        with History.open(path) as reader:
+            assert [run.state for run, _ in reader.runs()] == ["running", "done"]
+    with History.open(path) as reader:
+        assert next((run.state, run.message) for run, _ in reader.runs()) == ("interrupted", "killed before its end")
+    with History.create(path) as nights:
         assert night(nights, 3, host(BAD))["run"]["previous"]["id"] == 1
         assert [(run.id, run.state) for run, _ in nights.runs()] == [(3, "done"), (2, "interrupted"), (1, "done")]
         with pytest.raises(HistoryError, match="run 2 is interrupted: killed before its end"):
@@ -192,13 +194,6 @@ def test_a_night_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> 
         with pytest.raises(KeyError):
             nights.finish(run.id, "2026-11-01T02:00:01Z", two, {}, {"n1": "drift"}, {})
         assert nights.hosts(run.id) == ({}, {})
-
-
-def test_two_writers_and_a_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
-    with History.create(tmp_path / "d") as one, History.create(tmp_path / "d") as other:
-        night(one, 1, host(BAD))
-        night(other, 2, host(BAD))
-        assert [run.id for run, _ in one.runs()] == [2, 1]
 
 
 def test_a_file_that_is_no_history_is_left_alone(tmp_path: Path) -> None:
@@ -362,19 +357,8 @@ def test_a_broken_history_gives_a_sentence_with_the_way_out(
     assert f"mv '{path}' '{path}.broken'" in said
 
 
-def test_a_run_that_was_killed_does_not_stand_as_running(tmp_path: Path) -> None:
-    path = tmp_path / "d"
-    with held(beside(path), "x"), History.create(path) as nights:
-        begun(nights, 1)
-        with History.open(path) as reader:
-            assert [run.state for run, _ in reader.runs()] == ["running"]
-    with History.open(path) as reader:
-        assert [(run.state, run.message) for run, _ in reader.runs()] == [("interrupted", "killed before its end")]
-
-
 def test_a_lock_is_one_and_says_who_has_it(tmp_path: Path) -> None:
-    lock = tmp_path / "l"
-    with held(lock, "run of anna"), pytest.raises(Held, match="run of anna"), held(lock, "run of otto"):
+    with held(tmp_path / "l", "run of anna"), pytest.raises(Held, match="run of anna"), held(tmp_path / "l", "x"):
         pass
     with held(tmp_path / "l", "run of otto"):
         pass

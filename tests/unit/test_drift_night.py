@@ -31,10 +31,12 @@ from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
 from busbar.drift.run import HostResult, Run
 
+from .test_cluster_record import places
 from .test_drift_history import GPU5
 
 BAD = Finding("a.check", "x", "drift", "major", "1", "2", "s", "w", "f")
 HOSTS = {name: HostResult(name, "complete", (), frozenset({"a.b[live]@c"}), "one") for name in ("n1", "n2")}
+ONE_BAD = {**HOSTS, "n1": replace(HOSTS["n1"], findings=(BAD,))}
 
 
 class Night:
@@ -139,8 +141,7 @@ def test_a_signal_at_any_time_is_told(
 def test_a_night_that_the_history_has_no_room_for_is_printed(
     night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    bad = {"n1": replace(HOSTS["n1"], findings=(BAD,)), "n2": HOSTS["n2"]}
-    monkeypatch.setattr(runner, "run", lambda *_: bad)
+    monkeypatch.setattr(runner, "run", lambda *_: ONE_BAD)
     monkeypatch.setattr(History, "finish", raising(sqlite3.OperationalError("database or disk is full")))
     assert night.run() == 1
     assert BAD.check in capsys.readouterr().out
@@ -171,8 +172,7 @@ def test_a_full_disk_costs_no_verdict(
         return original(*arguments)
 
     monkeypatch.setattr(*where, once)
-    bad = {"n1": replace(HOSTS["n1"], findings=(BAD,)), "n2": HOSTS["n2"]}
-    monkeypatch.setattr(runner, "run", played(bad))
+    monkeypatch.setattr(runner, "run", played(ONE_BAD))
     assert night.run() == 1
     assert BAD.check in capsys.readouterr().out
 
@@ -243,16 +243,8 @@ JSON = st.recursive(
 )
 
 
-def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path]
-    if isinstance(data, dict | list):
-        for key in data if isinstance(data, dict) else range(len(data)):
-            found += places(data[key], (*path, key))
-    return found
-
-
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(places(GOOD)), JSON, st.sampled_from(["set", "drop", "add"]))
+@given(st.sampled_from([*places(GOOD)]), JSON, st.sampled_from(["set", "drop", "add"]))
 def test_any_answer_of_one_host_leaves_the_others_theirs(path: tuple[Any, ...], value: Any, how: str) -> None:
     host: Any = {"host": copy.deepcopy(GOOD)}
     at: Any = host

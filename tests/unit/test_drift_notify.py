@@ -6,11 +6,7 @@ import datetime
 import http.server
 import json
 import shlex
-import shutil
-import ssl
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +15,8 @@ import pytest
 
 from busbar.drift import notify, output, text
 from busbar.drift.notify import NotifyError
+
+from .test_kubernetes import certified, serving
 
 SECRET = "T000-secret-of-the-hook"
 
@@ -45,12 +43,9 @@ class Hook(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[http.server.HTTPServer]:
     Hook.got = []
-    with http.server.HTTPServer(("127.0.0.1", 0), Hook) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    with serving(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def address(folder: Path, text: str) -> Path:
@@ -96,14 +91,8 @@ def test_a_webhook_whose_file_is_not_there_is_named(tmp_path: Path) -> None:
         notify.post(tmp_path / "none", "x", 2, 0)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 def test_a_host_that_proves_nothing_gets_nothing(server: http.server.HTTPServer, tmp_path: Path) -> None:
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
-    files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "cert")]
-    subprocess.run([*made, *files], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.socket = certified(tmp_path).wrap_socket(server.socket, server_side=True)
     with pytest.raises(NotifyError, match="certificate"):
         notify.post(address(tmp_path, f"https://localhost:{server.server_port}/200/"), "x", 2, 0)
     assert Hook.got == []

@@ -12,7 +12,6 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.drift_timer import SERVICE, TIMER, Have
 from ansible_collections.busbar.fabric.plugins.modules import drift_timer as module
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
@@ -20,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.drift import command
+from tests import goldens
 from tests.trees import contents, put
 
 GIVEN: dict[str, Any] = {
@@ -54,92 +54,50 @@ def rendered(config: bool = False, **more: Any) -> dict[str, str]:
     return drift_timer.render(want, config)
 
 
-def states(plan: Plan) -> dict[str, str]:
-    return {finding.check.partition(".")[2]: finding.state for finding in plan.findings}
+OFF = {"UnitFileState": "", "ActiveState": "inactive"}
+NONE: dict[str, str | None] = dict.fromkeys(drift_timer.OWN)
 
 
-def test_a_fresh_machine_gets_user_units_and_a_timer_that_starts() -> None:
-    have = Have(dict.fromkeys(drift_timer.OWN), {"UnitFileState": "", "ActiveState": "inactive"}, NEVER, user=False)
-    plan = drift_timer.plan(have, WANT)
-    assert states(plan) == {"units": "drift", "user": "drift", "enabled": "drift"}
-    assert [change.path for change in plan.changes] == [SERVICE, TIMER]
-    said = [command.argv[:2] for command in plan.commands]
-    assert said == [("useradd", "--system"), ("systemctl", "daemon-reload"), *(("systemctl", v) for v in STARTED)]
+MEASURE: dict[str, Any] = {"measure_schedule": "*-*-* 03..05:00", "measure_options": ["--limit", "rack1"]}
 
 
-STARTED = ("enable", "restart")
-MEASURE = {"measure_schedule": "*-*-* 03..05:00", "measure_options": ["--limit", "rack1"]}
-RIGHT = Have({**dict.fromkeys(drift_timer.OWN), **rendered()}, RUNS, NEVER)
+RIGHT = Have({**NONE, **rendered()}, RUNS, NEVER)
+MEASURING = drift_timer.wanted({**GIVEN, **MEASURE})
+TEXTS = rendered(**MEASURE)
+THERE = replace(RIGHT, files=TEXTS, measure=(RUNS, {**NEVER, "Result": "exit-code", "ExecMainStatus": "2"}))
+PLANS: dict[str, tuple[Have, Any]] = {
+    "a fresh machine": (Have(NONE, OFF, NEVER, user=False), WANT),
+    "all is right": (RIGHT, WANT),
+    "stopped": (replace(RIGHT, timer={**RUNS, "ActiveState": "inactive"}), WANT),
+    "disabled": (replace(RIGHT, timer={**RUNS, "UnitFileState": "disabled"}), WANT),
+    "another text": (replace(RIGHT, files={**RIGHT.files, TIMER: "x"}), WANT),
+    "no inventory": (replace(RIGHT, missing=(("/srv/site/inventory", "it is not there"),)), WANT),
+    "exit code 4": (replace(RIGHT, service={**NEVER, "Result": "exit-code", "ExecMainStatus": "4"}), WANT),
+    "no resources": (replace(RIGHT, service={**NEVER, "Result": "resources"}), WANT),
+    "ended well": (replace(RIGHT, service={**NEVER, "ExecMainExitTimestampMonotonic": "81"}), WANT),
+    "absent": (RIGHT, None),
+    "absent already": (Have(NONE, OFF, NEVER), None),
+    "measuring, fresh": (replace(RIGHT, measure=(OFF, NEVER)), MEASURING),
+    "measuring, and its run failed": (THERE, MEASURING),
+    "measuring no longer": (THERE, WANT),
+}
 
 
-def test_what_is_right_is_left_alone() -> None:
-    plan = drift_timer.plan(RIGHT, WANT)
-    assert (plan.changed, set(states(plan).values())) == (False, {"ok"})
+@pytest.mark.golden
+@pytest.mark.parametrize("case", PLANS)
+def test_what_is_found_and_done(case: str) -> None:
+    plan = drift_timer.plan(*PLANS[case])
+    rows: list[Any] = [[one.check, one.subject, one.state, one.severity, one.have] for one in plan.findings]
+    rows += [["changed" if change.after else "removed", change.path] for change in plan.changes]
+    goldens.check("drift_timer", case, [*rows, *([*command.argv] for command in plan.commands)])
 
 
-@pytest.mark.parametrize(
-    ("change", "check", "have", "commands"),
-    [
-        ({"timer": {**RUNS, "ActiveState": "inactive"}}, "enabled", "enabled, inactive", STARTED),
-        ({"timer": {**RUNS, "UnitFileState": "disabled"}}, "enabled", "disabled, active", STARTED),
-        ({"files": {**RIGHT.files, TIMER: "x"}}, "units", f"{TIMER} is not as written", ("daemon-reload", *STARTED)),
-        ({"missing": (("/srv/site/inventory", "it is not there"),)}, "input", "it is not there", ()),
-        ({"service": {**NEVER, "Result": "exit-code", "ExecMainStatus": "4"}}, "last_run", "exit-code, status 4", ()),
-        ({"service": {**NEVER, "Result": "resources"}}, "last_run", "resources, status 0", ()),
-    ],
-)
-def test_what_is_wrong_is_named_and_mended_where_it_can_be(
-    change: dict[str, Any], check: str, have: str, commands: tuple[str, ...]
-) -> None:
-    plan = drift_timer.plan(replace(RIGHT, **change), WANT)
-    [finding] = [finding for finding in plan.findings if not finding.ok]
-    assert (finding.check, finding.have) == (f"drift_timer.{check}", have)
-    assert tuple(command.argv[1] for command in plan.commands) == commands
-
-
-def test_a_run_that_ended_well_is_told_and_one_that_never_was_is_not() -> None:
-    ended = replace(RIGHT, service={**NEVER, "ExecMainExitTimestampMonotonic": "81"})
-    assert states(drift_timer.plan(ended, WANT))["last_run"] == "ok"
-    assert "last_run" not in states(drift_timer.plan(RIGHT, WANT))
-
-
-def test_absent_stops_the_timer_before_its_file_goes_and_then_is_content() -> None:
-    plan = drift_timer.plan(RIGHT, None)
-    assert [change.after for change in plan.changes] == [None, None]
-    assert [command.argv[1] for command in plan.commands] == ["disable", "daemon-reload"]
-    gone = Have(dict.fromkeys(drift_timer.OWN), {"UnitFileState": "", "ActiveState": "inactive"}, NEVER)
-    assert (states(drift_timer.plan(gone, None)), drift_timer.plan(gone, None).changed) == ({"units": "ok"}, False)
-
-
-def test_measuring_has_units_of_its_own_where_it_is_asked_for_and_loses_them_where_it_is_not() -> None:
-    want = drift_timer.wanted({**GIVEN, **MEASURE})
-    assert want is not None
-    texts = drift_timer.render(want, config=False)
+def test_measuring_has_units_of_its_own() -> None:
     service, timer = drift_timer.MEASURE.paths
-    assert line(texts[service], "ExecStart") == "/opt/busbar measure -i inventory --limit rack1"
-    assert line(texts[service], "SuccessExitStatus") == "2 3"
-    assert line(texts[timer], "OnCalendar") == "*-*-* 03..05:00"
-    assert {path: texts[path] for path in drift_timer.DRIFT.paths} == rendered()
-    off = {"UnitFileState": "", "ActiveState": "inactive"}
-    fresh = drift_timer.plan(replace(RIGHT, measure=(off, NEVER)), want)
-    assert [change.path for change in fresh.changes] == [service, timer]
-    assert [command.argv[1:] for command in fresh.commands] == [
-        ("daemon-reload",),
-        *((verb, "busbar-measure.timer") for verb in STARTED),
-    ]
-    failed = {**NEVER, "Result": "exit-code", "ExecMainStatus": "2"}
-    there = replace(RIGHT, files=texts, measure=(RUNS, failed))
-    plan = drift_timer.plan(there, want)
-    assert plan.changed is False
-    assert [(one.subject, one.fix) for one in plan.findings if not one.ok] == [
-        ("busbar-measure.service", "see journalctl -u busbar-measure.service for the reason")
-    ]
-    gone = drift_timer.plan(there, WANT)
-    assert [(change.path, change.after) for change in gone.changes] == [(service, None), (timer, None)]
-    assert [command.argv[1:] for command in gone.commands] == [
-        ("disable", "--now", "busbar-measure.timer"),
-        ("daemon-reload",),
-    ]
+    assert line(TEXTS[service], "ExecStart") == "/opt/busbar measure -i inventory --limit rack1"
+    assert line(TEXTS[service], "SuccessExitStatus") == "2 3"
+    assert line(TEXTS[timer], "OnCalendar") == "*-*-* 03..05:00"
+    assert {path: TEXTS[path] for path in drift_timer.DRIFT.paths} == rendered()
 
 
 def test_the_service_is_called_as_asked_for() -> None:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import firmw
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import tool
 
 # By printf of mlxcfg_ui.cpp: names 48 wide behind mark, RO and five blanks, values as wide as the longest bytes.
@@ -73,32 +76,23 @@ Reset-types (relevant only for reset-levels 1,3,4):
 """
 
 
-def test_the_table_of_a_new_release_is_read() -> None:
-    found = nv_settings.parse_text(NEW)
-    assert found["LINK_TYPE_P1"] == Setting("LINK_TYPE_P1", IB, IB, ETH)
-    most = Value("127", 127, "127")
-    assert found["MAX_TOTAL_VFS"] == Setting("MAX_TOTAL_VFS", most, most, most, read_only=True)
-    assert found["HOST_CHAINING_DESCRIPTORS"].current == Value("Array[0..7]", None, "Array[0..7]")
-    # Not understood, and so nothing is known of it.
-    assert found["AN_ODD_ONE"] == Setting("AN_ODD_ONE", None, None, None)
+ENTRY = {"read_only": False, "modified": True, "default_value": 1, "current_value": "ETH(2)", "next_value": "N/A"}
+AS_JSON = {"Device #1": {"device": "0000:1b:00.0", "tlv_configuration": {"LINK_TYPE_P1": ENTRY, "EMPTY": None}}}
+NEXT_ONLY = f"{'Configurations:':<16}{'Next Boot':>38}\n         {'SRIOV_EN':<36}True(1)\n"
 
 
-def test_the_table_of_an_old_release_is_read() -> None:
-    found = nv_settings.parse_text(OLD)
-    assert found["LINK_TYPE_P1"] == Setting("LINK_TYPE_P1", IB, ETH, ETH)
-    assert found["PHY_FEC_OVERRIDE_P1"].current == Value("DEVICE_DEFAULT(0)", 0, "DEVICE_DEFAULT")
-    next_only = f"{'Configurations:':<16}{'Next Boot':>38}\n         {'SRIOV_EN':<36}True(1)\n"
-    told = Value("True(1)", 1, "True")
-    assert nv_settings.parse_text(next_only) == {"SRIOV_EN": Setting("SRIOV_EN", None, None, told)}
-
-
-def test_the_json_of_a_new_release_is_read() -> None:
-    entry = {"read_only": False, "modified": True, "default_value": 1, "current_value": "ETH(2)", "next_value": "N/A"}
-    data = {"Device #1": {"device": "0000:1b:00.0", "tlv_configuration": {"LINK_TYPE_P1": entry, "EMPTY": None}}}
-    assert nv_settings.parse_json(json.dumps(data)) == {
-        "LINK_TYPE_P1": Setting("LINK_TYPE_P1", Value("1", 1, "1"), ETH, None),
-        "EMPTY": Setting("EMPTY", None, None, None),
-    }
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    ("case", "parse", "text"),
+    [
+        ("a new release", nv_settings.parse_text, NEW),
+        ("an old release", nv_settings.parse_text, OLD),
+        ("next boot only", nv_settings.parse_text, NEXT_ONLY),
+        ("JSON", nv_settings.parse_json, json.dumps(AS_JSON)),
+    ],
+)
+def test_what_a_tool_prints_of_settings(case: str, parse: Callable[[str], dict[str, Setting]], text: str) -> None:
+    goldens.check("nv_settings", case, [asdict(one) for one in parse(text).values()])
 
 
 @pytest.mark.parametrize(
@@ -158,22 +152,31 @@ def test_nvidias_name_of_the_tool_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "script",
-    [
-        'echo "-E- The Device doesn\'t support LINK_TYPE_P1 parameter"; exit 3',
-        "echo '-E- Unknown Parameter: LINK_TYPE_P1'; exit 3",
-    ],
+    "said", ["-E- The Device doesn't support LINK_TYPE_P1 parameter", "-E- Unknown Parameter: LINK_TYPE_P1"]
 )
-def test_a_setting_that_a_card_does_not_have_is_absent(tmp_path: Path, script: str) -> None:
-    tool(tmp_path, "/usr/bin/mstconfig", script)
+def test_a_setting_that_a_card_does_not_have_is_absent(tmp_path: Path, said: str) -> None:
+    tool(tmp_path, "/usr/bin/mstconfig", f'echo "{said}"; exit 3')
     answer = tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", ["LINK_TYPE_P1"])
     assert (answer.settings, answer.absent) == ({}, ("LINK_TYPE_P1",))
 
 
-def test_a_setting_that_was_not_asked_for_is_no_answer(tmp_path: Path) -> None:
-    tool(tmp_path, "/usr/bin/mstconfig", 'echo "-E- The Device doesn\'t support OTHER parameter"; exit 3')
-    with pytest.raises(ReadError, match=r"exited with 3: -E- The Device doesn't support OTHER"):
-        tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", ["LINK_TYPE_P1"])
+@pytest.mark.parametrize(
+    ("script", "name", "message"),
+    [
+        # It was not asked for, and is no answer.
+        (
+            'echo "-E- The Device doesn\'t support OTHER parameter"; exit 3',
+            "LINK_TYPE_P1",
+            r"exited with 3: -E- The Device doesn't support OTHER",
+        ),
+        # JSON that was promised and not written.
+        ("echo Configurations", "ATS_ENABLED", r"-j FILE -e query ATS_ENABLED: has written no file"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(tmp_path: Path, script: str, name: str, message: str) -> None:
+    tool(tmp_path, "/usr/bin/mstconfig", script)
+    with pytest.raises(ReadError, match=message):
+        tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", [name])
 
 
 _JSON = json.dumps({"Device #1": {"tlv_configuration": {"AN_ODD_ONE": {"next_value": 7, "current_value": 8}}}})
@@ -192,12 +195,6 @@ def test_what_the_table_does_not_tell_is_asked_as_json(tmp_path: Path, on_json: 
     answer = tools.query(Host(str(tmp_path), str(tmp_path)), "0000:1b:00.0", ["AN_ODD_ONE"])
     assert answer.settings["AN_ODD_ONE"].following == told
     assert answer.source == "mstconfig -d 0000:1b:00.0 -e query AN_ODD_ONE"
-
-
-def test_json_that_was_promised_and_not_written_is_an_error(tmp_path: Path) -> None:
-    tool(tmp_path, "/usr/bin/mstconfig", "echo Configurations")
-    with pytest.raises(ReadError, match=r"-j FILE -e query ATS_ENABLED: has written no file"):
-        tools.query(Host(str(tmp_path), str(tmp_path)), "0000:1b:00.0", ["ATS_ENABLED"])
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import stage, table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import Judged, compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.table import Member
+
+from tests import goldens
 
 QOS = "trust dscp, PFC 3, DSCP 26 to 3"
 Edit = Callable[[RailInfo], dict[str, Any]]
@@ -78,11 +80,6 @@ def bad(members: list[Member], groups: dict[str, list[str]] | None = None) -> di
     return {host: checks for host, checks in found.items() if checks}
 
 
-def the(members: list[Member], host: str) -> Judged:
-    (judged,) = [one for one in compare(members).judged[host] if not one.finding.ok]
-    return judged
-
-
 def on(number: int, **changes: Any) -> Edit:
     return lambda one: changes if one.number == number else {}
 
@@ -141,14 +138,6 @@ EQUAL = [
 ]
 
 
-@pytest.mark.parametrize(("odd", "check", "have"), EQUAL)
-def test_the_odd_host_is_named_with_the_value_of_the_others(odd: Member, check: str, have: str) -> None:
-    assert bad([*fleet(3), odd]) == {"node04": [(check, "drift")]}
-    finding = the([*fleet(3), odd], "node04").finding
-    assert (finding.have, str(finding.want)[-19:]) == (have, "as on 3 of 4 hosts") or finding.want
-    assert "as on" in str(finding.want)
-
-
 @pytest.mark.parametrize(("odd", "check", "have"), [one for one in EQUAL if " on rail" not in one[2]])
 def test_a_tie_names_both_sides(odd: Member, check: str, have: str) -> None:
     halves = [*fleet(2), odd, replace(odd, host="node05")]
@@ -156,36 +145,86 @@ def test_a_tie_names_both_sides(odd: Member, check: str, have: str) -> None:
     assert found == {host: [(check, "drift")] for host in ("node01", "node02", "node04", "node05")}
 
 
-@pytest.mark.parametrize(("odd", "check", "have"), [one for one in EQUAL if " on rail" in one[2]])
-def test_one_rail_of_one_of_two_hosts_is_odd_where_all_other_rails_are_alike(
-    odd: Member, check: str, have: str
-) -> None:
-    assert set(bad([member(1), odd])) == ({"node01", "node04"} if check == "subnet" else {"node04"})
+DECLARED = {table.MTU.id: ["9000"], table.QOS.id: [QOS], table.FIRMWARE.id: ["28.43.8002"]}
+ALL_ROLES = frozenset({"platform", "mtu", "roce_qos", "mofed"})
 
 
-def test_another_rail_order_is_critical_and_a_missing_rail_makes_none() -> None:
-    one = member(3)
-    assert one.info is not None
-    swapped = of_info(
-        one, rails=tuple(replace(rail, pci=f"0000:{0x40 - rail.number:02x}:00.0") for rail in one.info.rails)
-    )
-    assert the([*fleet(2), swapped], "node03").finding.severity == "critical"
-    assert bad([*fleet(2), of_info(one, rails=one.info.rails[1:], missing={0: "no NIC"})]) == {}
+def declared(one: Member, judged: frozenset[str] = ALL_ROLES, **more: list[str]) -> Member:
+    values = {**DECLARED, **{f"consistency.{name}": value for name, value in more.items()}}
+    return replace(one, declared=values, judged=judged)
 
 
-SUBNETS = [
-    # A prefix that is too short, on one rail and on all; swapped addresses of two rails.
-    (on(3, addresses=("10.19.0.4/16",)), (3,)),
-    (lambda one: {"addresses": (f"10.{16 + one.number}.0.4/12",)}, (0, 1, 2, 3, 4, 5, 6, 7)),
-    (lambda one: {"addresses": (f"10.{16 + {3: 4, 4: 3}.get(one.number, one.number)}.0.4/24",)}, (3, 4)),
-]
+def stolen(number: int) -> RailInfo:
+    """A rail with an address and GUIDs of another host."""
+    address = f"10.16.0.{number}"
+    return rail(number, 9, address=address, addresses=(f"{address}/24",), guids=rail(0, number).guids)
 
 
-@pytest.mark.parametrize(("edit", "rails"), SUBNETS)
-def test_rails_in_wrong_subnets_are_named(edit: Edit, rails: tuple[int, ...]) -> None:
-    judged = the([*fleet(3), member(4, edit)], "node04")
-    assert (judged.finding.check, judged.rails) == ("consistency.subnet", rails)
-    assert set(bad([*fleet(3), member(4, edit)])) == {"node04"}
+SUBNETS: dict[str, Edit] = {
+    "a short prefix on one rail": on(3, addresses=("10.19.0.4/16",)),
+    "a short prefix on all": lambda one: {"addresses": (f"10.{16 + one.number}.0.4/12",)},
+    "two rails swapped": lambda one: {
+        "addresses": (f"10.{16 + {3: 4, 4: 3}.get(one.number, one.number)}.0.4/24",),
+    },
+}
+THIRD = member(3)
+assert THIRD.info is not None
+SWAPPED = [replace(one, pci=f"0000:{0x40 - one.number:02x}:00.0") for one in THIRD.info.rails]
+OTHER = of_info(member(3, always(firmware="20.43.2026", mtu=4092)), driver="x")
+INFINIBAND: dict[str, Any] = {"link_layer": "InfiniBand", "address": None, "addresses": (), "qos": "", "guids": {}}
+LIAR = of_info(
+    member(9, hostname="n1", kernel="x", rails=2),
+    rails=tuple(map(stolen, range(1, 100))),
+    gpus=("GPU-1-1", "GPU-2-1"),
+)
+ODD = member(3, always(mtu=1500, firmware="28.39.1002"))
+RACKS = {"rack1": ["node01", "node02"], "rack2": ["node03", "node04"], "all": [f"node0{n}" for n in range(1, 6)]}
+KERNELS = [*fleet(2), *(member(n, kernel="6.5.0-1") for n in (3, 4)), member(5)]
+# Both ends of a wire: only a declaration can mean that.
+MTUS = [*fleet(2), *(member(n, always(mtu=1500)) for n in (3, 4)), member(5)]
+# Members, groups of the inventory.
+CASES: dict[str, tuple[list[Member], dict[str, list[str]]]] = {
+    **{f"odd {check} {have}": ([*fleet(3), odd], {}) for odd, check, have in EQUAL},
+    **{f"one of two with {check} {have}": ([member(1), odd], {}) for odd, check, have in EQUAL if " on rail" in have},
+    **{name: ([*fleet(3), member(4, edit)], {}) for name, edit in SUBNETS.items()},
+    "another rail order": ([*fleet(2), of_info(THIRD, rails=tuple(SWAPPED))], {}),
+    "a missing rail": ([*fleet(2), of_info(THIRD, rails=THIRD.info.rails[1:], missing={0: "no NIC"})], {}),
+    "another kind": ([*fleet(2), replace(OTHER, kind="hgx-h100 infiniband")], {}),
+    "another machine": ([*fleet(2), of_info(OTHER, product="AS-8125GS")], {}),
+    "a host alone": (fleet(1), {}),
+    "IPoIB beside InfiniBand": ([member(n, always(**INFINIBAND, mtu=2046 * (3 - n))) for n in (1, 2)], {}),
+    "a host that lies": ([*fleet(5, rails=2), LIAR], {}),
+    "one machine under two names": ([*fleet(2), replace(member(1), host="alias")], {}),
+    "values not read": ([*fleet(2), member(3, always(firmware=None), kernel=None)], {}),
+    "no GPU driver": ([*fleet(2), member(3, gpu_driver="", vbios="")], {}),
+    "a value that no host has": ([member(n, always(firmware=None)) for n in (1, 2)], {}),
+    "a host without a result": ([*fleet(2), Member("lost", "hgx-h200 ethernet", None)], {}),
+    "declared": ([*map(declared, fleet(2)), declared(ODD)], {}),
+    # As in verify.yml by hand.
+    "declared, judged by no role": ([declared(one, frozenset()) for one in (*fleet(2), ODD)], {}),
+    "declared otherwise": ([*map(declared, fleet(2)), declared(member(3), qos=["DSCP 34"], mtu=["4200"])], {}),
+    "changed by this run": ([*fleet(2), replace(member(3, always(mtu=1500)), changed=frozenset({"mtu"}))], {}),
+    "kernels of racks": (KERNELS, RACKS),
+    "kernels of racks, and one odd": ([*KERNELS[:4], member(5, kernel="x")], RACKS),
+    "half a rack": ([*fleet(3), member(4, kernel="6.5.0-1")], RACKS),
+    "MTUs of racks": (MTUS, RACKS),
+    "MTUs declared for racks": (
+        [declared(one, mtu=["4200"] if one.host in RACKS["rack2"] else ["9000"]) for one in fleet(5)],
+        RACKS,
+    ),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_differs_is_named_with_the_value_of_the_others(case: str) -> None:
+    found = compare(*CASES[case])
+    rows: list[Any] = []
+    for host, judged in found.judged.items():
+        for one in (one for one in judged if not one.finding.ok):
+            row = [host, name(one.finding), one.finding.state, one.finding.severity, one.finding.because]
+            rows.append([*row, f"{one.finding.have}"[:100], f"{one.finding.want}"[:100], [*one.rails]])
+    goldens.check("fleet", case, [*rows, *([{"notes": sorted(found.notes)}] if found.notes else [])])
 
 
 def addressed(text: str) -> Callable[[int], Member]:
@@ -214,94 +253,6 @@ def addressed(text: str) -> Callable[[int], Member]:
 @pytest.mark.parametrize("count", [2, 3, 9])
 def test_legal_plans_of_addresses_have_no_finding(text: str, count: int) -> None:
     assert bad([addressed(text)(host) for host in range(1, count + 1)]) == {}
-
-
-def test_other_kinds_machines_and_lone_hosts_are_compared_by_what_is_unique_alone() -> None:
-    other = of_info(member(3, always(firmware="20.43.2026", mtu=4092)), driver="x")
-    assert bad([*fleet(2), replace(other, kind="hgx-h100 infiniband")]) == {}
-    assert bad([*fleet(2), of_info(other, product="AS-8125GS")]) == {}
-    assert compare(fleet(1)).judged == {}
-    infiniband = always(link_layer="InfiniBand", address=None, addresses=(), mtu=4092, qos="", guids={})
-    ipoib = always(link_layer="InfiniBand", address=None, addresses=(), mtu=2044, qos="", guids={})
-    assert bad([member(1, infiniband), member(2, ipoib)]) == {}
-
-
-def test_a_host_that_lies_accuses_no_other() -> None:
-    honest = fleet(5, rails=2)
-    stolen = tuple(
-        rail(number, 9, address=f"10.16.0.{number}", addresses=(f"10.16.0.{number}/24",), guids=rail(0, number).guids)
-        for number in range(1, 100)
-    )
-    liar = of_info(member(9, hostname="n1", kernel="x", rails=2), rails=stolen, gpus=("GPU-1-1", "GPU-2-1"))
-    found = bad([*honest, liar])
-    assert set(found) == {"node01", "node09"}
-    # Two hosts have one name, and which of the two is wrong is not known.
-    assert found["node01"] == [("host name", "drift")]
-
-
-def test_one_machine_under_two_names_is_one_cause() -> None:
-    twice = [*fleet(2), replace(member(1), host="alias")]
-    roots = {
-        host: [one.finding.subject for one in judged if not one.finding.ok and one.finding.because is None]
-        for host, judged in compare(twice).judged.items()
-    }
-    assert roots == {"node01": ["GPUs"], "alias": ["GPUs"], "node02": []}
-
-
-def test_a_value_that_could_not_be_read_is_unknown_on_that_host_alone() -> None:
-    assert bad([*fleet(2), member(3, always(firmware=None), kernel=None)]) == {
-        "node03": [("firmware", "unknown"), ("kernel", "unknown")]
-    }
-    # Where there is none, such as no GPU driver, nothing is compared.
-    assert bad([*fleet(2), member(3, gpu_driver="", vbios="")]) == {}
-    assert {one for checks in bad([member(n, always(firmware=None)) for n in (1, 2)]).values() for one in checks} == {
-        ("firmware", "unknown")
-    }
-    assert bad([*fleet(2), Member("lost", "hgx-h200 ethernet", None)]) == {"lost": [("host", "unknown")]}
-
-
-DECLARED = {table.MTU.id: ["9000"], table.QOS.id: [QOS], table.FIRMWARE.id: ["28.43.8002"]}
-ALL_ROLES = frozenset({"platform", "mtu", "roce_qos", "mofed"})
-
-
-def declared(one: Member, judged: frozenset[str] = ALL_ROLES, **more: list[str]) -> Member:
-    values = {**DECLARED, **{f"consistency.{name}": value for name, value in more.items()}}
-    return replace(one, declared=values, judged=judged)
-
-
-def test_what_the_inventory_declares_is_compared_and_its_role_judges_the_host() -> None:
-    odd = member(3, always(mtu=1500, firmware="28.39.1002"))
-    assert bad([*map(declared, fleet(2)), declared(odd)]) == {}
-    # Where no role did, as in verify.yml by hand.
-    alone = bad([*(declared(one, frozenset()) for one in fleet(2)), declared(odd, frozenset())])
-    assert alone == {"node03": [("firmware", "drift"), ("mtu", "drift")]}
-    assert bad([*map(declared, fleet(2)), declared(member(3), qos=["DSCP 34"], mtu=["4200"])]) == {
-        "node03": [("mtu", "drift"), ("qos", "drift")]
-    }
-
-
-def test_what_a_run_has_changed_is_compared_by_the_next_one() -> None:
-    odd = replace(member(3, always(mtu=1500)), changed=frozenset({"mtu"}))
-    assert bad([*fleet(2), odd]) == {}
-
-
-def test_a_difference_along_groups_of_the_inventory_is_intended_and_noted() -> None:
-    racks = {
-        "rack1": ["node01", "node02"],
-        "rack2": ["node03", "node04"],
-        "all_h200": [f"node0{n}" for n in range(1, 6)],
-    }
-    members = [*fleet(2), *(member(n, kernel="6.5.0-1") for n in (3, 4)), member(5)]
-    assert bad(members, racks) == {}
-    assert set(compare(members, racks).notes) == {"node03", "node04"}
-    assert bad([*members[:4], member(5, kernel="x")], racks) == {"node05": [("kernel", "drift")]}
-    assert bad([*fleet(3), member(4, kernel="6.5.0-1")], racks) == {"node04": [("kernel", "drift")]}
-    # Both ends of a wire: only a declaration can mean that.
-    mtu = [*fleet(2), *(member(n, always(mtu=1500)) for n in (3, 4)), member(5)]
-    assert set(bad(mtu, racks)) == {"node03", "node04"}
-    assert (
-        bad([declared(one, mtu=["4200"] if one.host in racks["rack2"] else ["9000"]) for one in fleet(5)], racks) == {}
-    )
 
 
 def test_a_thousand_hosts_are_compared_in_well_under_a_second() -> None:

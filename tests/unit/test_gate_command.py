@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -15,25 +14,25 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 from busbar import ansible_process, cli
+from tests import goldens
 
 COUNT = Check("platform.gpu_count", why="w", fix="reseat it", severity="critical")
 SICK = COUNT.judge("the node", "drift", "8 GPUs", "7 GPUs", "s").to_dict()
-NOW = time.time()
+NOW = 1_795_000_000.0
 INVENTORY = "gpu_nodes:\n  hosts:\n    node01:\n    node02:\n"
 
 
 def state(**more: Any) -> dict[str, Any]:
     run = {"at": NOW - 180, "boot_id": "b", "stage": "health", "seconds": 1.5, "cpu_seconds": 0.6}
-    return {
-        **run,
+    found: dict[str, Any] = {
         "verdict": "pass",
         "action": "none",
         "said": "",
         "findings": [],
         "kept_out": None,
         "history": [],
-        **more,
     }
+    return {**run, **found, **more}
 
 
 OUT = state(verdict="fail", action="drained", findings=[SICK], kept_out={"reason": "busbar gate: 7", "at": 1.0})
@@ -60,51 +59,39 @@ def answered(monkeypatch: pytest.MonkeyPatch, **of: Any) -> dict[str, Any]:
     return given
 
 
-@pytest.mark.parametrize(
-    ("node02", "code", "said"),
-    [
-        ({"state": state()}, 0, "node[01-02]: pass, in service; health, 3 min ago, 1.5 s"),
-        (
-            {"state": OUT},
-            2,
-            "platform.gpu_count  on node02  the node\n    expected 8 GPUs; actual 7 GPUs\n    do: reseat it",
-        ),
-        ({"state": state(verdict="fail", action="held_by_breaker", said="5 of 9")}, 2, "held_by_breaker: 5 of 9"),
-        ({"state": state(kept_out={"reason": "busbar gate: 7", "at": 1.0})}, 2, "out: busbar gate: 7"),
-        ({"state": state(verdict="unknown")}, 3, "node02: unknown, in service"),
-        ({"state": None}, 3, "the gate has not run on it yet"),
-        ({"msg": "no\x1b[31m route"}, 3, "node02: no\\x1b[31m route"),
-        ({}, 3, "node02: no response"),
-    ],
-)
+NODES: dict[str, dict[str, Any]] = {
+    "both pass": {"state": state()},
+    "drained": {"state": OUT},
+    "held": {"state": state(verdict="fail", action="held_by_breaker", said="5 of 9")},
+    "kept out": {"state": state(kept_out={"reason": "busbar gate: 7", "at": 1.0})},
+    "unknown": {"state": state(verdict="unknown")},
+    "not run yet": {"state": None},
+    "unreachable": {"msg": "no\x1b[31m route"},
+    "no response": {},
+}
+
+
+@pytest.mark.golden
 def test_what_nodes_answer_is_said_and_decides_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    inventory: Path,
-    node02: dict[str, Any],
-    code: int,
-    said: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], inventory: Path
 ) -> None:
-    asked = answered(monkeypatch, node01={"state": state()}, node02=node02)
     monkeypatch.setattr(time, "time", lambda: NOW)
-    assert cli.main(["gate", "-i", str(inventory), "--run"]) == code
-    printed = capsys.readouterr().out
-    assert said in printed
-    assert re.search(r"^node(01|\[01-02\]): pass", printed, re.MULTILINE)
-    assert (asked["host_pattern"], asked["extravars"]) == ("gpu_nodes", {"busbar_gate_run": True})
+    written = []
+    for name, node02 in NODES.items():
+        asked = answered(monkeypatch, node01={"state": state()}, node02=node02)
+        code = cli.main(["gate", "-i", str(inventory), "--run"])
+        written.append(f"== {name}: exit code {code}\n{capsys.readouterr().out}\n")
+        assert (asked["host_pattern"], asked["extravars"]) == ("gpu_nodes", {"busbar_gate_run": True})
+    goldens.text("gate", "".join(written))
 
 
-def test_one_host_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], inventory: Path) -> None:
+def test_one_host_as_json_and_one_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], inventory: Path
+) -> None:
     asked = answered(monkeypatch, node02={"state": OUT})
     assert cli.main(["gate", "node02", "-i", str(inventory), "--json"]) == 2
     assert json.loads(capsys.readouterr().out) == {"node02": OUT}
     assert (asked["limit"], asked["extravars"]) == ("node02", {"busbar_gate_run": False})
-
-
-def test_a_host_that_is_not_there_is_nobody_to_ask(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], inventory: Path
-) -> None:
-    answered(monkeypatch)
     assert cli.main(["gate", "node99", "-i", str(inventory)]) == 1
     assert "busbar gate: " in capsys.readouterr().err
 

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What is read of GPUs from /proc/driver/nvidia and nvidia-smi, and that nothing they print can break the reader."""
 
+import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.trees import put, tool
+from tests import goldens
+from tests.trees import put, put_all, tool
+
+from .conftest import pci_device
+from .plan_rows import values
 
 A, B, C = "0000:1b:00.0", "0000:43:00.0", "0000:52:00.0"
 UUID = {A: "GPU-aaaaaaaa-0000-0000-0000-000000000001", B: "GPU-bbbbbbbb-0000-0000-0000-000000000002"}
@@ -56,6 +63,11 @@ def xml(fabric: str = FABRIC, doctype: str = '<!DOCTYPE nvidia_smi_log SYSTEM "n
     return '<?xml version="1.0" ?>\n%s\n<nvidia_smi_log>%s\n</nvidia_smi_log>\n' % (doctype, gpus)
 
 
+BOMB = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
+FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+NO_FIELD = 'Field "fabric.state" is not a valid field to query.\n\n'
+ONE_GPU = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n"
+
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
 
@@ -66,21 +78,9 @@ def test_information_is_a_dictionary_of_its_lines() -> None:
     assert values["Bus Location"] == A  # the colons of the value stay
 
 
-@pytest.mark.parametrize("text", ["", "\n \n", "Model", ": value", "Model: \x1b[31mred"])
-def test_information_that_is_not_name_and_value_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        gpu.parse_information(text)
-
-
 def test_driver_version_and_flavour() -> None:
     assert gpu.parse_driver_version(OPEN) == gpu.Driver("575.10.01", True, "/proc/driver/nvidia/version")
     assert gpu.parse_driver_version(CLOSED) == gpu.Driver("535.11.02", False, "/proc/driver/nvidia/version")
-
-
-@pytest.mark.parametrize("text", ["GCC version: 12", "NVRM version:", OPEN[:65], "NVRM version: 575.10.01 x"])
-def test_driver_version_that_is_cut_off_is_refused(text: str) -> None:
-    with pytest.raises(ParseError, match="expected 'NVRM version"):
-        gpu.parse_driver_version(text)
 
 
 def test_query_loses_units_of_names_and_keeps_those_of_values() -> None:
@@ -96,24 +96,52 @@ def test_query_gives_none_for_what_is_not_a_value(cell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "quoted"),
+    ("parse", "text", "quoted"),
     [
-        ("", "no output"),
-        ("No devices were found\n", "No devices were found"),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "NVIDIA-SMI has failed"),
-        ("Unable to determine the device handle for GPU0000:5D:00.0: Unknown Error", "GPU0000:5D:00.0"),
-        ('Field "fabric.state" is not a valid field to query.\n\n', "fabric.state"),
-        ("0, GPU-1, NVIDIA H100\n", "header"),
-        ("index, uuid\n", "no row"),
-        ("index, uuid\n0\n", "2 columns"),
-        ("index, uuid\n0, GPU-1, more\n", "2 columns"),
-        ("index, uuid\n0, GPU-1\nUnable to determine the device handle\n", "Unable to determine"),
-        ("index, uuid\n0, \x1b[2J\n", "plain text"),
+        *[(gpu.parse_information, text, "") for text in ("", "\n \n", "Model", ": value", "Model: \x1b[31mred")],
+        *[
+            (gpu.parse_driver_version, text, "expected 'NVRM version")
+            for text in ("GCC version: 12", "NVRM version:", OPEN[:65], "NVRM version: 575.10.01 x")
+        ],
+        (gpu.parse_query_csv, "", "no output"),
+        (gpu.parse_query_csv, "No devices were found\n", "No devices were found"),
+        (gpu.parse_query_csv, FAILED, "NVIDIA-SMI has failed"),
+        (
+            gpu.parse_query_csv,
+            "Unable to determine the device handle for GPU0000:5D:00.0: Unknown Error",
+            "GPU0000:5D:00.0",
+        ),
+        (gpu.parse_query_csv, NO_FIELD, "fabric.state"),
+        (gpu.parse_query_csv, "0, GPU-1, NVIDIA H100\n", "header"),
+        (gpu.parse_query_csv, "index, uuid\n", "no row"),
+        (gpu.parse_query_csv, "index, uuid\n0\n", "2 columns"),
+        (gpu.parse_query_csv, "index, uuid\n0, GPU-1, more\n", "2 columns"),
+        (gpu.parse_query_csv, "index, uuid\n0, GPU-1\nUnable to determine the device handle\n", "Unable to determine"),
+        (gpu.parse_query_csv, "index, uuid\n0, \x1b[2J\n", "plain text"),
+        (gpu.parse_xml, "", "not XML"),
+        (gpu.parse_xml, xml()[:-30], "not XML"),
+        (gpu.parse_xml, xml(doctype=BOMB), "<!ENTITY"),
+        (gpu.parse_xml, xml(fabric="<fabric><state>&b;</state></fabric>"), "not XML"),
+        (gpu.parse_xml, "<html/>", "<html>, expected <nvidia_smi_log>"),
+        (gpu.parse_xml, "<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>", "no <gpu>"),
+        (gpu.parse_xml, "<nvidia_smi_log><gpu/></nvidia_smi_log>", "PCI address"),
+        (gpu.parse_xml, "No devices were found", "No devices were found"),
+        # Nested without end: no crash.
+        (gpu.parse_xml, "<a>" * 200_000, ""),
+        (gpu.parse_nvlink_status, "", ""),
+        (gpu.parse_nvlink_status, "No devices were found", ""),
+        (gpu.parse_nvlink_status, "\t Link 0: 25 GB/s\n", ""),
+        (gpu.parse_nvlink_status, ONE_GPU[:-2], ""),
+        (gpu.parse_nvlink_status, f"{ONE_GPU}\t Link 0: 26.5", ""),
+        (gpu.parse_nvlink_status, f"{ONE_GPU}\t Link 0: 25 GB/s\n\t Link 0: 25 GB/s\n", ""),
+        (gpu.parse_nvlink_status, f"{ONE_GPU}\t Link 0: <inact", ""),
     ],
 )
-def test_query_quotes_what_is_not_a_table(text: str, quoted: str) -> None:
-    with pytest.raises(ParseError, match=quoted):
-        gpu.parse_query_csv(text)
+def test_what_is_cut_off_or_something_else_is_refused_and_quoted(
+    parse: Callable[[str], object], text: str, quoted: str
+) -> None:
+    with pytest.raises(ParseError, match=quoted or None):
+        parse(text)
 
 
 def test_xml_gives_identity_fabric_and_link() -> None:
@@ -127,36 +155,10 @@ def test_xml_of_a_driver_without_fabric_has_none() -> None:
     assert all(one.fabric_state is None for one in gpu.parse_xml(xml(fabric="")))
 
 
-BOMB = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
-
-
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ("", "not XML"),
-        (xml()[:-30], "not XML"),
-        (xml(doctype=BOMB), "<!ENTITY"),
-        (xml(fabric="<fabric><state>&b;</state></fabric>"), "not XML"),
-        ("<html/>", "<html>, expected <nvidia_smi_log>"),
-        ("<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>", "no <gpu>"),
-        ("<nvidia_smi_log><gpu/></nvidia_smi_log>", "PCI address"),
-        ("No devices were found", "No devices were found"),
-    ],
-)
-def test_xml_that_is_not_a_log_is_refused(text: str, quoted: str) -> None:
-    with pytest.raises(ParseError, match=quoted):
-        gpu.parse_xml(text)
-
-
 def test_xml_does_not_open_what_its_doctype_names(tmp_path: Path) -> None:
     dtd = tmp_path / "log.dtd"
     dtd.write_text("not a DTD at all <<<")
     assert gpu.parse_xml(xml(doctype='<!DOCTYPE nvidia_smi_log SYSTEM "%s">' % dtd.as_uri()))
-
-
-def test_xml_nested_without_end_is_no_crash() -> None:
-    with pytest.raises(ParseError):
-        gpu.parse_xml("<a>" * 200_000)
 
 
 def test_nvlinks_are_counted_for_each_gpu() -> None:
@@ -187,23 +189,6 @@ def test_nvlinks_of_a_gpu_that_says_something_else(below: str, active: "int | No
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "No devices were found",
-        "\t Link 0: 25 GB/s\n",
-        "GPU 0: NVIDIA H100 (UUID: GPU-1",
-        "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: 26.5",
-        "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: 25 GB/s\n\t Link 0: 25 GB/s\n",
-        "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: <inact",
-    ],
-)
-def test_nvlink_text_that_is_cut_off_or_garbled_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        gpu.parse_nvlink_status(text)
-
-
 PARSERS = [
     (gpu.parse_information, INFORMATION % (UUID[A], A)),
     (gpu.parse_driver_version, OPEN),
@@ -229,23 +214,10 @@ def test_any_text_and_any_damage_gives_a_value_or_a_parse_error(parser, data) ->
 
 
 def device(address: str, class_code: int = 0x030200, vendor: int = 0x10DE) -> PciDevice:
-    return PciDevice(
-        address=address,
-        class_code=class_code,
-        vendor=vendor,
-        device=0x2330,
-        numa_node=0,
-        ancestors=("pci0000:15",),
-        current_speed_gts=32.0,
-        current_width=16,
-        max_speed_gts=32.0,
-        max_width=16,
-        physfn=None,
-        driver="nvidia",
-        source="/sys/devices/pci0000:15/" + address,
-    )
+    return replace(pci_device(address, class_code, 0), vendor=vendor)
 
 
+FAR, NEAR = "10000:01:00.0", "2000:01:00.0"
 DEVICES = {address: device(address) for address in (B, A)}  # not in PCI order, on purpose
 TOOL = """#!/bin/sh
 echo "$*" >> {log}
@@ -257,14 +229,17 @@ esac
 """
 
 
+HUNG = 'case "$*" in\n%s) sleep 30 ;;'
+# GPUs as the driver shows them that could not start.
+UNKNOWN = "GPU-????????-????-????-????-????????????"
+
+
 def build(root: Path) -> Path:
     """A tree with /proc/driver/nvidia and an nvidia-smi that prints files and logs how it was called."""
     write_tool(root, TOOL)
     for address, uuid in UUID.items():
-        information(root, address, INFORMATION % (uuid, address))
-    (root / "proc/driver/nvidia/version").write_text(OPEN)
-    for name, text in (("csv", CSV), ("csv.rc", "0"), ("xml", xml()), ("nvlink", NVLINK)):
-        (root / name).write_text(text)
+        put(root, information(address), INFORMATION % (uuid, address))
+    put_all(root, {VERSION: OPEN, "csv": CSV, "csv.rc": "0", "xml": xml(), "nvlink": NVLINK})
     return root
 
 
@@ -272,19 +247,24 @@ def write_tool(root: Path, script: str) -> None:
     tool(root, "usr/bin/nvidia-smi", script.format(log=root / "calls", root=root))
 
 
-def information(root: Path, address: str, text: str) -> None:
-    put(root, f"proc/driver/nvidia/gpus/{address}/information", text)
+def information(address: str) -> str:
+    return f"proc/driver/nvidia/gpus/{address}/information"
 
 
-def read(root: Path, devices=None, timeout: float = 20.0):  # type: ignore[no-untyped-def]
+VERSION = "proc/driver/nvidia/version"
+
+
+def rows(root: Path, devices: "dict[str, PciDevice] | None" = None, timeout: float = 20.0) -> "list[object]":
+    """What was called, the driver, each GPU and each problem by its source and the values in it."""
     host = Host(hardware_root=str(root), system_root=str(root), timeout=timeout)
     gpus, driver, problems = gpu.read(host, DEVICES if devices is None else devices)
-    return gpus, driver, [str(problem) for problem in problems]
-
-
-def calls(root: Path) -> "list[str]":
-    log = root / "calls"
-    return [line.split("=")[0] for line in log.read_text().splitlines()] if log.exists() else []
+    log = (root / "calls").read_text().splitlines() if (root / "calls").exists() else []
+    result: list[object] = [["calls", *[line.split("=")[0] for line in log]]]
+    result.append(driver and ["driver", driver.version, driver.open_kernel_module, driver.source])
+    for one in gpus:
+        fields = (one.index, one.model, one.uuid, one.in_driver, one.nvlinks_active, one.nvlinks_total)
+        result.append([one.pci, *fields, one.fabric_state, one.fabric_status])
+    return result + [["problem", problem.source, values(problem.message)] for problem in problems]
 
 
 @pytest.fixture
@@ -292,242 +272,115 @@ def machine(tmp_path: Path) -> Path:
     return build(tmp_path)
 
 
-def test_a_healthy_machine_is_read_with_two_calls_and_no_problem(machine: Path) -> None:
-    gpus, driver, problems = read(machine)
-    assert problems == []
-    assert calls(machine) == ["--query-gpu", "nvlink -s"]
-    assert driver == gpu.Driver("575.10.01", True, "/proc/driver/nvidia/version")
-    assert [(one.pci, one.index, one.uuid, one.in_driver) for one in gpus] == [
-        (A, 0, UUID[A], True),
-        (B, 1, UUID[B], True),
-    ]
-    assert (gpus[0].model, gpus[0].fabric_state, gpus[0].fabric_status) == (
-        "NVIDIA H100 80GB HBM3",
-        "Completed",
-        "Success",
-    )
-    assert [(one.nvlinks_active, one.nvlinks_total) for one in gpus] == [(2, 2), (1, 2)]
-    assert gpus[0].sources == (
-        "/sys/devices/pci0000:15/" + A,
-        "/proc/driver/nvidia/gpus/%s/information" % A,
-        "nvidia-smi --query-gpu=index,uuid,name,pci.bus_id,fabric.state,fabric.status --format=csv",
-        "nvidia-smi nvlink -s",
-    )
+OTHERS = {
+    "0000:02:00.0": device("0000:02:00.0", vendor=0x1A03, class_code=0x030000),  # a BMC's display
+    "0000:07:00.0": device("0000:07:00.0", class_code=0x068000),  # NVSwitch
+}
+NO_GPU = {information(address): None for address in UUID}
+NO_ANSWER: "dict[str, str | None]" = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
+NO_DEVICES: "dict[str, str | None]" = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
+NOT_SUPPORTED = "Device does not have or support Nvlink.\n" * 2
+# Files of the tree that are others, None for one that is not there, and the PCI devices.
+CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = {
+    "healthy": ({}, None),
+    "other display functions": ({}, {**OTHERS, **DEVICES}),
+    "in the order of numbers": ({}, {FAR: device(FAR), NEAR: device(NEAR)}),
+    "no GPU in sysfs": ({}, {}),
+    "no GPU and no driver": ({VERSION: None, **NO_GPU}, {}),
+    "no driver": ({VERSION: None, **NO_GPU}, None),
+    # It is asked again, in XML.
+    "old driver": ({"csv": NO_FIELD, "csv.rc": "2"}, None),
+    "no fabric state": ({"csv": CSV.replace("Completed, Success", "[Unknown Error], [Unknown Error]", 1)}, None),
+    "fabric in progress": ({"csv": CSV.replace("Completed, Success", "In Progress, N/A")}, None),
+    "no fabric status": ({"csv": CSV.replace("Completed, Success", "Completed, N/A")}, None),
+    "no tool": ({"usr/bin/nvidia-smi": None}, None),
+    "tool fails": (NO_ANSWER, None),
+    "tool finds no device": (NO_DEVICES, None),
+    "nothing said of NVLink": ({"nvlink": ""}, None),
+    "a blank line said of NVLink": ({"nvlink": "\n"}, None),
+    "no NVLink": ({"nvlink": NOT_SUPPORTED}, None),
+    # A tool that could not list the GPUs has not said that they have none.
+    "nothing said": ({"csv": "", "xml": "", "nvlink": ""}, None),
+    "nothing but no NVLink": ({"csv": "", "xml": "", "nvlink": NOT_SUPPORTED}, None),
+    "a whole answer with an exit code": ({"csv.rc": "14"}, None),
+    "a GPU that is not listed": (
+        {"csv": "\n".join(CSV.splitlines()[:2]), "nvlink": NVLINK[: NVLINK.index("GPU 1")]},
+        None,
+    ),
+    "a GPU that sysfs does not have": ({}, {A: DEVICES[A]}),
+    "a GPU that the driver does not have": ({}, {**DEVICES, C: device(C)}),
+    "a UUID that proc does not have": ({information(A): INFORMATION % (UNKNOWN, A)}, None),
+    "a UUID that nothing has": (
+        {information(A): INFORMATION % (UNKNOWN, A), "csv": CSV.replace(UUID[A], "[Unknown Error]")},
+        None,
+    ),
+    "a row without address": ({"csv": CSV.replace("00000000:43:00.0", "[GPU is lost]")}, None),
+    "an empty information": ({information(B): ""}, None),
+    "a damaged information": ({information(B): "\x07\x07"}, None),
+    "an information that is cut": ({information(B): "cut of"}, None),
+    "a strange name in proc": ({information("what"): "Model: x\n"}, None),
+    "an empty version": ({VERSION: ""}, None),
+    "a strange version": ({VERSION: "NVRM version: something else\n"}, None),
+}
 
 
-def test_only_nvidia_display_functions_are_gpus(machine: Path) -> None:
-    others = {
-        "0000:02:00.0": device("0000:02:00.0", vendor=0x1A03, class_code=0x030000),  # a BMC's display
-        "0000:07:00.0": device("0000:07:00.0", class_code=0x068000),  # NVSwitch
-    }
-    gpus, _, problems = read(machine, {**others, **DEVICES})
-    assert [one.pci for one in gpus] == [A, B]
-    assert problems == []
+def change(root: Path, files: "dict[str, str | None]") -> None:
+    for path, text in files.items():
+        if text is not None:
+            put(root, path, text)
+        elif path in NO_GPU:
+            shutil.rmtree((root / path).parent)
+        else:
+            (root / path).unlink()
 
 
-def test_pci_order_is_that_of_numbers(machine: Path) -> None:
-    far = "10000:01:00.0"
-    gpus, _, _ = read(machine, {far: device(far), "2000:01:00.0": device("2000:01:00.0")})
-    assert [one.pci for one in gpus] == ["2000:01:00.0", far]
-
-
-def test_without_a_gpu_no_tool_is_called(machine: Path) -> None:
-    gpus, driver, problems = read(machine, {})
-    assert gpus == ()
-    assert driver is not None
-    assert calls(machine) == []
-    assert len(problems) == 2  # the driver lists two GPUs that sysfs does not have
-    (machine / "proc/driver/nvidia/version").unlink()
-    for address in UUID:
-        (machine / "proc/driver/nvidia/gpus" / address / "information").unlink()
-        (machine / "proc/driver/nvidia/gpus" / address).rmdir()
-    assert read(machine, {}) == ((), None, [])
-
-
-def test_without_a_driver_no_tool_is_called_and_there_is_one_problem(tmp_path: Path) -> None:
-    machine = build(tmp_path / "with")
-    host = Host(hardware_root=str(tmp_path / "empty"), system_root=str(machine))
-    gpus, driver, problems = gpu.read(host, DEVICES)
-    assert driver is None
-    assert calls(machine) == []
-    assert [str(problem) for problem in problems] == [
-        "/proc/driver/nvidia/version: is not there: the NVIDIA driver is not loaded"
-    ]
-    assert [(one.pci, one.in_driver, one.model, one.nvlinks_active) for one in gpus] == [
-        (A, False, None, None),
-        (B, False, None, None),
-    ]
-
-
-def test_an_old_driver_is_asked_again_in_xml(machine: Path) -> None:
-    (machine / "csv").write_text('Field "fabric.state" is not a valid field to query.\n\n')
-    (machine / "csv.rc").write_text("2")
-    gpus, _, problems = read(machine)
-    assert calls(machine) == ["--query-gpu", "-q -x", "nvlink -s"]
-    assert problems == []
-    assert [one.fabric_state for one in gpus] == ["Completed", "Completed"]
-    assert "nvidia-smi -q -x" in gpus[0].sources
-
-
-def test_a_gpu_without_fabric_state_is_a_problem_of_its_own(machine: Path) -> None:
-    (machine / "csv").write_text(CSV.replace("Completed, Success", "[Unknown Error], [Unknown Error]", 1))
-    gpus, _, problems = read(machine)
-    assert [one.fabric_state for one in gpus] == [None, "Completed"]
-    assert len(problems) == 1
-    assert problems[0].endswith("gives no fabric state for %s" % A)
-
-
-def test_a_state_that_is_not_completed_needs_no_status(machine: Path) -> None:
-    (machine / "csv").write_text(CSV.replace("Completed, Success", "In Progress, N/A"))
-    gpus, _, problems = read(machine)
-    assert [(one.fabric_state, one.fabric_status) for one in gpus] == [("In Progress", None)] * 2
-    assert problems == []
-    (machine / "csv").write_text(CSV.replace("Completed, Success", "Completed, N/A"))
-    assert [problem.split(": ", 1)[1] for problem in read(machine)[2]] == [
-        "gives no fabric status for %s" % A,
-        "gives no fabric status for %s" % B,
-    ]
-
-
-@pytest.mark.parametrize("hangs", ["--query-gpu=*", '"-q -x"'])
-def test_after_a_call_that_hangs_no_other_is_made(machine: Path, hangs: str) -> None:
-    (machine / "csv").write_text('Field "fabric.state" is not a valid field to query.\n')
-    write_tool(machine, TOOL.replace('case "$*" in', 'case "$*" in\n%s) sleep 30 ;;' % hangs))
-    gpus, _, problems = read(machine, timeout=2)
-    assert "nvlink -s" not in calls(machine)
-    assert len(problems) == 1
-    assert "did not respond within" in problems[0]
-    assert [(one.model, one.nvlinks_active, one.fabric_state) for one in gpus] == [
-        ("NVIDIA H100 80GB HBM3", None, None)
-    ] * 2
-
-
-def test_a_missing_tool_is_one_problem(machine: Path) -> None:
-    (machine / "usr/bin/nvidia-smi").unlink()
-    gpus, driver, problems = read(machine)
-    assert len(problems) == 1
-    assert "nvidia-smi: is not installed" in problems[0]
-    assert driver is not None
-    assert [one.uuid for one in gpus] == [UUID[A], UUID[B]]
-
-
-def test_output_that_is_not_text_does_not_stop_the_second_call(machine: Path) -> None:
-    (machine / "csv").write_bytes(b"\xff\xfe\0")
-    gpus, _, problems = read(machine)
-    assert len(problems) == 1
-    assert "is not text" in problems[0]
-    assert [one.nvlinks_active for one in gpus] == [2, 1]
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_read_of_a_machine(machine: Path, case: str) -> None:
+    files, devices = CASES[case]
+    change(machine, files)
+    goldens.check("gpu", case, rows(machine, devices))
 
 
 @pytest.mark.parametrize(
-    "said", ["NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "No devices were found"]
+    ("case", "words"),
+    [
+        ("no fabric state", f"gives no fabric state for {A}"),
+        ("no fabric status", f"gives no fabric status for {A}"),
+        ("no tool", "is not installed"),
+        ("tool fails", "(exit code 9)"),
+        ("a whole answer with an exit code", "ended with exit code 14"),
+        ("a GPU that is not listed", f"does not list the GPU at {B}"),
+        ("a row without address", "lists a GPU without a PCI address"),
+    ],
 )
-def test_a_tool_that_fails_is_quoted(machine: Path, said: str) -> None:
-    (machine / "csv").write_text(said)
-    (machine / "csv.rc").write_text("9")
-    (machine / "nvlink").write_text(said)
-    gpus, _, problems = read(machine)
-    assert len(problems) == 2
-    assert all(said[:30] in problem for problem in problems)
-    assert "(exit code 9)" in problems[0]
-    assert [one.in_driver for one in gpus] == [True, True]
+def test_what_a_problem_says(machine: Path, case: str, words: str) -> None:
+    change(machine, CASES[case][0])
+    host = Host(hardware_root=str(machine), system_root=str(machine))
+    assert words in str(gpu.read(host, DEVICES)[2][0])
 
 
-@pytest.mark.parametrize("said", ["", "\n", "Device does not have or support Nvlink.\n" * 2])
-def test_cards_without_nvlink_of_which_nothing_is_said_have_none(machine: Path, said: str) -> None:
-    (machine / "nvlink").write_text(said)
-    gpus, _, problems = read(machine)
-    assert ([(one.nvlinks_active, one.nvlinks_total) for one in gpus], problems) == ([(0, 0), (0, 0)], [])
-    # A tool that could not list the GPUs has not said that they have none.
-    for name in ("csv", "xml"):
-        (machine / name).write_text("")
-    gpus, _, problems = read(machine)
-    assert [one.nvlinks_active for one in gpus] == [None, None]
-    assert problems
+def test_what_was_read_of_a_gpu_names_its_sources(machine: Path) -> None:
+    host = Host(hardware_root=str(machine), system_root=str(machine))
+    known = (f"/sys/devices/pci0000:1b/{A}", "/proc/driver/nvidia/gpus/%s/information" % A)
+    query = "nvidia-smi --query-gpu=index,uuid,name,pci.bus_id,fabric.state,fabric.status --format=csv"
+    assert gpu.read(host, DEVICES)[0][0].sources == (*known, query, "nvidia-smi nvlink -s")
+    (machine / "csv").write_text(NO_FIELD)
+    assert "nvidia-smi -q -x" in gpu.read(host, DEVICES)[0][0].sources
 
 
-def test_a_whole_answer_with_an_exit_code_counts_and_is_a_problem(machine: Path) -> None:
-    (machine / "csv.rc").write_text("14")
-    gpus, _, problems = read(machine)
-    assert [one.fabric_state for one in gpus] == ["Completed", "Completed"]
-    assert len(problems) == 1
-    assert "ended with exit code 14" in problems[0]
+@pytest.mark.golden
+@pytest.mark.parametrize("hangs", ["--query-gpu=*", '"-q -x"'])
+def test_after_a_call_that_hangs_no_other_is_made(machine: Path, hangs: str) -> None:
+    (machine / "csv").write_text(NO_FIELD)
+    write_tool(machine, TOOL.replace('case "$*" in', HUNG % hangs))
+    goldens.check("gpu", f"{hangs} hangs", rows(machine, timeout=2))
 
 
-def test_a_gpu_that_nvidia_smi_does_not_list_is_a_problem(machine: Path) -> None:
-    (machine / "csv").write_text("\n".join(CSV.splitlines()[:2]))
-    (machine / "nvlink").write_text(NVLINK[: NVLINK.index("GPU 1")])
-    gpus, _, problems = read(machine)
-    assert len(problems) == 1
-    assert problems[0].endswith("does not list the GPU at %s" % B)
-    assert (gpus[1].in_driver, gpus[1].fabric_state, gpus[1].nvlinks_active) == (True, None, None)
-
-
-def test_gpus_that_only_the_driver_and_nvidia_smi_have_are_problems(machine: Path) -> None:
-    gpus, _, problems = read(machine, {A: DEVICES[A]})
-    assert [one.pci for one in gpus] == [A]
-    assert [problem.split(": ", 1)[1] for problem in problems] == [
-        "lists a GPU at %s, /sys/bus/pci/devices has none there" % B
-    ] * 2
-
-
-def test_a_gpu_that_the_driver_does_not_have_stays_in_the_list(machine: Path) -> None:
-    gpus, _, problems = read(machine, {**DEVICES, C: device(C)})
-    assert [(one.pci, one.in_driver) for one in gpus] == [(A, True), (B, True), (C, False)]
-    assert (gpus[2].model, gpus[2].uuid, gpus[2].nvlinks_active) == (None, None, None)
-    assert [problem.split(": ", 1)[1] for problem in problems] == ["does not list the GPU at %s" % C]
-
-
-def test_what_proc_does_not_say_comes_from_nvidia_smi(machine: Path) -> None:
-    information(machine, A, INFORMATION % ("GPU-????????-????-????-????-????????????", A))
-    gpus, _, problems = read(machine)
-    assert (gpus[0].uuid, gpus[0].nvlinks_active) == (UUID[A], 2)
-    assert problems == []
-
-
-def test_a_gpu_that_the_driver_could_not_start_has_no_uuid(machine: Path) -> None:
-    information(machine, A, INFORMATION % ("GPU-????????-????-????-????-????????????", A))
-    (machine / "csv").write_text(CSV.replace(UUID[A], "[Unknown Error]"))
-    gpus, _, problems = read(machine)
-    assert (gpus[0].uuid, gpus[0].nvlinks_active) == (None, None)
-    assert [problem.split(": ", 1)[1] for problem in problems] == [
-        "gives no GPU UUID",
-        "gives no NVLinks for %s (UUID None)" % A,
-        "lists GPU 0 (UUID %r), which nothing else does" % UUID[A],
-    ]
-
-
-def test_a_row_without_an_address_is_a_problem(machine: Path) -> None:
-    (machine / "csv").write_text(CSV.replace("00000000:43:00.0", "[GPU is lost]"))
-    gpus, _, problems = read(machine)
-    assert gpus[1].fabric_state is None
-    assert any("lists a GPU without a PCI address" in problem for problem in problems)
-    assert any(problem.endswith("does not list the GPU at %s" % B) for problem in problems)
-
-
-@pytest.mark.parametrize("content", ["", "\x07\x07", "cut of"])
-def test_an_information_file_that_cannot_be_understood_costs_only_itself(machine: Path, content: str) -> None:
-    information(machine, B, content)
-    gpus, _, problems = read(machine)
-    assert len(problems) == 1
-    assert problems[0].startswith("/proc/driver/nvidia/gpus/%s/information" % B)
-    assert (gpus[1].in_driver, gpus[1].model) == (True, "NVIDIA H100 80GB HBM3")
-
-
-def test_strange_names_below_proc_are_problems(machine: Path) -> None:
-    information(machine, "what", "Model: x\n")
-    _, _, problems = read(machine)
-    assert len(problems) == 1
-    assert problems[0].startswith("/proc/driver/nvidia/gpus/what/information: 'what' is not a PCI address")
-
-
-@pytest.mark.parametrize("version", ["", "NVRM version: something else\n"])
-def test_a_version_that_cannot_be_understood_is_still_a_driver(machine: Path, version: str) -> None:
-    (machine / "proc/driver/nvidia/version").write_text(version)
-    gpus, driver, problems = read(machine)
-    assert driver is None
-    assert len(problems) == 1
-    assert gpus[0].fabric_state == "Completed"
+@pytest.mark.golden
+def test_output_that_is_not_text_does_not_stop_the_second_call(machine: Path) -> None:
+    (machine / "csv").write_bytes(b"\xff\xfe\0")
+    goldens.check("gpu", "no text", rows(machine))
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -536,7 +389,7 @@ def test_a_version_that_cannot_be_understood_is_still_a_driver(machine: Path, ve
 def test_no_text_of_tool_or_file_breaks_the_reader(machine: Path, csv: str, nvlink: str, said: str) -> None:
     (machine / "csv").write_text(csv)
     (machine / "nvlink").write_text(nvlink)
-    information(machine, A, said)
-    gpus, _, problems = read(machine)
+    put(machine, information(A), said)
+    gpus, _, problems = gpu.read(Host(hardware_root=str(machine), system_root=str(machine)), DEVICES)
     assert [one.pci for one in gpus] == [A, B]
     assert problems

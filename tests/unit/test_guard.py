@@ -13,6 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import line, link, tool
 
 NIC, OTHER, VF = "0000:1b:00.0", "0000:2a:00.0", "0000:1b:00.2"
@@ -57,18 +58,75 @@ def read(node: Path, *peer: str, device: str = NIC) -> tuple[list[str], list[str
     return reasons, [str(problem) for problem in problems], idle
 
 
-def test_nobody_notices_a_nic_that_nothing_hangs_on(node: Path) -> None:
-    assert read(node, "10.2.0.9", "10.2.0.1") == ([], [], [])
+NONE = "0" * 32
+IPV6 = f"{NONE} 00 {NONE} 00 {NONE} 00000400 00000001 00000000 00000003   ens1f0"
+STORAGE = {
+    "sys/class/nvme/nvme0/transport": "pcie",
+    "sys/class/nvme/nvme0/address": "0000:1b:00.0",
+    "sys/class/nvme/nvme1/transport": "rdma",
+    "sys/class/nvme/nvme1/address": "traddr=10.1.0.7,trsvcid=4420",
+    "sys/class/nvme/nvme2/transport": "tcp",
+    "sys/class/nvme/nvme2/address": "traddr=10.2.0.7,trsvcid=4420,src_addr=10.2.0.1",
+    "sys/class/iscsi_connection/connection1:0/persistent_address": "10.1.0.9",
+}
+MODULES = {
+    f"sys/module/{place}": count
+    for name, count in (("rpcrdma", "2"), ("nvidia_peermem", "0"), ("ib_isert", "0"))
+    for place in (f"ib_core/holders/{name}/refcnt", f"{name}/refcnt")
+}
+MOUNTS = (
+    "s:/d /data nfs4 rw,vers=4.2,proto=rdma,port=20049,addr=10.1.0.7 0 0",
+    "s:/d / nfs rw,proto=tcp,mountaddr=10.2.0.7,addr=10.1.0.7 0 0",
+    "s:/d /data nfs4 rw,proto=rdma,addr=10.2.0.7 0 0",
+    "10.1.0.7@o2ib:10.1.0.8@o2ib:/fs /lustre lustre rw 0 0",
+    "10.2.0.7@tcp1:/fs /lustre lustre rw 0 0",
+    # What cannot be read is a problem, and not a free node.
+    "s:/d /data nfs rw 0 0",
+    "server@o2ib:/fs /lustre lustre rw 0 0",
+)
+UNREADABLE = {
+    "proc/net/route": "garbage",
+    "proc/net/ipv6_route": "1 2 3",
+    "sys/class/nvme/nvme0/transport": "",
+    "sys/module/ib_core/holders/rpcrdma/refcnt": "1",  # and no /sys/module/rpcrdma
+}
+PEERS = (
+    *(("10.2.0.9", "10.2.0.1"), ("10.1.4.9", "10.1.0.1"), ("192.0.2.7", "10.1.0.1")),
+    *(("::ffff:10.1.4.9", "::ffff:10.2.0.1"), ("fe80::1%ens1f0", "fe80::2%ens1f0"), ("fe80::1%eno1", "fe80::2%eno1")),
+    *(("2001:db8::1",), ("gateway",)),
+)
+# What is on the node -> files of it, Ansible's own connection, and the device that is to be disturbed.
+CASES: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
+    "nothing": ({}, (), NIC),
+    "the other NIC": ({}, (), OTHER),
+    "a NIC that is not there": ({}, (), "0000:99:00.0"),
+    "a name in place of an address": ({}, (), "ens1f0"),
+    **{
+        f"a default route by it, metric {metric} beside 100": (
+            {"proc/net/route": ROUTES + DEFAULT.format("ens1f0", metric)},
+            (),
+            NIC,
+        )
+        for metric in (50, 100, 200)
+    },
+    "a default route of IPv6": ({"proc/net/ipv6_route": IPV6}, (), NIC),
+    **{f"Ansible from {' to '.join(peer)}": ({}, peer, NIC) for peer in PEERS},
+    **{mount: ({"proc/mounts": mount}, (), NIC) for mount in MOUNTS},
+    "NVMe and iSCSI": (STORAGE, (), NIC),
+    "modules over ib_core": (MODULES, (), NIC),
+    **{f"{text!r} in {path}": ({path: text}, (), NIC) for path, text in UNREADABLE.items()},
+}
 
 
-def test_the_other_nic_carries_the_default_route(node: Path) -> None:
-    assert read(node, device=OTHER)[0] == [f"the default route leaves by eno1 ({OTHER})"]
-
-
-@pytest.mark.parametrize(("metric", "found"), [(50, 1), (100, 1), (200, 0)])
-def test_only_the_default_route_that_wins_counts(node: Path, metric: int, found: int) -> None:
-    line(node / "proc/net/route", ROUTES + DEFAULT.format("ens1f0", metric))
-    assert len(read(node)[0]) == found
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_nic_is_in_use_for(node: Path, case: str) -> None:
+    files, peer, device = CASES[case]
+    for path, text in files.items():
+        line(node / path, text)
+    reasons, problems, idle = read(node, *peer, device=device)
+    found = {"in use": reasons, "problem": problems, "idle": idle}
+    goldens.check("guard", case, [[kind, text] for kind, texts in found.items() for text in texts])
 
 
 @pytest.mark.parametrize("name", ["bond0", "bond0.7", "br0", "ens1f0v0"])
@@ -83,100 +141,12 @@ def test_a_default_route_over_a_bond_a_vlan_a_bridge_or_a_virtual_function_count
     assert f"({VF if name == 'ens1f0v0' else NIC})" in reason
 
 
-def test_an_ipv6_default_route_counts_for_itself(node: Path) -> None:
-    none = "0" * 32
-    line(node / "proc/net/ipv6_route", f"{none} 00 {none} 00 {none} 00000400 00000001 00000000 00000003   ens1f0")
-    assert read(node)[0] == [f"the default route leaves by ens1f0 ({NIC})"]
-
-
-@pytest.mark.parametrize(
-    "peer", [("10.1.4.9", "10.1.0.1"), ("192.0.2.7", "10.1.0.1"), ("::ffff:10.1.4.9", "::ffff:10.2.0.1")]
-)
-def test_the_connection_that_ansible_itself_uses_counts(node: Path, peer: tuple[str, str]) -> None:
-    assert read(node, *peer)[0] == [
-        f"Ansible's own connection ({peer[0]} to {peer[1]}) uses ens1f0 ({NIC})",
-    ]
-
-
-def test_a_link_local_address_names_its_interface(node: Path) -> None:
-    assert len(read(node, "fe80::1%ens1f0", "fe80::2%ens1f0")[0]) == 1
-    assert read(node, "fe80::1%eno1", "fe80::2%eno1") == ([], [], [])
-
-
-@pytest.mark.parametrize("peer", ["2001:db8::1", "gateway"])
-def test_a_peer_that_no_route_leads_to_is_not_free(node: Path, peer: str) -> None:
-    assert [problem.partition(":")[0] for problem in read(node, peer)[1]] == ["SSH_CONNECTION"]
-
-
 def test_a_process_with_a_verbs_device_open_counts_once(node: Path) -> None:
     verbs = "/dev/infiniband/uverbs0"
     opens(node, 4242, "python", "/dev/null", verbs, verbs, "socket:[1]")
     opens(node, 17, "sshd", "/dev/null", "/mnt/uverbs0/x")
     assert read(node)[0] == [f"process python (pid 4242) has mlx5_0 ({NIC}) open"]
     assert read(node, device=OTHER)[0] == [f"the default route leaves by eno1 ({OTHER})"]
-
-
-@pytest.mark.parametrize(
-    ("mount", "by"),
-    [
-        ("s:/d /data nfs4 rw,vers=4.2,proto=rdma,port=20049,addr=10.1.0.7 0 0", True),
-        ("s:/d / nfs rw,proto=tcp,mountaddr=10.2.0.7,addr=10.1.0.7 0 0", True),
-        ("s:/d /data nfs4 rw,proto=rdma,addr=10.2.0.7 0 0", False),
-        ("10.1.0.7@o2ib:10.1.0.8@o2ib:/fs /lustre lustre rw 0 0", True),
-        ("10.2.0.7@tcp1:/fs /lustre lustre rw 0 0", False),
-    ],
-)
-def test_storage_counts_by_the_way_to_its_server(node: Path, mount: str, by: bool) -> None:
-    line(node / "proc/mounts", mount)
-    reasons, problems, _ = read(node)
-    assert (len(reasons), problems) == (int(by), [])
-    if by:
-        assert f"uses ens1f0 ({NIC})" in reasons[0]
-
-
-def test_storage_over_fabrics_and_iscsi_counts(node: Path) -> None:
-    for name, transport, address in (
-        ("nvme0", "pcie", "0000:1b:00.0"),
-        ("nvme1", "rdma", "traddr=10.1.0.7,trsvcid=4420"),
-        ("nvme2", "tcp", "traddr=10.2.0.7,trsvcid=4420,src_addr=10.2.0.1"),
-    ):
-        line(node / f"sys/class/nvme/{name}/transport", transport)
-        line(node / f"sys/class/nvme/{name}/address", address)
-    line(node / "sys/class/iscsi_connection/connection1:0/persistent_address", "10.1.0.9")
-    assert read(node)[0] == [
-        f"storage nvme1 (NVMe over rdma from 10.1.0.7) uses ens1f0 ({NIC})",
-        f"storage (iSCSI connection1:0 from 10.1.0.9) uses ens1f0 ({NIC})",
-    ]
-
-
-def test_a_module_in_use_over_the_drivers_counts_and_an_idle_one_is_named_apart(node: Path) -> None:
-    for name, count in (("rpcrdma", "2"), ("nvidia_peermem", "0"), ("ib_isert", "0")):
-        (node / f"sys/module/ib_core/holders/{name}").mkdir()
-        line(node / f"sys/module/{name}/refcnt", count)
-    reasons, problems, idle = read(node)
-    assert reasons == ["kernel module rpcrdma is in use over ib_core"]
-    assert (problems, idle) == ([], ["ib_isert", "nvidia_peermem"])
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("proc/net/route", "garbage"),
-        ("proc/net/ipv6_route", "1 2 3"),
-        ("proc/mounts", "s:/d /data nfs rw 0 0"),
-        ("proc/mounts", "server@o2ib:/fs /lustre lustre rw 0 0"),
-        ("sys/class/nvme/nvme0/transport", ""),
-        ("sys/module/ib_core/holders/rpcrdma/refcnt", "1"),  # and no /sys/module/rpcrdma
-    ],
-)
-def test_what_cannot_be_read_is_a_problem_and_not_a_free_node(node: Path, path: str, text: str) -> None:
-    line(node / path, text)
-    assert len(read(node)[1]) == 1
-
-
-def test_a_device_that_is_not_there_and_one_that_is_no_address_are_problems(node: Path) -> None:
-    assert read(node, device="0000:99:00.0")[1] == ["/sys/bus/pci/devices/0000:99:00.0: is not there"]
-    assert "is not a PCI address" in read(node, device="ens1f0")[1][0]
 
 
 def test_busy_asks_for_devices_only_where_it_is_given_any(node: Path) -> None:

@@ -11,7 +11,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import H
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trees import put
+from tests import goldens
+from tests.trees import put, put_all
+
+from .plan_rows import plan_rows, values
 
 WANT = Want(1048576, 8 << 30)
 LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits.LOGIN_FILE, host_limits.render_login(WANT)))
@@ -19,39 +22,48 @@ SERVICE = ((host_limits.SERVICE_FILE, host_limits.render_service(WANT)),)
 GOOD = Have(LOGIN, SERVICE, {"slurmd": (("unlimited", "1048576"),)}, 64 << 30)
 
 
+ZZ = "/etc/security/limits.d/zz.conf"
+THEIRS = (
+    "* - memlock unlimited\n* - nofile 2000000\nroot soft memlock -1\nroot hard memlock -1\nroot - nofile 1048576\n"
+)
+THEIR_SERVICE = "[Manager]\nDefaultLimitMEMLOCK=infinity:infinity\nDefaultLimitNOFILE=1048576:2097152\n"
+SEVERAL = (("unlimited", "1048576"), ("8388608", "1048576"), ("65536", "1048576"), ("unlimited", "1024"))
+CASES: dict[str, Have] = {
+    "everything": GOOD,
+    "fresh": replace(GOOD, login=LOGIN[:1], service=()),
+    "limits of others": replace(
+        GOOD,
+        login=(("/etc/security/limits.conf", THEIRS + "root - nofile 1048576\n"),),
+        service=(("/etc/systemd/system.conf", THEIR_SERVICE),),
+    ),
+    # It was started with less, and waits for a drained node.
+    "daemon with less memlock": replace(GOOD, daemons={"slurmd": (("8388608", "1048576"),)}),
+    "daemon with fewer files": replace(GOOD, daemons={"slurmd": (("unlimited", "1024"),)}),
+    # One finding, and the worst of them counts.
+    "several processes of a daemon": replace(GOOD, daemons={"containerd": SEVERAL}),
+    "shm of 64 MiB": replace(GOOD, shm=64 << 20),
+    "no shm": replace(GOOD, shm=None),
+    "shm of 1 GiB planned": replace(GOOD, planned_shm=1 << 30),
+    "mounts unread": replace(GOOD, problems=(Problem("/proc/mounts", "is not there"),)),
+}
+for line in ("* hard memlock 64", "* soft nofile 1024", "root - memlock 0", "* - memlock x", "root hard nofile 4096"):
+    CASES[f"later file: {line}"] = replace(GOOD, login=(*LOGIN, (ZZ, line)))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_planned(case: str) -> None:
+    plan = host_limits.plan(CASES[case], WANT).limit("none")
+    daemons = [values(one.have) for one in plan.findings if one.check == "host_limits.daemon" and not one.ok]
+    goldens.check("host_limits", case, plan_rows(plan) + daemons)
+    if case.startswith("later file"):
+        assert ZZ in (plan.findings[0].have or "")
+        assert plan.findings[0].fix == f"correct its limits in {ZZ}"
+
+
 def not_ok(have: Have) -> dict[str, str]:
     plan = host_limits.plan(have, WANT).limit("none")
     return {f.check.partition(".")[2]: f.state for f in plan.findings if not f.ok}
-
-
-def test_a_node_that_has_everything_is_left_alone() -> None:
-    assert not_ok(GOOD) == {}
-    assert not host_limits.plan(GOOD, WANT).changed
-
-
-def test_a_fresh_node_gets_two_files() -> None:
-    plan = host_limits.plan(replace(GOOD, login=LOGIN[:1], service=()), WANT)
-    assert [change.path for change in plan.changes] == [host_limits.LOGIN_FILE, host_limits.SERVICE_FILE]
-
-
-def test_what_others_say_already_is_not_written_again() -> None:
-    theirs = "* - memlock unlimited\n* - nofile 2000000\nroot soft memlock -1\nroot hard memlock -1\n"
-    theirs += "root - nofile 1048576\n"
-    service = "[Manager]\nDefaultLimitMEMLOCK=infinity:infinity\nDefaultLimitNOFILE=1048576:2097152\n"
-    have = replace(GOOD, login=(("/etc/security/limits.conf", theirs),))
-    have = replace(have, service=(("/etc/systemd/system.conf", service),))
-    assert (not_ok(have), host_limits.plan(have, WANT).changed) == ({}, False)
-
-
-@pytest.mark.parametrize(
-    "line", ["* hard memlock 64", "* soft nofile 1024", "root - memlock 0", "* - memlock x", "root hard nofile 4096"]
-)
-def test_a_later_file_that_takes_it_back_is_named_and_left_alone(line: str) -> None:
-    have = replace(GOOD, login=(*LOGIN, ("/etc/security/limits.d/zz.conf", line)))
-    plan = host_limits.plan(have, WANT)
-    assert (not_ok(have), plan.changed) == ({"login": "not_owned"}, False)
-    assert "zz.conf" in (plan.findings[0].have or "")
-    assert plan.findings[0].fix == "correct its limits in /etc/security/limits.d/zz.conf"
 
 
 @pytest.fixture
@@ -78,44 +90,42 @@ STOCK = "[Service]\nLimitMEMLOCK=infinity\nLimitNOFILE=1M\n"
 LOW = "[Service]\nLimitMEMLOCK=8M\n"
 
 
-def test_stock_units_have_nothing_to_report(root: Path) -> None:
-    assert found(root) == {}
+RUN_LOW = {"run/systemd/system/slurmd.service.d/10-site.conf": LOW}
+DROPIN = "etc/systemd/system/slurmd.service.d/a.conf"
+USER = "[Manager]\nDefaultLimitMEMLOCK=64M\n"
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "subject"),
+    ("files", "subject"),
     [
-        ("etc/systemd/system/slurmd.service.d/10-site.conf", LOW, "slurmd.service"),
-        ("run/systemd/system/slurmd.service.d/10-site.conf", LOW, "slurmd.service"),
-        ("etc/systemd/system/slurmd.service", LOW, "slurmd.service"),
-        ("etc/systemd/system/slurmd.service.d/a.conf", "[Service]\nLimitMEMLOCK=64K:infinity\n", "slurmd.service"),
-        ("etc/systemd/system/slurmd.service.d/a.conf", "[Service]\nLimitNOFILE=131072\n", "slurmd.service"),
-        ("etc/systemd/system/kubelet.service.d/a.conf", LOW, "kubelet.service"),
-        ("etc/systemd/system/docker.service.d/a.conf", LOW, "docker.service"),
-        ("etc/systemd/system/user@.service.d/a.conf", LOW, "user@.service"),
-        ("etc/systemd/system/user@1000.service.d/a.conf", LOW, "user@1000.service"),
-        ("etc/systemd/user.conf.d/a.conf", "[Manager]\nDefaultLimitMEMLOCK=64M\n", "user.conf"),
-        ("usr/lib/systemd/user.conf.d/a.conf", "[Manager]\nDefaultLimitMEMLOCK=64M\n", "user.conf"),
-    ],
-)
-def test_what_a_unit_will_have_is_said_before_it_is_started(root: Path, path: str, text: str, subject: str) -> None:
-    put(root, path, text)
-    assert found(root) == {subject: ("not_owned", "persisted", False)}
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
+        ({}, None),
+        ({"etc/systemd/system/slurmd.service.d/10-site.conf": LOW}, "slurmd.service"),
+        (RUN_LOW, "slurmd.service"),
+        ({"etc/systemd/system/slurmd.service": LOW}, "slurmd.service"),
+        ({DROPIN: "[Service]\nLimitMEMLOCK=64K:infinity\n"}, "slurmd.service"),
+        ({DROPIN: "[Service]\nLimitNOFILE=131072\n"}, "slurmd.service"),
+        ({"etc/systemd/system/kubelet.service.d/a.conf": LOW}, "kubelet.service"),
+        ({"etc/systemd/system/docker.service.d/a.conf": LOW}, "docker.service"),
+        ({"etc/systemd/system/user@.service.d/a.conf": LOW}, "user@.service"),
+        ({"etc/systemd/system/user@1000.service.d/a.conf": LOW}, "user@1000.service"),
+        ({"etc/systemd/user.conf.d/a.conf": USER}, "user.conf"),
+        ({"usr/lib/systemd/user.conf.d/a.conf": USER}, "user.conf"),
+        # A folder that counts, too.
+        (
+            {"usr/lib/systemd/system.conf.d/zz-vendor.conf": "[Manager]\nDefaultLimitMEMLOCK=64K\n"},
+            host_limits.SERVICE_FILE,
+        ),
         # A later name takes it back, an empty value goes back to systemd's defaults, /etc hides /run.
-        ("etc/systemd/system/slurmd.service.d/zz.conf", STOCK),
-        ("etc/systemd/system/slurmd.service.d/zz.conf", "[Service]\nLimitMEMLOCK=\n"),
-        ("etc/systemd/system/slurmd.service.d/10-site.conf", "[Service]\n"),
+        ({**RUN_LOW, "etc/systemd/system/slurmd.service.d/zz.conf": STOCK}, None),
+        ({**RUN_LOW, "etc/systemd/system/slurmd.service.d/zz.conf": "[Service]\nLimitMEMLOCK=\n"}, None),
+        ({**RUN_LOW, "etc/systemd/system/slurmd.service.d/10-site.conf": "[Service]\n"}, None),
     ],
 )
-def test_the_file_that_counts_is_judged(root: Path, path: str, text: str) -> None:
-    put(root, "run/systemd/system/slurmd.service.d/10-site.conf", LOW)
-    put(root, path, text)
-    assert found(root) == {}
+def test_what_a_unit_will_have_is_said_before_it_is_started(
+    root: Path, files: dict[str, str], subject: str | None
+) -> None:
+    put_all(root, files)
+    assert found(root) == ({subject: ("not_owned", "persisted", False)} if subject else {})
 
 
 def test_one_drop_in_for_all_services_is_one_cause_and_says_nothing_of_units_that_are_not_there(root: Path) -> None:
@@ -185,11 +195,6 @@ def test_a_daemon_that_has_what_its_unit_says_follows_from_it(root: Path) -> Non
     assert found(root) == {"slurmd": ("drift", "live", True), "slurmd.service": ("not_owned", "persisted", False)}
 
 
-def test_a_default_in_a_folder_that_counts_too_is_read(root: Path) -> None:
-    put(root, "usr/lib/systemd/system.conf.d/zz-vendor.conf", "[Manager]\nDefaultLimitMEMLOCK=64K\n")
-    assert found(root) == {host_limits.SERVICE_FILE: ("not_owned", "persisted", False)}
-
-
 @pytest.mark.parametrize(
     ("line", "subject"),
     [
@@ -210,18 +215,6 @@ def test_a_group_or_user_with_less_is_told_whatever_file_it_is_in(root: Path, li
     assert found(root) == ({f"/{path} {subject}": ("not_owned", "persisted", False)} if subject else {})
 
 
-@pytest.mark.parametrize("limits", [("8388608", "1048576"), ("unlimited", "1024")])
-def test_a_daemon_that_was_started_with_less_waits_for_a_drained_node(limits: tuple[str, str]) -> None:
-    assert not_ok(replace(GOOD, daemons={"slurmd": (limits,)})) == {"daemon": "withheld"}
-
-
-def test_several_processes_of_one_daemon_are_one_finding_and_the_worst_counts() -> None:
-    limits = (("unlimited", "1048576"), ("8388608", "1048576"), ("65536", "1048576"), ("unlimited", "1024"))
-    plan = host_limits.plan(replace(GOOD, daemons={"containerd": limits}), WANT)
-    [found] = [finding for finding in plan.findings if finding.check == "host_limits.daemon"]
-    assert (found.state, found.have) == ("drift", "memlock 65536, nofile 1048576 (3 of 4 processes have too little)")
-
-
 def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory(tmp_path: Path) -> None:
     good = "Max open files 1048576 \nMax locked memory unlimited \n"
     for pid, limits in (("12", "nonsense"), ("13", good)):
@@ -232,13 +225,6 @@ def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory
     assert [problem.source for problem in have.problems] == ["/proc/mounts"]
     assert not_ok(replace(GOOD, daemons=have.daemons, unread=have.unread)) == {"daemon": "unknown"}
     assert not_ok(replace(GOOD, daemons={"containerd": (("0", "0"),)}, unread=have.unread)) == {"daemon": "withheld"}
-
-
-def test_shared_memory_is_judged_by_its_size() -> None:
-    assert not_ok(replace(GOOD, shm=64 << 20)) == {"shm": "drift"}
-    assert not_ok(replace(GOOD, shm=None)) == {"shm": "drift"}
-    assert not_ok(replace(GOOD, planned_shm=1 << 30)) == {"shm": "drift"}
-    assert not_ok(replace(GOOD, problems=(Problem("/proc/mounts", "is not there"),))) == {"shm": "unknown"}
 
 
 @pytest.mark.parametrize(

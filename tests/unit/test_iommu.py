@@ -9,6 +9,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.iommu import State
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
 
+from tests import goldens
+
+from .plan_rows import plan_rows, values
+
 GPU, NIC = "0000:1b:00.0", "0000:1c:00.0"
 
 
@@ -42,60 +46,46 @@ def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     assert len(plan.reboot) == len(line.split()) - 1
 
 
-def test_translation_follows_from_the_missing_argument() -> None:
-    translated = state(types={GPU: "DMA-FQ", NIC: "identity"})
-    plan = iommu.plan(translated, boot("ro intel_iommu=on iommu=pt", "ro intel_iommu=on")).limit("none")
-    bad = {f.check: f for f in plan.findings if not f.ok}
-    assert set(bad) == {"iommu.args", "iommu.domains"}
-    assert bad["iommu.domains"].because == bad["iommu.args"].id
-    assert (bad["iommu.args"].state, bad["iommu.domains"].have) == ("withheld", f"DMA-FQ for {GPU}")
-    # With the arguments active it is a finding of its own.
-    assert not_ok(translated, "ro intel_iommu=on iommu=pt") == {"domains[live]@GPUs and NICs": "withheld"}
+GOOD = "ro intel_iommu=on iommu=pt"
+TRANSLATED = {GPU: "DMA-FQ", NIC: "identity"}
+UNREAD = (Problem("/sys/kernel/iommu_groups/3/type", "is not there"),)
 
 
-def test_no_iommu_at_all_translates_nothing() -> None:
-    assert not_ok(state(types={GPU: None, NIC: None}), "ro intel_iommu=on iommu=pt") == {}
+def guest(kind: str | None) -> State:
+    """One with a vIOMMU of its own, where there is one."""
+    types = {GPU: kind, NIC: "identity" if kind else None}
+    return state("amd", is_vm=True, hypervisor="kvm", types=types)
 
 
-def test_not_to_know_is_not_ok() -> None:
-    unread = state(problems=(Problem("/sys/kernel/iommu_groups/3/type", "is not there"),))
-    assert not_ok(unread, "ro intel_iommu=on iommu=pt") == {"domains[live]@GPUs and NICs": "unknown"}
+# State, the line of the next boot, and the active one.
+CASES: dict[str, tuple[State, str, str]] = {
+    "intel": (state(), GOOD, GOOD),
+    # It follows from the missing argument; with the arguments active it is a finding of its own.
+    "translated, argument not active": (state(types=TRANSLATED), GOOD, "ro intel_iommu=on"),
+    "translated": (state(types=TRANSLATED), GOOD, GOOD),
+    "no IOMMU": (state(types={GPU: None, NIC: None}), GOOD, GOOD),
+    "type unread": (state(problems=UNREAD), GOOD, GOOD),
+    "handed to a guest": (state(types={GPU: "unmanaged", NIC: "identity"}), GOOD, GOOD),
+    "amd off": (state("amd"), "ro amd_iommu=off iommu=pt", "ro amd_iommu=off iommu=pt"),
+    "amd on is no argument": (state("amd"), "ro amd_iommu=on iommu=pt", "ro amd_iommu=on iommu=pt"),
+    # No IOMMU of its own, and one that its kernel passes through by default: nothing to set.
+    "guest without an IOMMU": (guest(None), "ro", "ro"),
+    "guest": (guest("identity"), "ro", "ro"),
+    "guest with the argument": (guest("identity"), "ro iommu=pt", "ro iommu=pt"),
+    "guest, translated": (guest("DMA-FQ"), "ro", "ro"),
+    "guest, translated with the argument": (guest("DMA"), "ro iommu=pt", "ro iommu=pt"),
+}
 
 
-def test_off_is_taken_out_and_amd_on_is_called_invalid() -> None:
-    found = not_ok(state("amd"), "ro amd_iommu=off iommu=pt")
-    assert set(found) == {"args[persisted]@no amd_iommu=off", "args[live]@no amd_iommu=off"}
-    assert not_ok(state("amd"), "ro amd_iommu=on iommu=pt") == {"amd_iommu[live]@amd_iommu=on": "withheld"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "active", "bad"),
-    [
-        # No IOMMU of its own, and one that its kernel passes through by default: nothing to set.
-        (None, "ro", {}),
-        ("identity", "ro", {}),
-        ("identity", "ro iommu=pt", {}),
-        (
-            "DMA-FQ",
-            "ro",
-            {
-                "args[persisted]@iommu=pt": "drift",
-                "args[live]@iommu=pt": "withheld",
-                "domains[live]@GPUs and NICs": "withheld",
-            },
-        ),
-        ("DMA", "ro iommu=pt", {"domains[live]@GPUs and NICs": "withheld"}),
-    ],
-)
-def test_a_guest_s_own_viommu_is_judged(kind: str | None, active: str, bad: dict[str, str]) -> None:
-    guest = state("amd", is_vm=True, hypervisor="kvm", types={GPU: kind, NIC: "identity" if kind else None})
-    assert not_ok(guest, active) == bad
-    plan = iommu.plan(guest, boot(active) if guest.decides else None)
-    assert any(f.check == "iommu.domains" for f in plan.findings)
-
-
-def test_devices_handed_to_guests_are_not_translated_by_this_kernel() -> None:
-    assert not_ok(state(types={GPU: "unmanaged", NIC: "identity"}), "ro intel_iommu=on iommu=pt") == {}
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_planned(case: str) -> None:
+    of, line, active = CASES[case]
+    made = iommu.plan(of, boot(line, active)).limit("none")
+    found = [values(one.have) for one in made.findings if one.check == "iommu.domains"]
+    goldens.check("iommu", case, [*plan_rows(made), *found])
+    if of.is_vm and not of.decides:
+        assert iommu.plan(of, None).findings == made.findings
 
 
 @pytest.mark.parametrize(

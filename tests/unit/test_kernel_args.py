@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import B
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg, edit, satisfied
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+
+from tests import goldens
+from tests.trees import put
+
+from .plan_rows import plan_rows
 
 PT = Arg("iommu", "pt")
 COMMANDS = ["update-grub", "sync --file-system /boot/grub"]
@@ -265,66 +271,73 @@ def plan(boot: Boot, *args: Arg) -> Plan:
     return kernel_args.plan(boot, args, kernel_args.ARGS).limit("none")
 
 
-def states(made: Plan) -> dict[str, str]:
-    return {finding.id.removeprefix("kernel_args.args"): finding.state for finding in made.findings if not finding.ok}
+def bls(line: str, *more: str) -> Boot:
+    entries = [Entry(f"{number}.conf", text, f"/vmlinuz-{number}") for number, text in enumerate((line, *more), 1)]
+    return Boot("bls", "ro", tuple(entries))
 
 
 SET = {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="iommu=pt"\n'}
+HAS_PT = f"{LINE} iommu=pt"
+OURS = grub_settings.render_dropin([PT])
+LATER = "/etc/default/grub.d/zz.cfg"
+IN_PLACE = Boot(
+    "kernel-install", "ro", (Entry("/etc/kernel/cmdline", "root=/dev/vda  ro"),), "root=/dev/vda  ro\n", (),
+    (("6.12.1", "/boot/vmlinuz-6.12.1"),),
+)  # fmt: skip
+# What boots, and the arguments that are wanted.
+CASES: dict[str, tuple[Boot, tuple[Arg, ...]]] = {
+    "everything is there": (grub(HAS_PT, HAS_PT, elsewhere=SET), (PT,)),
+    "fresh": (grub(), (PT,)),
+    "pending": (grub(entry=HAS_PT, kept=OURS), (PT,)),
+    "taken away behind our back": (grub(HAS_PT), (PT,)),
+    # The generator would lose it the next time.
+    "in no settings": (grub(HAS_PT, HAS_PT), (PT,)),
+    "in others' settings": (grub(elsewhere=SET), (PT,)),
+    # As a killed run leaves it.
+    "drop-in without its grub.cfg": (grub(kept=OURS), (PT,)),
+    "beside another of ours": (grub(kept=grub_settings.render_dropin([Arg("hugepages", "64")])), (PT,)),
+    "not wanted any more": (
+        grub(entry=f"{LINE} a", kept=grub_settings.render_dropin([Arg("a")])),
+        (Arg("a", present=False),),
+    ),
+    "others add after ours": (
+        grub(
+            elsewhere={
+                "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
+                LATER: 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\n',
+            }
+        ),
+        (PT,),
+    ),
+    "grubby, kernels alike": (
+        bls("ro a=1", "ro iommu=pt"),
+        (PT, Arg("a", "2", exclusive=True), Arg("b", present=False)),
+    ),
+    # --args takes away what else there is of the name: it is asked for again.
+    "grubby, another of the name": (bls(*["console=tty0 ro"] * 2), (Arg("console", "ttyS0"),)),
+    "grubby, spelt with a dash": (bls(*["intel-iommu=off ro"] * 2), (Arg("intel_iommu", "off", present=False),)),
+    "grubby, both spellings": (bls(*["a-b=1 a_b=2"] * 2), (Arg("a_b", "3", exclusive=True),)),
+    "grubby, twice": (bls(*["quiet quiet ro"] * 2), (Arg("quiet", present=False),)),
+    "grubby, one of two values": (bls(*["a=1 a=2 a=1"] * 2), (Arg("a", "1", present=False),)),
+    "grubby, a call for each kernel": (
+        replace(bls("ro", "console=tty0"), entries=(*bls("ro", "console=tty0").entries, Entry("c", "console=x"))),
+        (Arg("console", "ttyS0"),),
+    ),
+    "edited in place": (IN_PLACE, (PT,)),
+    # A node that boots from the network.
+    "somebody else's": (Boot("", LINE), (PT,)),
+}
 
 
-def test_a_node_that_has_everything_is_left_alone() -> None:
-    made = plan(grub(f"{LINE} iommu=pt", f"{LINE} iommu=pt", elsewhere=SET), PT)
-    assert (states(made), made.changed, made.reboot) == ({}, False, ())
-    assert len(made.findings) == 2
-
-
-def test_a_fresh_node_gets_a_drop_in_and_the_rest_waits_for_a_reboot() -> None:
-    made = plan(grub(), PT)
-    assert [change.path for change in made.changes] == [grub_settings.DROPIN]
-    assert made.changes[0].after is not None
-    assert made.changes[0].after.endswith("\nbusbar_argument add iommu=pt\n")
-    assert [str(command) for command in made.commands] == COMMANDS
-    assert states(made) == {"[persisted]@iommu=pt": "drift", "[live]@iommu=pt": "withheld"}
-    assert made.findings[1].because == made.findings[0].id
-    assert made.reboot == ("kernel argument iommu=pt is not active before a reboot",)
-
-
-def test_pending_is_another_finding_than_missing() -> None:
-    made = plan(grub(entry=f"{LINE} iommu=pt", kept=grub_settings.render_dropin([PT])), PT)
-    assert (states(made), made.changed) == ({"[live]@iommu=pt": "withheld"}, False)
-    assert made.findings[1].because is None
-    assert "pending" in (made.findings[1].have or "")
-    assert made.reboot
-
-
-def test_taken_away_behind_our_back_while_active_is_drift_of_the_next_boot_only() -> None:
-    made = plan(grub(active=f"{LINE} iommu=pt"), PT)
-    assert made.changed
-    assert (states(made), made.reboot) == ({"[persisted]@iommu=pt": "drift"}, ())
-
-
-def test_what_the_generator_would_lose_the_next_time_is_drift_already() -> None:
-    made = plan(grub(f"{LINE} iommu=pt", f"{LINE} iommu=pt"), PT)
-    assert states(made) == {"[persisted]@iommu=pt": "drift"}
-    assert [change.path for change in made.changes] == [grub_settings.DROPIN]
-
-
-def test_what_others_settings_have_is_not_written_twice() -> None:
-    made = plan(grub(elsewhere=SET), PT)
-    assert (made.changes, [str(command) for command in made.commands]) == ((), COMMANDS)
-
-
-def test_a_killed_run_left_the_drop_in_without_its_grub_cfg() -> None:
-    made = plan(grub(kept=grub_settings.render_dropin([PT])), PT)
-    assert made.changes == ()
-    assert [str(command) for command in made.commands] == COMMANDS
-
-
-def test_others_of_our_arguments_stay_in_the_drop_in() -> None:
-    made = plan(grub(kept=grub_settings.render_dropin([Arg("hugepages", "64")])), PT)
-    assert made.changes[0].after == grub_settings.render_dropin([Arg("hugepages", "64"), PT])
-    made = plan(grub(entry=f"{LINE} a", kept=grub_settings.render_dropin([Arg("a")])), Arg("a", present=False))
-    assert made.changes[0].after is None
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_planned(case: str) -> None:
+    boot, args = CASES[case]
+    made = plan(boot, *args)
+    lines = [line for change in made.changes for line in (change.after or "").splitlines()]
+    arguments = [line for line in lines if line.startswith(("busbar_argument add", "busbar_argument remove", "root="))]
+    goldens.check("kernel_args", case, [*plan_rows(made), *arguments])
+    assert ("pending" in str([f.have for f in made.findings])) is (case == "pending")
 
 
 @pytest.mark.parametrize(
@@ -337,55 +350,9 @@ def test_others_of_our_arguments_stay_in_the_drop_in() -> None:
     ],
 )
 def test_what_is_read_after_ours_is_named_and_left_to_its_owner(arg: Arg, text: str) -> None:
-    path, line = "/etc/default/grub.d/zz.cfg", f"{LINE} intel_iommu=off hugepages=4"
-    made = plan(grub(line, line, grub_settings.render_dropin([arg]), {path: text}), arg)
-    persisted = made.findings[0]
-    assert (persisted.state, made.changed) == ("not_owned", False)
-    assert path in persisted.fix
-
-
-def test_what_is_read_after_ours_and_adds_to_it_is_no_culprit() -> None:
-    files = {
-        "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
-        "/etc/default/grub.d/zz.cfg": 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\n',
-    }
-    assert states(plan(grub(elsewhere=files), PT))["[persisted]@iommu=pt"] == "drift"
-
-
-def test_grubby_gets_one_call_for_all_kernels() -> None:
-    boot = Boot("bls", "ro", (Entry("a.conf", "ro a=1"), Entry("b.conf", "ro iommu=pt")))
-    made = plan(boot, PT, Arg("a", "2", exclusive=True), Arg("b", present=False))
-    assert made.commands[0].argv == ("grubby", "--update-kernel=ALL", "--args=a=2 iommu=pt")
-    assert states(made)["[persisted]@iommu=pt"] == "drift"
-
-
-@pytest.mark.parametrize(
-    ("line", "arg", "words"),
-    [
-        # --args takes away what else there is of the name: it is asked for again.
-        ("console=tty0 ro", Arg("console", "ttyS0"), ["--args=console=tty0 console=ttyS0"]),
-        ("intel-iommu=off ro", Arg("intel_iommu", "off", present=False), ["--remove-args=intel-iommu"]),
-        ("a-b=1 a_b=2", Arg("a_b", "3", exclusive=True), ["--remove-args=a-b", "--args=a_b=3"]),
-        ("quiet quiet ro", Arg("quiet", present=False), ["--remove-args=quiet quiet"]),
-        ("a=1 a=2 a=1", Arg("a", "1", present=False), ["--remove-args=a a a", "--args=a=2"]),
-    ],
-)
-def test_grubby_is_told_all_that_has_to_stay_of_a_name(line: str, arg: Arg, words: list[str]) -> None:
-    made = plan(Boot("bls", "ro", (Entry("a.conf", line, "/vmlinuz-1"), Entry("b.conf", line, "/vmlinuz-2"))), arg)
-    assert list(made.commands[0].argv) == ["grubby", "--update-kernel=ALL", *words]
-
-
-def test_kernels_that_differ_in_what_has_to_stay_get_a_call_each() -> None:
-    entries = (
-        Entry("a.conf", "ro", "/vmlinuz-1"),
-        Entry("b.conf", "console=tty0", "/vmlinuz-2"),
-        Entry("c", "console=x"),
-    )
-    made = plan(Boot("bls", "ro", entries), Arg("console", "ttyS0"))
-    assert [list(command.argv) for command in made.commands[:-1]] == [
-        ["grubby", "--update-kernel=/vmlinuz-1", "--args=console=ttyS0"],
-        ["grubby", "--update-kernel=/vmlinuz-2", "--args=console=tty0 console=ttyS0"],
-    ]
+    line = f"{LINE} intel_iommu=off hugepages=4"
+    made = plan(grub(line, line, grub_settings.render_dropin([arg]), {LATER: text}), arg)
+    assert (made.findings[0].state, made.changed, LATER in made.findings[0].fix) == ("not_owned", False, True)
 
 
 @pytest.mark.parametrize(
@@ -399,38 +366,14 @@ def test_kernels_that_differ_in_what_has_to_stay_get_a_call_each() -> None:
     ],
 )
 def test_what_grubby_would_spoil_is_left_to_a_person(line: str, arg: Arg, spoilt: str) -> None:
-    made = plan(Boot("bls", "ro", (Entry("a.conf", line, "/vmlinuz-1"),)), arg)
+    made = plan(bls(line), arg)
     assert (made.changed, made.findings[0].state) == (False, "drift")
     assert f"grubby would corrupt {spoilt}: edit" in made.findings[0].fix
-
-
-def test_etc_kernel_cmdline_is_edited_in_place() -> None:
-    boot = Boot(
-        "kernel-install", "ro", (Entry("/etc/kernel/cmdline", "root=/dev/vda  ro"),), "root=/dev/vda  ro\n", (),
-        (("6.12.1", "/boot/vmlinuz-6.12.1"),),
-    )  # fmt: skip
-    made = plan(boot, PT)
-    assert [change.after for change in made.changes] == ["root=/dev/vda  ro iommu=pt\n"]
-    assert [str(c) for c in made.commands] == ["kernel-install add 6.12.1 /boot/vmlinuz-6.12.1"]
-
-
-def test_a_node_that_boots_from_the_network_is_somebody_else_s() -> None:
-    made = plan(Boot("", LINE), PT)
-    assert states(made) == {"[persisted]@iommu=pt": "not_owned", "[live]@iommu=pt": "withheld"}
-    assert made.findings[1].because == made.findings[0].id
-    assert not made.changed
 
 
 # -- a node, and its next boot ---------------------------------------------------------------------------------------
 
 TUNED = "/usr/lib/tuned/site/tuned.conf"
-
-
-def write(root: Path, path: str, text: str) -> None:
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    file.chmod(0o755)
 
 
 def update_grub(root: Path) -> None:
@@ -440,12 +383,12 @@ def update_grub(root: Path) -> None:
     line = in_a_shell("".join(f"{name.read_text()}\n" for name in names if name.exists()))
     text = f'set tuned_params="{tuned.read_text() if tuned.exists() else ""}"\n'
     text += "### BEGIN /etc/grub.d/10_linux ###\nmenuentry 'x' {\n\tlinux /boot/vmlinuz-6.1 root=/dev/sda ro "
-    write(root, "/boot/grub/grub.cfg", f"{text}{line}\n}}\n### END /etc/grub.d/10_linux ###\n")
+    put(root, "/boot/grub/grub.cfg", f"{text}{line}\n}}\n### END /etc/grub.d/10_linux ###\n")
 
 
 def node(root: Path, files: dict[str, str]) -> Host:
     for path, text in {"/proc/cmdline": "ro", "/usr/sbin/update-grub": "#!/bin/sh\n", **files}.items():
-        write(root, path, text)
+        put(root, path, text, 0o755)
     update_grub(root)
     return Host(str(root), str(root))
 
@@ -460,7 +403,7 @@ def bad(made: Plan) -> list[Finding]:
 
 def apply(root: Path, made: Plan) -> None:
     for change in made.changes:
-        write(root, change.path, change.after or "")
+        put(root, change.path, change.after or "")
     update_grub(root)
 
 
@@ -510,7 +453,7 @@ def test_the_drop_in_of_an_earlier_release_is_no_drift_unless_grub_cuts_its_line
     host = node(tmp_path, {"/etc/default/grub": "\n", grub_settings.DROPIN: text})
     made = judge(host, PT)
     assert (bad(made), made.changed) == ([], False)
-    write(tmp_path, grub_settings.DROPIN, f"{text}busbar_argument add '{ACS.token}'\n")
+    put(tmp_path, grub_settings.DROPIN, f"{text}busbar_argument add '{ACS.token}'\n")
     update_grub(tmp_path)
     made = judge(host, ACS)
     assert [f.state for f in bad(made)] == ["drift"]
@@ -528,12 +471,12 @@ def spare_ours(root: Path) -> None:
 
 
 def change_the_profile(root: Path) -> None:
-    write(root, "/etc/tuned/site/tuned.conf", (root / TUNED[1:]).read_text().replace("iommu=nopt", ""))
-    write(root, "/etc/tuned/bootcmdline", "nohz=on")
+    put(root, "/etc/tuned/site/tuned.conf", (root / TUNED[1:]).read_text().replace("iommu=nopt", ""))
+    put(root, "/etc/tuned/bootcmdline", "nohz=on")
 
 
 def boot_with(line: str) -> Callable[[Path], None]:
-    return lambda root: write(root, "/proc/cmdline", line)
+    return lambda root: put(root, "/proc/cmdline", line)
 
 
 WITH_TUNED = {
@@ -629,6 +572,6 @@ def test_boot_entries_are_read_through_grub_s_shell_and_edited_by_hand_where_gru
     (found,) = bad(judge(host, ACS))
     assert f'pci="{ACS.value}"' in found.fix
     options = f'$kernelopts pci="{ACS.value}" iommu=pt $tuned_params'
-    write(tmp_path, "/boot/loader/entries/a.conf", entry.format(options))
+    put(tmp_path, "/boot/loader/entries/a.conf", entry.format(options))
     assert bad(judge(host, ACS)) == []
     assert [f.subject for f in bad(judge(host, PT))] == ["iommu=pt"]

@@ -7,9 +7,11 @@ No kube-apiserver can be had where these tests run: what the real one does beyon
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import json
+import socketserver
 import ssl
 import threading
 import time
@@ -142,15 +144,23 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, deepcopy(there))
 
 
+@contextlib.contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     server = Cluster(*(f"gpu-{number:02}" for number in range(20)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(server):
+        yield server
 
 
 def run(cluster: Cluster, verdict: str, *more: str, name: str = "gpu-00") -> int:
@@ -158,21 +168,42 @@ def run(cluster: Cluster, verdict: str, *more: str, name: str = "gpu-00") -> int
     return cli.main(argv)
 
 
-def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(cluster: Cluster) -> None:
-    cluster.nodes["gpu-00"] = node("gpu-00", OTHER)
-    assert run(cluster, "fail") == 2
-    found = cluster.conditions("gpu-00")[CONDITION]
-    assert (found["status"], found["reason"], found["message"]) == ("False", "GateFailed", "why")
-    # What others have put there is as it was.
-    assert cluster.taints("gpu-00") == [OTHER, OURS]
-    assert cluster.conditions("gpu-00")["Ready"] == READY
-    assert run(cluster, "pass") == 0
-    assert cluster.conditions("gpu-00")[CONDITION]["status"] == "True"
-    assert cluster.taints("gpu-00") == [OTHER]
-    # Where ours was the only one, there is no list left.
-    assert run(cluster, "fail", name="gpu-01") == 2
-    assert run(cluster, "warn", name="gpu-01") == 0
-    assert "taints" not in cluster.nodes["gpu-01"]["spec"]
+THEIRS = {**OURS, "effect": "NoExecute"}
+TAINTED = "unknown --on-unknown taint"
+
+
+@pytest.mark.parametrize(
+    ("before", "runs"),
+    [
+        # What others have put there is as it was.
+        ([OTHER], [("fail", 2, "False", [OTHER, OURS]), ("pass", 0, "True", [OTHER])]),
+        ([], [("fail", 2, "False", [OURS]), ("warn", 0, "True", [])]),
+        # An unknown verdict leaves the taint, unless it is to set one.
+        ([], [("unknown", 3, "Unknown", []), (TAINTED, 3, "Unknown", [OURS])]),
+        ([OURS], [("unknown", 3, "Unknown", [OURS])]),
+        # Another effect of the same key is another client's.
+        ([THEIRS], [("fail", 2, "False", [THEIRS, OURS]), ("pass", 0, "True", [THEIRS])]),
+    ],
+)
+def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(
+    cluster: Cluster, before: list[Any], runs: list[tuple[str, int, str, list[Any]]]
+) -> None:
+    cluster.nodes["gpu-00"] = node("gpu-00", *before)
+    for words, code, status, taints in runs:
+        assert run(cluster, *words.split()) == code
+        found = cluster.conditions("gpu-00")
+        assert (found[CONDITION]["status"], found["Ready"], found[CONDITION]["message"]) == (status, READY, "why")
+        assert (found[CONDITION]["reason"] == "GateFailed") is (code == 2)
+        assert cluster.taints("gpu-00") == taints
+        # Where ours was the only one, there is no list left.
+        assert ("taints" in cluster.nodes["gpu-00"]["spec"]) is bool(taints)
+
+
+def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    before = deepcopy(cluster.nodes)
+    assert run(cluster, "fail", "--check") == 2
+    assert cluster.nodes == before
+    assert "would be put there" in capsys.readouterr().out
 
 
 def test_the_moment_of_a_change_stays_while_nothing_changes(cluster: Cluster) -> None:
@@ -182,39 +213,6 @@ def test_the_moment_of_a_change_stays_while_nothing_changes(cluster: Cluster) ->
     assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] == "before"
     run(cluster, "fail")
     assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] != "before"
-
-
-@pytest.mark.parametrize(
-    ("before", "more", "after"),
-    [
-        ([], [], []),
-        ([OURS], [], [OURS]),
-        ([], ["--on-unknown", "taint"], [OURS]),
-    ],
-)
-def test_an_unknown_verdict_is_a_condition_and_leaves_the_taint(
-    cluster: Cluster, before: list[Any], more: list[str], after: list[Any]
-) -> None:
-    cluster.nodes["gpu-00"] = node("gpu-00", *before)
-    assert run(cluster, "unknown", *more) == 3
-    assert cluster.conditions("gpu-00")[CONDITION]["status"] == "Unknown"
-    assert cluster.taints("gpu-00") == after
-
-
-def test_another_effect_of_the_same_key_is_somebody_elses(cluster: Cluster) -> None:
-    theirs = {**OURS, "effect": "NoExecute"}
-    cluster.nodes["gpu-00"] = node("gpu-00", theirs)
-    run(cluster, "fail")
-    assert cluster.taints("gpu-00") == [theirs, OURS]
-    run(cluster, "pass")
-    assert cluster.taints("gpu-00") == [theirs]
-
-
-def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    before = deepcopy(cluster.nodes)
-    assert run(cluster, "fail", "--check") == 2
-    assert cluster.nodes == before
-    assert "would be put there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("there", "share", "tainted"), [(1, "0.1", True), (2, "0.1", False), (0, "0", False)])
@@ -283,34 +281,27 @@ def test_who_changes_it_for_ever_is_told(
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(401, "service account"), (403, "ClusterRole"), (500, "500: nodes is forbidden")]
-)
-def test_a_refusal_names_the_way_out(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], status: int, said: str
-) -> None:
-    cluster.status = status
-    assert run(cluster, "fail") == 1
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
+    ("status", "argv", "said"),
     [
-        (["--node", "gpu-77"], "kubectl get nodes"),
-        (["--node", "../x"], "downward API"),
-        (["--node", "gpu-00", "--server", "http://10.0.0.1"], "https://"),
-        (["--node", "gpu-00", "--server", "http://127.0.0.1:1"], "refused"),
+        (401, "--node gpu-00", "service account"),
+        (403, "--node gpu-00", "ClusterRole"),
+        (500, "--node gpu-00", "500: nodes is forbidden"),
+        (200, "--node gpu-77", "kubectl get nodes"),
+        (200, "--node ../x", "downward API"),
+        (200, "--node gpu-00 --server http://10.0.0.1", "https://"),
+        (200, "--node gpu-00 --server http://127.0.0.1:1", "refused"),
     ],
 )
-def test_wrong_input_gets_a_sentence(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+def test_a_refusal_and_wrong_input_name_the_way_out(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], status: int, argv: str, said: str
 ) -> None:
-    server = [] if "--server" in argv else ["--server", cluster.url]
-    assert cli.main(["kubernetes", "--verdict", "fail", *server, *argv]) == 1
+    cluster.status = status
+    assert cli.main(["kubernetes", "--verdict", "fail", "--server", cluster.url, *argv.split()]) == 1
     assert said in capsys.readouterr().err
 
 
-def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: Path, cluster: Cluster) -> None:
+def certified(folder: Path) -> ssl.SSLContext:
+    """Return the context of a server on 127.0.0.1 with a certificate of its own: ca.crt in the folder."""
     key, names = ec.generate_private_key(ec.SECP256R1()), [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
     now = datetime.datetime.now(datetime.UTC)
@@ -325,27 +316,25 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )
-    (tmp_path / "ca.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "ca.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (tmp_path / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *private))
+    (folder / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *private))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    return context
+
+
+def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
     (tmp_path / "other.crt").write_text(Path(ssl.get_default_verify_paths().openssl_cafile).read_text())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "ca.crt", tmp_path / "key")
     secure = Cluster("gpu-00", "gpu-01")
-    secure.socket = context.wrap_socket(secure.socket, server_side=True)
-    thread = threading.Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
+    secure.socket = certified(tmp_path).wrap_socket(secure.socket, server_side=True)
     argv = ["kubernetes", "--node", "gpu-00", "--verdict", "fail", "--token-file", str(tmp_path / "token")]
     argv += ["--server", secure.url.replace("http:", "https:"), "--ca-file"]
-    try:
+    with serving(secure):
         assert cli.main([*argv, str(tmp_path / "other.crt")]) == 1
         assert secure.asked == []
         assert cli.main([*argv, str(tmp_path / "ca.crt")]) == 2
-    finally:
-        secure.shutdown()
-        secure.server_close()
-        thread.join()
     assert set(secure.tokens) == {f"Bearer {TOKEN}"}
     assert secure.taints("gpu-00") == [OURS]
 

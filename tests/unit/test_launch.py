@@ -9,10 +9,11 @@ import contextlib
 import inspect
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, rank_guard, rank_program
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.rank_guard import Ending, Rank, RankView
 
+from tests import goldens
 from tests.slurm_daemons import wait
+from tests.trees import lines, pci_function, put, rdma_device, tool
 
 ASKED: dict[str, Any] = {"kind": "mpirun", "hosts": ["a", "b"], "per_node": 2}
 JOB = launch.wanted(ASKED)
@@ -43,79 +46,61 @@ def view(number: int, host: str = "", **changes: Any) -> RankView:
 HEALTHY = [view(number) for number in range(4)]
 
 
-def states(views: list[RankView], kind: launch.Launch = JOB, **more: Any) -> dict[str, str]:
-    """What is not ok: last word of the check -> its state, and what was found."""
-    plan = launch.judge(views, kind, "all_reduce", **more)
-    return {f.check.rpartition(".")[2]: f"{f.state}: {f.have}" for f in plan.findings if not f.ok}
+def but(**changes: Any) -> list[RankView]:
+    """A healthy job, but for its first rank."""
+    return [view(0, **changes), *HEALTHY[1:]]
 
 
-def test_a_healthy_job_has_nothing_to_say() -> None:
-    assert states(HEALTHY, asked=["NCCL_DEBUG"]) == {}
-    assert launch.moved(HEALTHY) == {host: {"mlx5_0": launch.Moved(100, 200)} for host in "ab"}
+def one(**changes: Any) -> list[RankView]:
+    """A healthy job, but for what its first guard has reported."""
+    return [replace(HEALTHY[0], **changes), *HEALTHY[1:]]
 
 
-@pytest.mark.parametrize(
-    ("views", "said"),
-    [
-        ([], "unknown: no rank has started"),
-        (HEALTHY[:3], "unknown: 1 of 4 ranks have not started: b has 1 of 2"),
-        ([*HEALTHY, HEALTHY[3]], "drift: more than one rank 3"),
-        ([view(n, job=f"job{n // 2}") for n in range(4)], "drift: 2 jobs, such as 'job0' on a; 'job1' on b"),
-        ([view(n, world=1, rank=0) for n in range(4)], "drift: the launcher reports 1 ranks; more than one rank 0"),
-        ([view(n, world=None) for n in range(4)], "drift: the launcher reports ? ranks"),
-        ([*HEALTHY[:3], view(3, "c")], "drift: ranks on c, which was not requested"),
-        ([*HEALTHY[:2], view(2, "a"), view(3)], "drift: ranks on the wrong hosts: 3 on a"),
-        (
-            [view(n, pmix=False) for n in range(4)],
-            "drift: 4 ranks cannot find each other, each is a separate job (rank 0 on a)",
-        ),
-    ],
-)
-def test_what_is_not_one_job_is_found(views: list[RankView], said: str) -> None:
-    assert states(views)["job"] == said
+# What is judged -> views of its ranks, and the variables that they were meant to have.
+JUDGED: dict[str, tuple[list[RankView], list[str] | None]] = {
+    "healthy": (HEALTHY, ["NCCL_DEBUG"]),
+    "no rank": ([], None),
+    "a rank that lacks": (HEALTHY[:3], None),
+    "a rank twice": ([*HEALTHY, HEALTHY[3]], None),
+    "a job on each host": ([view(n, job=f"job{n // 2}") for n in range(4)], None),
+    "each alone": ([view(n, world=1, rank=0) for n in range(4)], None),
+    "no number of ranks": ([view(n, world=None) for n in range(4)], None),
+    "another host": ([*HEALTHY[:3], view(3, "c")], None),
+    "the wrong host": ([*HEALTHY[:2], view(2, "a"), view(3)], None),
+    "no PMIx": ([view(n, pmix=False) for n in range(4)], None),
+    "one GPU visible": (but(visible=1, visible_devices="3"), None),
+    "CPUs of another GPU": (but(cpus="0-1"), None),
+    "a GPU for two ranks": (but(gpu="0000:01:00.0"), None),
+    "no GPU on the node": (but(gpus=0, visible=0, gpu=""), None),
+    "CPUs of the GPU not known": (but(gpu_cpus=""), None),
+    "GPU not known": (but(gpu=""), None),
+    "variables differ": (one(variables={"NCCL_DEBUG": "WARN"}), None),
+    "requested variables differ": (one(variables={"NCCL_DEBUG": "WARN"}), ["NCCL_DEBUG"]),
+    "a variable from elsewhere": (HEALTHY, []),
+    "variables not known": (one(variables=None), None),
+    "no end": (one(ending=None), None),
+    "processes left": (one(ending=Ending(None, "", 2)), None),
+}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"visible": 1, "visible_devices": "3"}, "rank 0 on a can use 1 of 2 GPUs (CUDA_VISIBLE_DEVICES=3)"),
-        ({"cpus": "0-1"}, "rank 0 on a runs on CPUs 0-1, next to its GPU are 0-0"),
-        ({"gpu": "0000:01:00.0"}, "rank 0 on a and rank 1 on a share GPU 0000:01:00.0"),
-    ],
-)
-def test_a_rank_in_the_wrong_place_is_found(changes: dict[str, Any], said: str) -> None:
-    assert states([view(0, **changes), *HEALTHY[1:]]) == {"binding": "drift: " + said}
-
-
-@pytest.mark.parametrize("changes", [{"gpus": 0, "visible": 0, "gpu": ""}, {"gpu_cpus": ""}, {"gpu": ""}])
-def test_a_place_that_is_not_known_is_not_a_good_one(changes: dict[str, Any]) -> None:
-    assert states([view(0, **changes), *HEALTHY[1:]])["binding"].startswith("unknown: ")
+@pytest.mark.golden
+def test_ranks_are_one_job_in_its_place_with_its_variables_and_an_end() -> None:
+    lines = []
+    for case, (views, asked) in JUDGED.items():
+        for finding in launch.judge(views, JOB, "all_reduce", asked).findings:
+            state = f"{finding.state} because {finding.because}" if finding.because else finding.state
+            lines.append(f"{case}: {finding.check}: {state}: {finding.have}")
+    goldens.text("launch", "\n".join(lines) + "\n")
 
 
 def test_hidden_gpus_name_the_options_of_slurm() -> None:
-    found = launch.judge([view(0, visible=1), *HEALTHY[1:]], replace(JOB, kind="srun"), "x").findings
+    found = launch.judge(but(visible=1), replace(JOB, kind="srun"), "x").findings
     (binding,) = (finding for finding in found if finding.check == "nccl_perf.binding")
     assert "--gpus-per-node=2 and --gpu-bind=none to nccl_benchmark_launcher_options" in binding.fix
 
 
-def test_variables_differ_or_came_from_nowhere() -> None:
-    other = [replace(HEALTHY[0], variables={"NCCL_DEBUG": "WARN"}), *HEALTHY[1:]]
-    found = {"variables": "drift: NCCL_DEBUG is INFO for rank 1 on a; WARN for rank 0 on a"}
-    assert states(other) == states(other, asked=["NCCL_DEBUG"]) == found
-    assert states(HEALTHY, asked=[])["variables"].startswith("drift: NCCL_DEBUG is set but was not requested: rank 0")
-    assert (
-        states([replace(HEALTHY[0], variables=None), *HEALTHY[1:]])["variables"] == "unknown: not known of rank 0 on a"
-    )
-
-
-def test_a_rank_whose_end_nobody_saw_may_still_run() -> None:
-    assert states([replace(HEALTHY[0], ending=None), *HEALTHY[1:]])["left"].startswith(
-        "unknown: no end was reported by"
-    )
-    assert states([replace(HEALTHY[0], ending=Ending(None, "", 2)), *HEALTHY[1:]])["left"].startswith("drift: ")
-
-
 def test_counters_that_ran_backwards_or_were_read_once_moved_nothing_that_is_known() -> None:
+    assert launch.moved(HEALTHY) == {host: {"mlx5_0": launch.Moved(100, 200)} for host in "ab"}
     back = replace(HEALTHY[0], rails=({"m": (5, 5), "n": (1, 1)}, {"m": (4, 9), "n": (2, 3)}))
     assert launch.moved([back, replace(HEALTHY[2], rails=({"m": (0, 0)},))]) == {"a": {"n": launch.Moved(1, 2)}}
 
@@ -157,39 +142,36 @@ def test_what_cannot_be_launched_is_refused_by_name(changes: dict[str, Any], sai
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("mpirun", ["--mca", "btl_tcp_if_include", "eth0", "--tag-output", "--prefix", "/opt/ompi"]),
-        (
-            "srun",
-            ["--partition=gpu", "-Aops", "--gpus-per-node=8", "--gpu-bind=none", "--mem=1G", "--jobid=7", "--label"],
-        ),
-    ],
-)
-def test_a_site_has_options_of_its_own(kind: str, options: list[str]) -> None:
-    asked = launch.wanted({**ASKED, "kind": kind, "options": options})
-    words = launch.words(asked, MPIRUN if kind == "mpirun" else SRUN, [], 60)
-    at = words.index(options[0])
-    assert words[at : at + len(options)] == options
+BY_IP = {"addresses": ["10.0.0.1", "10.0.0.2"]}
+BY_NAME = {"addresses": ["a.example.com", "10.0.0.2"]}
+OWN_MPIRUN = ["--mca", "btl_tcp_if_include", "eth0", "--tag-output", "--prefix", "/opt/ompi"]
+OWN_SRUN = ["--partition=gpu", "-Aops", "--gpus-per-node=8", "--gpu-bind=none", "--mem=1G", "--jobid=7", "--label"]
+# What is started -> its launcher, what is wanted beside ASKED, names of variables, and the limit in seconds.
+WORDS: dict[str, tuple[launch.Launcher, dict[str, Any], list[str], int]] = {
+    "mpirun": (MPIRUN, {}, [], 60),
+    "mpirun as root, by addresses": (replace(MPIRUN, as_root=True), BY_IP, ["NCCL_DEBUG"], 60),
+    "mpirun of a site": (MPIRUN, {"options": OWN_MPIRUN}, [], 60),
+    "Open MPI 4, a name with dots": (MPIRUN, BY_NAME, [], 60),
+    "Open MPI 5, a name with dots": (replace(MPIRUN, version="5.0.6"), BY_NAME, [], 60),
+    "srun by addresses": (SRUN, BY_IP, ["NCCL_DEBUG"], 150),
+    "srun of a site": (SRUN, {"options": OWN_SRUN}, [], 60),
+    "srun with another PMIx": (SRUN, {"options": ["--mpi=pmix_v4"]}, [], 60),
+}
 
 
-def test_a_default_that_the_site_decides_is_not_there_twice() -> None:
-    words = launch.words(launch.wanted({**ASKED, "kind": "srun", "options": ["--mpi=pmix_v4"]}), SRUN, [], 60)
-    assert [word for word in words if word.startswith("--mpi")] == ["--mpi=pmix_v4"]
+@pytest.mark.golden
+def test_the_words_that_start_a_job() -> None:
+    """Variables are named only, and what the site decides is not there twice."""
+    rows = []
+    for case, (launcher, changes, variables, limit) in WORDS.items():
+        words = launch.words(launch.wanted({**ASKED, "kind": launcher.kind, **changes}), launcher, variables, limit)
+        rows.append([case, shlex.join("GUARD" if word == rank_guard.program() else word for word in words)])
+    goldens.check("launch", "words", rows)
 
 
-def test_hosts_are_reached_by_their_addresses_and_variables_are_named_only() -> None:
-    asked = launch.wanted({**ASKED, "addresses": ["10.0.0.1", "10.0.0.2"]})
-    words = launch.words(asked, replace(MPIRUN, as_root=True), ["NCCL_DEBUG"], 60)
-    assert words[:2] == ["/usr/bin/mpirun", "--allow-run-as-root"]
-    assert words[words.index("-H") + 1] == "10.0.0.1:2,10.0.0.2:2"
-    assert words[words.index("-x") + 1] == "NCCL_DEBUG"
-    assert "--allow-run-as-root" not in launch.words(asked, MPIRUN, [], 60)
-    words = launch.words(replace(asked, kind="srun"), SRUN, ["NCCL_DEBUG"], 150)
-    assert {"--nodelist=10.0.0.1,10.0.0.2", "--export=NCCL_DEBUG,PATH", "--time=4", "--ntasks=4"} <= {*words}
+def test_a_value_of_a_variable_is_on_no_command_line() -> None:
     with pytest.raises(ParseError, match="environment"):
-        launch.words(asked, MPIRUN, ["A=1"], 60)
+        launch.words(JOB, MPIRUN, ["A=1"], 60)
 
 
 def test_mpirun_s_ssh_forwards_no_agent_checks_host_keys_and_starts_from_this_node_only() -> None:
@@ -199,13 +181,6 @@ def test_mpirun_s_ssh_forwards_no_agent_checks_host_keys_and_starts_from_this_no
         assert {"-a", "-x", "BatchMode=yes", "StrictHostKeyChecking=yes"} <= {*words}
         assert (found[prefix + "agent"], found[prefix + "no_tree_spawn"]) == ("ssh", "1")
     assert launch.environment(SRUN) == {}
-
-
-def test_a_name_with_dots_stays_whole() -> None:
-    full = launch.wanted({**ASKED, "addresses": ["a.example.com", "10.0.0.2"]})
-    assert "orte_keep_fqdn_hostnames" in launch.words(full, MPIRUN, [], 60)
-    assert "prte_keep_fqdn_hostnames" in launch.words(full, replace(MPIRUN, version="5.0.6"), [], 60)
-    assert not [word for word in launch.words(JOB, MPIRUN, [], 60) if "keep_fqdn" in word]
 
 
 @pytest.mark.parametrize(
@@ -222,10 +197,7 @@ def test_a_name_with_dots_stays_whole() -> None:
 )
 def test_a_launcher_that_is_none_names_the_way_out(tmp_path: Path, kind: str, script: str | None, said: str) -> None:
     if script is not None:
-        tool = tmp_path / "usr/bin" / kind
-        tool.parent.mkdir(parents=True)
-        tool.write_text(f"#!/bin/sh\n{script}\n")
-        tool.chmod(0o755)
+        tool(tmp_path, f"usr/bin/{kind}", script)
     with pytest.raises(ReadError, match=said):
         launch.read(Host(system_root=str(tmp_path)), kind)
 
@@ -240,13 +212,10 @@ def test_a_launcher_that_is_none_names_the_way_out(tmp_path: Path, kind: str, sc
 )
 def test_mpirun_is_that_of_the_mpi_that_the_program_is_built_with(tmp_path: Path, library: str, path: str) -> None:
     for place in ("usr/bin", "opt/ompi/bin"):
-        tool = tmp_path / place / "mpirun"
-        tool.parent.mkdir(parents=True)
-        tool.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.6'\n")
-        tool.chmod(0o755)
+        tool(tmp_path, f"{place}/mpirun", "echo 'mpirun (Open MPI) 5.0.6'")
     found = launch.read(Host(system_root=str(tmp_path)), "mpirun", library)
     assert (found.path, found.version) == (f"{tmp_path}{path}", "5.0.6")
-    tool.chmod(0o777)
+    (tmp_path / "opt/ompi/bin/mpirun").chmod(0o777)
     if path.startswith("/opt"):
         with pytest.raises(ReadError, match="is not run as root"):
             launch.read(Host(system_root=str(tmp_path)), "mpirun", library)
@@ -269,35 +238,17 @@ def test_a_refusal_that_nobody_knows_is_quoted() -> None:
 # -- what the guards say ---------------------------------------------------------------------------------------------
 
 
-def lines(*said: dict[str, Any]) -> str:
+def printed(*said: dict[str, Any]) -> str:
     return "".join(f"\n{rank_guard.MARK}{json.dumps(one)}\n" for one in said)
 
 
-BEGIN = {
-    "what": "begin",
-    "host": "a",
-    "rank": 0,
-    "world": 1,
-    "local_rank": 0,
-    "job": "j",
-    "pmix": True,
-    "pid": 1,
-    "cpus": "0",
-    "gpus": 0,
-    "visible": 0,
-    "gpu": "",
-    "numa": None,
-    "gpu_cpus": "",
-    "near": [],
-    "order": "",
-    "visible_devices": "",
-}
+BEGIN = {"what": "begin", **asdict(view(0, "a").begin), "world": 1, "job": "j"}
 
 
 def test_the_programs_output_is_what_is_left_without_the_guards_lines() -> None:
     end = {"what": "end", "host": "a", "rank": 0, "rc": 3, "why": "", "left": 0}
     views, text = rank_guard.parse(
-        "first\n" + lines(BEGIN) + "second\nhalf" + lines(end)[1:] + "0: " + lines(BEGIN)[1:]
+        "first\n" + printed(BEGIN) + "second\nhalf" + printed(end)[1:] + "0: " + printed(BEGIN)[1:]
     )
     assert text == "first\nsecond\nhalf\n"
     assert [one.ending for one in views] == [Ending(3, "", 0), None]
@@ -306,17 +257,17 @@ def test_the_programs_output_is_what_is_left_without_the_guards_lines() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        lines(BEGIN)[:-20],
-        lines({**BEGIN, "host": "../etc"}),
-        lines({**BEGIN, "rank": True}),
-        lines({**BEGIN, "rank": 10**9}),
-        lines({**BEGIN, "gpu": "x" * 3000}),
-        lines({**BEGIN, "near": ["/dev/sda"]}),
-        lines({**BEGIN, "what": "other"}),
-        lines({"what": "end", "host": "a", "rank": 0, "rc": 0, "why": "", "left": 0}),
-        lines(BEGIN, {"what": "variables", "host": "a", "rank": 0, "variables": {"PATH": "/"}}),
-        lines(BEGIN, *[{"what": "rails", "host": "a", "rank": 0, "rails": {"mlx5_0": [1, 2]}}] * 3),
-        lines(BEGIN, {"what": "rails", "host": "a", "rank": 0, "rails": {"mlx5_0": [1, -2]}}),
+        printed(BEGIN)[:-20],
+        printed({**BEGIN, "host": "../etc"}),
+        printed({**BEGIN, "rank": True}),
+        printed({**BEGIN, "rank": 10**9}),
+        printed({**BEGIN, "gpu": "x" * 3000}),
+        printed({**BEGIN, "near": ["/dev/sda"]}),
+        printed({**BEGIN, "what": "other"}),
+        printed({"what": "end", "host": "a", "rank": 0, "rc": 0, "why": "", "left": 0}),
+        printed(BEGIN, {"what": "variables", "host": "a", "rank": 0, "variables": {"PATH": "/"}}),
+        printed(BEGIN, *[{"what": "rails", "host": "a", "rank": 0, "rails": {"mlx5_0": [1, 2]}}] * 3),
+        printed(BEGIN, {"what": "rails", "host": "a", "rank": 0, "rails": {"mlx5_0": [1, -2]}}),
         rank_guard.MARK + "[" * 100_000,
     ],
 )
@@ -342,24 +293,14 @@ def node(tmp_path: Path) -> Path:
     here = rank_program.ranges(os.sched_getaffinity(0))
     for number in range(2):
         gpu, nic = (f"0000:{number}{function}:00.0" for function in (1, 2))
-        tree = tmp_path / f"sys/devices/pci0000:{number}0/0000:{number}0:00.0"
-        for device in (gpu, nic):
-            (tree / device).mkdir(parents=True)
-            (tree / device / "numa_node").write_text(f"{number}\n")
-            (tree / device / "local_cpulist").write_text(f"{here}\n")
-        links = {f"sys/bus/pci/devices/{gpu}": tree / gpu, f"sys/class/infiniband/mlx5_{number}/device": tree / nic}
-        for link, target in links.items():
-            (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / link).symlink_to(target)
-        counters = tmp_path / f"sys/class/infiniband/mlx5_{number}/ports/1/counters"
-        counters.mkdir(parents=True)
-        for name in ("port_xmit_data", "port_rcv_data"):
-            (counters / name).write_text("1000\n")
-        information = tmp_path / f"proc/driver/nvidia/gpus/{gpu}/information"
-        information.parent.mkdir(parents=True)
-        information.write_text(f"Model: \t NVIDIA H200\nGPU UUID: \t GPU-{number}abc\nDevice Minor: \t {number}\n")
-        (tmp_path / "dev").mkdir(exist_ok=True)
-        (tmp_path / f"dev/nvidia{number}").write_text("")
+        bridge, own = f"pci0000:{number}0/0000:{number}0:00.0", {"numa_node": f"{number}", "local_cpulist": here}
+        pci_function(tmp_path, f"{bridge}/{gpu}", **own)
+        pci_function(tmp_path, f"{bridge}/{nic}", **own)
+        counters = rdma_device(tmp_path, f"mlx5_{number}", f"{bridge}/{nic}") / "ports/1/counters"
+        lines(counters, {"port_xmit_data": "1000", "port_rcv_data": "1000"})
+        information = f"Model: \t NVIDIA H200\nGPU UUID: \t GPU-{number}abc\nDevice Minor: \t {number}\n"
+        put(tmp_path, f"proc/driver/nvidia/gpus/{gpu}/information", information)
+        put(tmp_path, f"dev/nvidia{number}", "")
     return tmp_path
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import goldens, plans
 from tests.trees import tool
 
 ROCE = {"dscp": 26, "priority": 3}
@@ -213,102 +215,74 @@ def test_bytes_that_are_none_are_refused(tlv: Mapping[str, str]) -> None:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_a_healthy_switch_is_nothing_to_report() -> None:
-    plan = ports.plan(heard(switch(0), switch(1)), [port(0), port(1)], WANT)
-    assert [one.ok for one in plan.findings] == [True] * 11
-    assert ports.notes(heard(switch()), [port()], WANT) == []
+def sends(**tlvs: tuple[bytes, ...]) -> Heard:
+    """The switch, with other TLVs than SAID: pfc, application, ets, recommended; an empty one is not sent."""
+    subtypes = {name: getattr(dcbx, {"recommended": "recommended_ets"}.get(name, name).upper()) for name in tlvs}
+    sent = {**SAID, **{subtypes[name]: data for name, data in tlvs.items()}}
+    return heard(switch(dcbx={subtype: data for subtype, data in sent.items() if data}))
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({"mfs": 9013}, ("lldp.mtu", "drift")),
-        ({"dcbx": {**SAID, dcbx.PFC: (b"\x08\x18",)}}, ("lldp.pfc", "drift")),
-        ({"dcbx": {**SAID, dcbx.PFC: (b"\x08\x08", b"\x08\x00")}}, ("lldp.pfc", "unknown")),
-        ({"dcbx": {**SAID, dcbx.APPLICATION: (b"\0\x05\0\x1a",)}}, ("lldp.dscp", "drift")),
-        ({"dcbx": {**SAID, dcbx.APPLICATION: (b"\0\xc5\0\x30",)}}, ("lldp.dscp", "drift")),
-        ({"dcbx": {**SAID, dcbx.APPLICATION: (b"\0\x65\0\x1a\x05\0\x30",)}}, ("lldp.dscp", "drift")),
-        ({"dcbx": {**SAID, dcbx.APPLICATION: (b"\0\x65\0\x1a\x85\0\x1a",)}}, ("lldp.dscp", "drift")),
-        ({"dcbx": {**SAID, dcbx.APPLICATION: (b"\0\x65\0\x1a\x83\x12\xb7",)}}, ("lldp.dscp", "drift")),
-        ({"dcbx": {**SAID, dcbx.ETS: (b"\0" + bytes(4) + SHARES + bytes(8),)}}, ("lldp.ets", "drift")),
-        ({"dcbx": {**SAID, dcbx.ETS: (b"\0" + CLASSES + bytes(8) + b"\2" * 8,)}}, ("lldp.ets", "drift")),
-    ],
-)
-def test_what_differs_is_one_finding(said: dict[str, Any], expected: tuple[str, str]) -> None:
-    assert [found[:2] for found in wrong(heard(switch(**said)))] == [expected]
+def roce(settings: Mapping[str, Any] = MappingProxyType({}), **chain: Any) -> Asked:
+    return replace(WANT, roce=Want.of(resolve(ROCE, chain), settings))
 
 
-def test_the_least_frame_is_the_mtu_and_its_header() -> None:
-    """Switches count it with and without checksum and tag: the smallest of their ways of counting is enough."""
-    assert wrong(heard(switch(mfs=9014))) == []
-    assert wrong(heard(switch(mfs=1514)), replace(WANT, mtu=None)) == []
-    assert wrong(heard(switch(mfs=None))) == []
+# Switches count the frame with and without checksum and tag: the smallest of their ways of counting is enough.
+SHARED = b"\0" + bytes(4) + SHARES + bytes(8)
+NO_DCBX, DPU = switch(dcbx={}), switch(chassis="x", name="dpu", is_switch=False)
+ODD = sends(pfc=(b"\x08\xff",), application=(b"\0\x05\0\x1a",), ets=())
+DCBX, REQUIRED = replace(WANT, dcbx=True), replace(WANT, asked="required")
+BANDWIDTH = {
+    "prio2tc": [0, 0, 0, 3, 0, 0, 6, 0],
+    "tsa": ["ets", "strict", "strict", "ets", "strict", "strict", "strict", "strict"],
+    "tc_bandwidth": [40, 0, 0, 60, 0, 0, 0, 0],
+}
+# What is heard, and what is asked for; of two rails where the name ends with that.
+HEARD: dict[str, tuple[Heard, Asked]] = {
+    "healthy, two rails": (heard(switch(0), switch(1)), WANT),
+    "mtu, a byte too small": (heard(switch(mfs=9013)), WANT),
+    "mtu, the least frame": (heard(switch(mfs=9014)), WANT),
+    "mtu, of the interface": (heard(switch(mfs=1514)), replace(WANT, mtu=None)),
+    "mtu, not sent": (heard(switch(mfs=None)), WANT),
+    "pfc, of another priority, too": (sends(pfc=(b"\x08\x18",)), WANT),
+    "pfc, twice and not alike": (sends(pfc=(b"\x08\x08", b"\x08\x00")), WANT),
+    "pfc, a lossy fabric": (heard(switch()), roce(pfc=[])),
+    "dscp, another priority": (sends(application=(b"\0\x05\0\x1a",)), WANT),
+    "dscp, of notifications alone": (sends(application=(b"\0\xc5\0\x30",)), WANT),
+    "dscp, another priority of notifications": (sends(application=(b"\0\x65\0\x1a\x05\0\x30",)), WANT),
+    "dscp, two priorities": (sends(application=(b"\0\x65\0\x1a\x85\0\x1a",)), WANT),
+    "dscp, another priority of the port of RoCE": (sends(application=(b"\0\x65\0\x1a\x83\x12\xb7",)), WANT),
+    # What a switch does not name is its default, and another application than RDMA's says nothing.
+    "dscp, notifications are not named": (sends(application=(b"\0\x65\0\x1a",)), WANT),
+    "dscp, of another application": (sends(application=(b"\0\x61\x89\x06",)), WANT),
+    "ets, one class": (sends(ets=(SHARED,)), WANT),
+    "ets, no bandwidth": (sends(ets=(b"\0" + CLASSES + bytes(8) + b"\2" * 8,)), WANT),
+    "ets, strict": (sends(ets=(b"\0" + CLASSES + bytes(16),)), WANT),
+    "ets, recommended": (sends(ets=(), recommended=(SHARED,)), WANT),
+    "ets, recommended beside the other": (sends(recommended=(SHARED,)), WANT),
+    "ets, another bandwidth": (sends(ets=(b"\0" + CLASSES + SHARES + b"\2" * 8,)), roce(BANDWIDTH)),
+    "no DCBX": (heard(NO_DCBX), WANT),
+    "no DCBX, required": (heard(NO_DCBX), DCBX),
+    "no DCBX of one, two rails": (heard(switch(0, dcbx={}), switch(1)), WANT),
+    "nothing is asked of RoCE": (ODD, replace(WANT, roce=Want())),
+    "nothing is asked of LLDP": (ODD, replace(WANT, asked="none")),
+    "nothing is heard": (heard(), WANT),
+    "nothing is heard on one, two rails": (heard(switch(1)), WANT),
+    "nothing is heard, required, two rails": (heard(), REQUIRED),
+    "a switch and a DPU": (heard(DPU, switch()), WANT),
+    "two switches": (heard(switch(), switch(name="leaf-9")), WANT),
+}
 
 
-def test_what_a_switch_does_not_name_is_its_default() -> None:
-    """Another application than RDMA's says nothing; CNPs that are not named are the switch's default."""
-    assert wrong(heard(switch(dcbx={**SAID, dcbx.APPLICATION: (b"\0\x65\0\x1a",)}))) == []
-    assert wrong(heard(switch(dcbx={**SAID, dcbx.APPLICATION: (b"\0\x61\x89\x06",)}))) == []
-
-
-def test_the_recommended_ets_counts_where_the_other_is_not_sent() -> None:
-    said = {subtype: data for subtype, data in SAID.items() if subtype != dcbx.ETS}
-    shared = b"\0" + bytes(4) + SHARES + bytes(8)
-    assert [one[:2] for one in wrong(heard(switch(dcbx={**said, dcbx.RECOMMENDED_ETS: (shared,)})))] == [
-        ("lldp.ets", "drift")
-    ]
-    assert wrong(heard(switch(dcbx={**SAID, dcbx.RECOMMENDED_ETS: (shared,)}))) == []
-
-
-def test_the_bandwidth_that_the_site_declares_is_asked_of_the_switch() -> None:
-    settings = {
-        "prio2tc": [0, 0, 0, 3, 0, 0, 6, 0],
-        "tsa": ["ets", "strict", "strict", "ets", "strict", "strict", "strict", "strict"],
-        "tc_bandwidth": [40, 0, 0, 60, 0, 0, 0, 0],
-    }
-    want = replace(WANT, roce=Want.of(resolve(ROCE, {}), settings))
-    shared = b"\0" + CLASSES + SHARES + b"\2" * 8
-    [(check, state, have)] = wrong(heard(switch(dcbx={**SAID, dcbx.ETS: (shared,)})), want)
-    assert (check, state, have) == ("lldp.ets", "drift", "leaf-0 swp1: class 3 of priority 3 has 50 %")
-
-
-def test_without_dcbx_a_site_is_green_unless_it_asks_for_it_or_others_send_it() -> None:
-    without = switch(dcbx={})
-    assert wrong(heard(without)) == []
-    assert ports.notes(heard(without), [port()], WANT) == [
-        "the switches send no DCBX: their PFC, DSCP map and ETS are not judged"
-    ]
-    said = ("unknown", "the switch does not send it (DCBX)")
-    found = wrong(heard(without), replace(WANT, dcbx=True))
-    assert found == [("lldp.pfc", *said), ("lldp.dscp", *said)]
-    found = wrong(heard(switch(0, dcbx={}), switch(1)), rails=2)
-    assert found == [("lldp.pfc", *said), ("lldp.dscp", *said), ("lldp.ets", *said)]
-    plan = ports.plan(heard(without), [port()], replace(WANT, dcbx=True))
-    assert [one.because is None for one in plan.findings if not one.ok] == [True, False]
-
-
-def test_what_the_site_does_not_ask_of_its_own_ports_is_not_asked_of_the_switch() -> None:
-    odd = switch(dcbx={dcbx.PFC: (b"\x08\xff",), dcbx.APPLICATION: (b"\0\x05\0\x1a",)})
-    assert wrong(heard(odd), replace(WANT, roce=Want())) == []
-    assert ports.plan(heard(odd), [], WANT).findings == ()
-    assert ports.plan(heard(odd), [port()], replace(WANT, asked="none")).findings == ()
-    lossy = replace(WANT, roce=Want(chain=resolve(ROCE, {"pfc": []})))
-    assert [one[:2] for one in wrong(heard(switch()), lossy)] == [("lldp.pfc", "drift")]
-
-
-def test_a_rail_that_hears_nothing_is_unknown_where_others_hear_or_it_is_asked_for() -> None:
-    assert wrong(heard()) == []
-    assert wrong(heard(switch(1)), rails=2) == [("lldp.neighbour", "unknown", "has no LLDP neighbour")]
-    required = replace(WANT, asked="required")
-    plan = ports.plan(heard(), [port(0), port(1)], required)
-    assert [one.because is None for one in plan.findings if not one.ok] == [True, False]
-
-
-def test_of_several_neighbours_the_one_switch_counts() -> None:
-    dpu = switch(chassis="x", name="dpu", is_switch=False)
-    assert wrong(heard(dpu, switch())) == []
-    [(check, state, have)] = wrong(heard(switch(), switch(name="leaf-9")))
-    assert (check, state, have) == ("lldp.neighbour", "unknown", "has 2 LLDP neighbours: leaf-0 swp1, leaf-9 swp1")
+@pytest.mark.golden
+def test_what_a_switch_sends_is_judged() -> None:
+    said = []
+    for case, (found, want) in HEARD.items():
+        own = [port(rail) for rail in range(2 if case.endswith("two rails") else 1)]
+        plan = replace(ports.plan(found, own, want), notes=tuple(ports.notes(found, own, want)))
+        goldens.check("lldp", case, plans.rows(plan))
+        said += plans.sentences(case, plan)
+    goldens.text("lldp", "\n".join(said) + "\n")
+    assert ports.plan(ODD, [], WANT).findings == ()
 
 
 def test_what_travels_to_the_control_node_passes_its_gate() -> None:

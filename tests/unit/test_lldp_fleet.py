@@ -5,16 +5,19 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import Heard, Neighbour
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import Asked, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import Heard
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import Asked
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 from ansible_collections.busbar.fabric.plugins.plugin_utils import lldp_fleet, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.lldp_fleet import Files
+
+from tests.unit.test_lldp import port, switch
 
 HOSTS, RAILS = 4, 4
 Results = dict[str, dict[str, Any]]
@@ -24,25 +27,13 @@ def heard(asked: str = "auto", silent: tuple[tuple[int, int], ...] = (), swapped
     """What the role registers on four hosts. silent: (host, rail).   swapped: rails 0 and 1 of the first host."""
     results: Results = {}
     for host in range(HOSTS):
-        own = [
-            Port(
-                r,
-                f"0000:1{r}:00.0 mlx5_{r} ens{r}",
-                f"0000:1{r}:00.0",
-                f"ens{r}",
-                f"mlx5_{r}",
-                9000,
-                f"b8:ce:f6:00:00:0{r}",
-            )
-            for r in range(RAILS)
-        ]
+        own = [replace(port(rail), mtu=9000, mac=f"b8:ce:f6:00:00:0{rail}") for rail in range(RAILS)]
         said = []
         for rail in range(RAILS):
             leaf = {0: 1, 1: 0}.get(rail, rail) if swapped and host == 0 else rail
             if (host, rail) not in silent:
-                said.append(
-                    Neighbour(f"ens{rail}", f"44:38:39:00:00:0{leaf}", f"swp{host}", f"leaf-{leaf}", is_switch=True)
-                )
+                there = {"chassis": f"44:38:39:00:00:0{leaf}", "port": f"swp{host}", "name": f"leaf-{leaf}"}
+                said.append(switch(rail, **there, mfs=None, dcbx={}))
         found, want = Heard(tuple(said), "lldpcli"), Asked(asked)
         told = {**ports.plan(found, own, want).result(), "notes": ports.notes(found, own, want)}
         results[f"node{host}"] = {"lldp": {**told, "neighbours": ports.to_dicts(found, own, want)}}

@@ -99,10 +99,22 @@ def test_a_swapped_pair_is_found_and_named_by_both_ends(seed: int) -> None:
         assert wrong(exchanged(ends, one, other), plan_of(ends)) == pair(one, other)
 
 
-def test_several_pairs_at_once_are_as_many_findings() -> None:
-    ends = fabric(units=2, hosts=8)
+Place = tuple[str, int]
+
+
+@pytest.mark.parametrize(
+    ("units", "hosts", "pairs"),
+    [
+        (2, 8, [(("node000", 0), ("node000", 1)), (("node003", 2), ("node005", 6)), (("node101", 4), ("node007", 4))]),
+        # The first and the last of these four hosts exchange one cable with each other, the two between them their own.
+        (1, 16, [(("node000", 0), ("node005", 1)), (("node002", 0), ("node002", 1)), (("node003", 0), ("node003", 1))]),
+        # Two hosts with the same two cables exchanged do not vouch for each other.
+        (1, 8, [(("node002", 0), ("node002", 1)), (("node003", 0), ("node003", 1))]),
+    ],
+)
+def test_several_pairs_at_once_are_as_many_findings(units: int, hosts: int, pairs: list[tuple[Place, Place]]) -> None:
+    ends = fabric(units=units, hosts=hosts)
     by = {(end.host, end.rail): end for end in ends}
-    pairs = [(("node000", 0), ("node000", 1)), (("node003", 2), ("node005", 6)), (("node101", 4), ("node007", 4))]
     broken = list(ends)
     expected: dict[str, list[str]] = {}
     for one, other in pairs:
@@ -110,31 +122,6 @@ def test_several_pairs_at_once_are_as_many_findings() -> None:
         expected |= pair(by[one], by[other])
     assert wrong(broken) == expected
     assert wrong(broken, plan_of(ends)) == expected
-
-
-def test_hosts_with_the_same_two_cables_exchanged_have_a_finding_each_and_a_third_pair_its_own() -> None:
-    ends = fabric(units=1, hosts=16)
-    by = {(end.host, end.rail): end for end in ends}
-    expected: dict[str, list[str]] = {}
-    broken = list(ends)
-    # The first and the last of these four exchange one cable with each other, the two between them their own.
-    for one, other in (
-        (("node000", 0), ("node005", 1)),
-        (("node002", 0), ("node002", 1)),
-        (("node003", 0), ("node003", 1)),
-    ):
-        broken = exchanged(broken, by[one], by[other])
-        expected |= pair(by[one], by[other])
-    assert wrong(broken) == expected
-
-
-def test_two_hosts_with_the_same_two_cables_exchanged_do_not_vouch_for_each_other() -> None:
-    ends = fabric(units=1)
-    by = {(end.host, end.rail): end for end in ends}
-    twice = exchanged(ends, by["node002", 0], by["node002", 1])
-    twice = exchanged(twice, by["node003", 0], by["node003", 1])
-    pairs = [pair(by[host, 0], by[host, 1]) for host in ("node002", "node003")]
-    assert wrong(twice) == pairs[0] | pairs[1]
 
 
 def test_three_cables_that_have_moved_on_by_one_are_no_pair() -> None:

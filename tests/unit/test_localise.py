@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise, localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise, localise_judge, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     GPUS,
     LEAF,
@@ -19,10 +21,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Node,
     Result,
     Test,
+    Way,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import ACCUSED, FAIL, GOOD, PASS, TwoPasses
 
+from tests import goldens
 from tests.localising import KINDS, SLOW_GPU, UPLINK, Cluster, Fault, accused, any_faults, said, searched, wanted
+
+Answer = Callable[[Test], Result]
 
 
 def clusters(**more: Any) -> Iterator[Cluster]:
@@ -38,28 +44,6 @@ def clusters(**more: Any) -> Iterator[Cluster]:
 def test_faults_are_named_and_nobody_else_is() -> None:
     for cluster in clusters():
         assert accused(searched(cluster)) == wanted(cluster), cluster
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_fault_is_one_cause_with_its_evidence(kind: str) -> None:
-    cluster = Cluster(16, [Fault(kind, "n0005", 3)], leaf_size=8)
-    search = searched(cluster)
-    assert accused(search) == wanted(cluster)
-    [root] = [one for one in said(search)["n0005"] if not one.ok and one.because is None and one.subject != "cluster"]
-    assert any(f"round {number}" in str(root.have) for number in (3, 4, 5, 6))
-    assert any(f"of {bar} GB/s" in str(root.have) for bar in (345.6, 43.2, 432))
-
-
-def test_a_direction_is_told_from_a_rail() -> None:
-    for kind, words in [
-        ("sends slowly", "slow only where it sends"),
-        ("receives slowly", "slow only where it receives"),
-        ("bad cable", "slow in both directions"),
-    ]:
-        found = said(searched(Cluster(8, [Fault(kind, "n0002", 6)])))["n0002"]
-        [rail] = [one for one in found if one.check == "localise.rail"]
-        assert rail.subject == "rail 6"
-        assert words in str(rail.have)
 
 
 @pytest.mark.parametrize("more", [{}, {"silent": 0.1}, {"lost": {"n0000": 1, "n0003": 2, "n0005": 3, "n0006": 4}}])
@@ -124,115 +108,124 @@ def test_one_fault_of_512_takes_three_rounds_and_260_tests_and_an_odd_node_one_t
         assert search.pairs.of_state(ACCUSED) == ["n0100"]
 
 
-def test_where_nobody_is_good_the_bar_is_accused_at_once_and_no_node() -> None:
-    cluster = Cluster(16)
-    search = Localisation(cluster.members(), lambda _test: Bar(1000.0, "a wrong bar"))
-    search.take([cluster.answer(test) for test in search.next_round()])
-    assert search.next_round() == ()
-    assert accused(search) == {(search.pairs.of_state("unknown")[0], "localise.bar")}
-    states = {one.state for found in said(search).values() for one in found if one.check == "localise.node"}
-    assert states == {"unknown"}
-    # One cause, one line: that no node has a verdict follows from the bar.
-    assert {one.check for found in said(search).values() for one in found if one.because is None} == {"localise.bar"}
-
-
-def test_fewer_good_than_slow_accuses_the_bar() -> None:
-    slow = {f"n{number:04d}" for number in range(9)}
-    search = searched(Cluster(16, [Fault("slow node", host) for host in slow], noise=False))
-    assert {check for _host, check in accused(search)} == {"localise.bar"}
-
-
-def test_without_a_bar_nothing_is_measured() -> None:
-    cluster = Cluster(8)
-    search = Localisation(cluster.members(), lambda _test: Bar(None, "no bar for pair all_reduce"))
-    assert search.next_round() == ()
-    found = said(search)
-    assert {one.state for host in cluster.hosts for one in found[host]} == {"unknown"}
-
-
-def test_a_slow_uplink_accuses_its_leaf_and_no_node() -> None:
-    cluster = Cluster(32, [Fault(UPLINK, "leaf01")], leaf_size=8)
-    search = searched(cluster)
-    assert accused(search) == {("leaf01", "localise.uplink")}
-    # Of two leaves nobody can tell whose it is: both are told.
-    search = searched(Cluster(16, [Fault(UPLINK, "leaf01")], leaf_size=8))
-    assert accused(search) == {("leaf00", "localise.uplink"), ("leaf01", "localise.uplink")}
-
-
-def test_a_leaf_in_which_nobody_passes_is_accused_instead_of_its_nodes() -> None:
-    faults = [Fault("slow node", f"n{number:04d}") for number in range(8)]
-    search = searched(Cluster(64, faults, leaf_size=8))
-    assert accused(search) == {("leaf00", "localise.leaf")}
-    [leaf] = {one.id for one in said(search)["n0000"] if one.check == "localise.leaf"}
-    assert [one.because for one in said(search)["n0000"] if one.check == "localise.node"] == [leaf]
-    # Not one way of one other leaf stands behind that.
-    across = [test.test.hosts for test in search.evidence if test.outcome == FAIL and test.test.number > 3]
-    assert len({host for pair in across for host in pair if host not in {f.where for f in faults}}) == len(across) == 4
-
-
-def test_a_lonely_node_meets_a_good_one_across_and_is_not_accused_there() -> None:
-    healthy, slow = Cluster(9), Cluster(9, [Fault("slow node", "n0008")])
-    healthy.leaf["n0008"] = slow.leaf["n0008"] = "alone"
-    assert "n0008" in searched(healthy).pairs.of_state(GOOD)
-    search = searched(slow)
-    assert not accused(search)
-    [node] = [one for one in said(search)["n0008"] if one.check == "localise.node"]
-    assert node.state == "unknown"
-    assert "slow over uplinks only" in str(node.have)
-
-
 def node(host: str, **more: Any) -> Node:
     return Node(host, **{"rails": (0, 1), "alone": 480.0, "alone_bar": 440.0, **more})
 
 
-def test_who_is_busy_slow_alone_or_not_screened_takes_no_part() -> None:
-    nodes = [
-        node("a"),
-        node("b"),
-        node("busy", unfit=("busy: a job", "wait")),
-        node("slow", alone=300.0),
-        node("unscreened", alone=None),
-    ]
-    search = Localisation(nodes, Cluster.bar)
-    assert [test.hosts for test in search.next_round()] == [("a", "b")]
-    search.take([Result(test, 384.0) for test in search.next_round()])
-    found = said(search)
-    assert [(one.check, one.state) for host in ("busy", "slow", "unscreened") for one in found[host]] == [
-        ("localise.member", "unknown"),
-        ("localise.alone", "drift"),
-        ("localise.member", "unknown"),
-    ]
+def played(nodes: Sequence[Node], answer: Answer, bar: Callable[[Test], Bar] = Cluster.bar) -> Localisation:
+    """A search to its end. answer: what comes of a test."""
+    search = Localisation(nodes, bar)
+    while tests := search.next_round():
+        search.take([answer(test) for test in tests])
+    return search
 
 
-def test_silence_is_unknown_and_a_partner_that_died_is_held_against_nobody() -> None:
-    search = Localisation([node(name) for name in "abcdef"], Cluster.bar)
+def of(*faults: Fault, nodes: int = 16, leaf_size: int = 8, bar: Callable[[Test], Bar] = Cluster.bar) -> Localisation:
+    """A search over a cluster without noise."""
+    cluster = Cluster(nodes, faults, leaf_size=leaf_size, noise=False)
+    return played(cluster.members(), cluster.answer, bar)
 
-    def play(silent: str, dies: str = "") -> None:
-        while tests := search.next_round():
-            search.take(
-                [
-                    Result(test, said="it crashed")
-                    if silent in test.hosts
-                    else Result(test, lost={dies: "not reached"})
-                    if dies in test.hosts
-                    else Result(test, 384.0)
-                    for test in tests
-                ]
-            )
 
-    play("a", "c")
-    states = {
-        host: [(one.check, one.state) for one in found if not one.ok and one.subject == "host"]
-        for host, found in said(search).items()
-    }
-    assert states == {
-        "a": [("localise.node", "unknown")],
-        "b": [],
-        "c": [("localise.member", "unknown")],
-        "d": [],
-        "e": [],
-        "f": [],
-    }
+def lonely(*faults: Fault) -> Localisation:
+    """The last node is on a leaf of its own, and meets a good one across."""
+    cluster = Cluster(9, faults, noise=False)
+    cluster.leaf["n0008"] = "alone"
+    return searched(cluster)
+
+
+def crashes(test: Test) -> Result:
+    return Result(test, said="it crashed")
+
+
+def silent_and_dead(test: Test) -> Result:
+    if "a" in test.hosts:
+        return crashes(test)
+    return Result(test, lost={"c": "not reached"}) if "c" in test.hosts else Result(test, 384.0)
+
+
+def of_gpus(gpus: Sequence[int], slow: Sequence[int]) -> Localisation:
+    """A node that is slow alone, with these GPUs."""
+
+    def answer(test: Test) -> Result:
+        return Result(test, pairs={pair: 288.0 if set(pair) & set(slow) else 480.0 for pair in test.pairs})
+
+    return played([node("a", alone=300.0, gpus=tuple(gpus))], answer)
+
+
+def slow_leaf(spoiled: int) -> Localisation:
+    """So many tests of a whole leaf are slow; three accuse it."""
+
+    def answer(test: Test) -> Result:
+        return Result(test, 200.0 if test.kind == LEAF and test.number <= 1 + spoiled else 384.0)
+
+    return played([node(f"n{number}") for number in range(4)], answer)
+
+
+SLOW_NODES = [Fault("slow node", f"n{number:04d}") for number in range(9)]
+MIXED = [
+    node("a"),
+    node("b"),
+    node("busy", unfit=("busy: a job", "wait")),
+    node("slow", alone=300.0),
+    node("unscreened", alone=None),
+]
+WITH_LEAVES = [node("a", leaf="l"), node("b", leaf="l"), node("c"), node("d")]
+SEARCHES: dict[str, Callable[[], Localisation]] = {
+    **{kind: functools.partial(of, Fault(kind, "n0005", 3)) for kind in KINDS},
+    "a slow GPU": lambda: of(Fault(SLOW_GPU, "n0003", 5), nodes=8),
+    "a slow uplink": lambda: of(Fault(UPLINK, "leaf01"), nodes=32),
+    # Nobody can tell whose it is.
+    "a slow uplink of two leaves": lambda: of(Fault(UPLINK, "leaf01")),
+    "a leaf in which nobody passes": lambda: of(*SLOW_NODES[:8], nodes=64),
+    "fewer good than slow": lambda: of(*SLOW_NODES, leaf_size=32),
+    # One cause, one line: that no node has a verdict follows from the bar.
+    "a bar that nobody reaches": lambda: of(nodes=8, bar=lambda _test: Bar(1000.0, "a wrong bar")),
+    "no bar": lambda: of(nodes=4, bar=lambda _test: Bar(None, "no bar for pair all_reduce")),
+    "a lonely node": lonely,
+    "a lonely node that is slow": lambda: lonely(Fault("slow node", "n0008")),
+    "busy, slow alone, or not screened": lambda: played(MIXED, lambda test: Result(test, 384.0)),
+    "a is silent and c dies": lambda: played([node(name) for name in "abcdef"], silent_and_dead),
+    "nodes without a leaf among others": lambda: played(WITH_LEAVES, lambda test: Result(test, 384.0)),
+    # Nobody is left to tell which of two GPUs it is, or all are slow: what they share.
+    "one of two GPUs": lambda: of_gpus((0, 1), (0,)),
+    "all eight GPUs": lambda: of_gpus(range(8), range(8)),
+    "none of eight GPUs": lambda: of_gpus(range(8), ()),
+    "the only GPU": lambda: of_gpus((0,), (0,)),
+    "GPUs without a bar": lambda: of(
+        Fault(SLOW_GPU, "n0003", 5),
+        nodes=8,
+        bar=lambda test: Bar(None, "none") if test.kind == GPUS else Cluster.bar(test),
+    ),
+    "GPUs without a result": lambda: played([node("a", alone=300.0, gpus=tuple(range(8)))], crashes),
+    "two slow tests of a leaf": lambda: slow_leaf(2),
+    "three slow tests of a leaf": lambda: slow_leaf(3),
+}
+
+
+@pytest.mark.golden
+def test_what_a_search_says_of_its_nodes() -> None:
+    """And how many rounds and tests of each kind it took."""
+    lines = []
+    for name, search in SEARCHES.items():
+        found = search()
+        lines.append(f"== {name}: {', '.join(f'{kind} {n}/{found.tests[kind]}' for kind, n in found.rounds.items())}")
+        for verdict in localise_judge.verdicts(found):
+            one = verdict.finding
+            because = f" because {one.because}" if one.because else ""
+            if not one.ok:
+                hosts = nodeset.brief(verdict.hosts, 60)
+                lines.append(f"{hosts}: {one.check} {one.subject}: {one.state}{because}: {one.have}")
+    goldens.text("localise_search", "\n".join(lines) + "\n")
+
+
+def test_a_slow_uplink_or_leaf_accuses_no_node() -> None:
+    assert accused(SEARCHES["a slow uplink"]()) == {("leaf01", "localise.uplink")}
+    search = SEARCHES["a leaf in which nobody passes"]()
+    assert accused(search) == {("leaf00", "localise.leaf")}
+    # Not one way of one other leaf stands behind that.
+    across = [test.test.hosts for test in search.evidence if test.outcome == FAIL and test.test.number > 3]
+    slow = {fault.where for fault in SLOW_NODES[:8]}
+    assert len({host for pair in across for host in pair if host not in slow}) == len(across) == 4
 
 
 @pytest.mark.parametrize("figure", [None, 0.0, -1.0, math.nan, math.inf])
@@ -255,48 +248,12 @@ def test_results_that_were_not_asked_for_are_refused() -> None:
         Localisation([node("a"), node("a")], Cluster.bar)
 
 
-def test_a_slow_gpu_is_found_in_a_node_that_is_slow_alone_and_takes_no_part_in_pairs() -> None:
-    cluster = Cluster(8, [Fault(SLOW_GPU, "n0003", 5)])
-    search = searched(cluster)
-    assert accused(search) == wanted(cluster)
-    [rank, alone] = said(search)["n0003"]
-    assert (rank.check, rank.subject, alone.check, alone.because) == (
-        "localise.rank",
-        "gpu 5",
-        "localise.alone",
-        rank.id,
-    )
-    assert "with gpu 4: 2" in str(rank.have)
-    assert "of 432 GB/s (bar: simulated)" in str(rank.have)
+def test_each_pair_of_gpus_is_measured_in_a_round_of_its_own() -> None:
+    search = SEARCHES["a slow GPU"]()
     tests = [one.test for one in search.gpus["n0003"].evidence[5]] if search.gpus else []
     assert len({test.number for test in tests}) == len(tests) == 3
     # The whole node's tests of a round are of different GPUs.
     assert all(len({gpu for pair in test.pairs for gpu in pair}) == 2 * len(test.pairs) for test in tests)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "slow", "says"),
-    [
-        # Nobody is left to tell which of two it is.
-        ((0, 1), (0,), "0 of its 2 GPUs are fast with another one: round 1 gpu 0 with gpu 1: 288 of 432"),
-        # All slow: what they share.
-        (tuple(range(8)), tuple(range(8)), "0 of its 8 GPUs are fast with another one"),
-        (tuple(range(8)), (), "each GPU is fast with another one of the node"),
-        ((0,), (0,), "its GPUs were not measured in pairs"),
-    ],
-)
-def test_gpus_of_which_nobody_can_tell_are_not_accused(gpus: tuple[int, ...], slow: tuple[int, ...], says: str) -> None:
-    search = Localisation([node("a", alone=300.0, gpus=gpus)], Cluster.bar)
-    while tests := search.next_round():
-        search.take(
-            [
-                Result(test, pairs={pair: 288.0 if set(pair) & set(slow) else 480.0 for pair in test.pairs})
-                for test in tests
-            ]
-        )
-    [alone] = said(search)["a"]
-    assert (alone.check, alone.state) == ("localise.alone", "drift")
-    assert says in str(alone.have)
 
 
 @pytest.mark.parametrize(("last", "accused_now"), [(384.0, False), (231.0, True), (None, True)])
@@ -305,15 +262,15 @@ def test_whom_nothing_explains_meets_one_more_good_node_before_it_is_accused(
 ) -> None:
     """Its first partner is slow, and two figures with good ones were spoiled; its rails and GPUs are fast."""
     cluster = Cluster(8, [Fault("slow node", "n0001")], noise=False)
-    search = Localisation(sorted(cluster.members(), key=lambda each: each.host), cluster.bar)
     spoiled: list[str] = []
-    while tests := search.next_round():
-        results = [cluster.answer(test) for test in tests]
-        for place, test in enumerate(tests):
-            if test.kind == PAIR and "n0000" in test.hosts and "n0001" not in test.hosts:
-                spoiled += [each for each in test.hosts if each != "n0000"]
-                results[place] = Result(test, 231.0 if len(spoiled) < 3 else last)
-        search.take(results)
+
+    def answer(test: Test) -> Result:
+        if test.kind != PAIR or "n0000" not in test.hosts or "n0001" in test.hosts:
+            return cluster.answer(test)
+        spoiled.extend(each for each in test.hosts if each != "n0000")
+        return Result(test, 231.0 if len(spoiled) < 3 else last)
+
+    search = played(sorted(cluster.members(), key=lambda each: each.host), answer)
     assert len(spoiled) == len(set(spoiled)) == 3
     assert (("n0000", "localise.node") in accused(search)) is accused_now
     assert ("n0001", "localise.node") in accused(search)
@@ -321,74 +278,37 @@ def test_whom_nothing_explains_meets_one_more_good_node_before_it_is_accused(
     assert all("n0001" not in test.hosts for test in (search.appeals or {}).values())
 
 
-def test_gpus_without_a_bar_or_a_result_accuse_none_and_end_nothing() -> None:
-    def bar(test: Test) -> Bar:
-        return Bar(None, "none") if test.kind == GPUS else Cluster.bar(test)
-
-    cluster = Cluster(8, [Fault(SLOW_GPU, "n0003", 5)])
-    search = Localisation(cluster.members(), bar)
-    while tests := search.next_round():
-        search.take([cluster.answer(test) for test in tests])
-    assert accused(search) == {("n0003", "localise.alone")}
-    assert search.rounds[LEAF] == 1
-    silent = Localisation([node("a", alone=300.0, gpus=tuple(range(8)))], Cluster.bar)
-    while tests := silent.next_round():
-        silent.take([Result(test, said="it crashed") for test in tests])
-    [alone] = said(silent)["a"]
-    assert "0 of its 8 GPUs are fast with another one: " in str(alone.have)
-    assert "it crashed" in str(alone.have)
-
-
 def test_rails_are_accused_by_two_good_nodes_and_not_by_one_spoiled_figure() -> None:
     cluster = Cluster(8, [Fault("slow rail", "n0001", 2)], noise=False)
-    search = Localisation(cluster.members(), cluster.bar)
-    spoiled = 0
-    while tests := search.next_round():
-        results = [cluster.answer(test) for test in tests]
-        if tests[0].kind == RAILS and not spoiled:
-            spoiled = 1
-            [one] = results
-            ways = tuple(
-                localise.Way(way.rail, way.source, 20.0, way.both) if way.rail == 4 else way for way in one.ways
-            )
-            results = [Result(one.test, ways=ways)]
-        search.take(results)
-    assert spoiled
-    assert accused(search) == wanted(cluster)
+    spoiled: list[Test] = []
 
+    def answer(test: Test) -> Result:
+        one = cluster.answer(test)
+        if test.kind != RAILS or spoiled:
+            return one
+        spoiled.append(test)
+        return replace(one, ways=tuple(replace(way, figure=20.0) if way.rail == 4 else way for way in one.ways))
 
-def test_a_leaf_is_slow_when_three_tests_of_it_are() -> None:
-    for spoiled, states in ((2, ["ok"]), (3, ["drift"])):
-        search = Localisation([node(f"n{number}") for number in range(4)], Cluster.bar)
-        while tests := search.next_round():
-            slow = tests[0].kind == localise.LEAF and tests[0].number <= 1 + spoiled
-            search.take([Result(test, 200.0 if slow else 384.0) for test in tests])
-        assert [one.state for one in said(search)["n0"] if one.check == "localise.leaf"] == states
-        assert not any(host for host in search.pairs.of_state(ACCUSED))
+    assert accused(played(cluster.members(), answer)) == wanted(cluster)
+    assert len(spoiled) == 1
 
 
 @pytest.mark.parametrize(("slow_ways", "times", "rounds_wanted"), [(1, 2, 3), (4, 1, 2)])
 def test_figures_of_a_rail_that_were_spoiled_do_not_accuse_it(slow_ways: int, times: int, rounds_wanted: int) -> None:
     """One of four figures is asked of a third good node."""
-    search = Localisation([node(f"n{number}") for number in range(8)], Cluster.bar)
-    rounds = 0
-    while tests := search.next_round():
-        results = []
-        for test in tests:
-            if test.kind == RAILS:
-                rounds += 1
-                all_ways = [(1, source, both) for source in ("n0", *test.hosts[1:]) for both in (True, False)]
-                slow = all_ways[:slow_ways] if rounds <= times else []
-                sides = [(rail, source, both) for rail in test.rails for source in test.hosts for both in (True, False)]
-                ways = [
-                    localise.Way(rail, source, 20.0 if (rail, source, both) in slow else 48.0, both)
-                    for rail, source, both in sides
-                ]
-                results.append(Result(test, ways=tuple(ways)))
-            else:
-                results.append(Result(test, 200.0 if "n0" in test.hosts else 384.0))
-        search.take(results)
-    assert rounds == rounds_wanted
+    rounds: list[int] = []
+
+    def answer(test: Test) -> Result:
+        if test.kind != RAILS:
+            return Result(test, 200.0 if "n0" in test.hosts else 384.0)
+        rounds.append(test.number)
+        all_ways = [(1, source, both) for source in ("n0", *test.hosts[1:]) for both in (True, False)]
+        slow = all_ways[:slow_ways] if len(rounds) <= times else []
+        sides = [(rail, source, both) for rail in test.rails for source in test.hosts for both in (True, False)]
+        return Result(test, ways=tuple(Way(*s[:2], 20.0 if s in slow else 48.0, s[2]) for s in sides))
+
+    search = played([node(f"n{number}") for number in range(8)], answer)
+    assert len(rounds) == rounds_wanted
     assert accused(search) == {("n0", "localise.node")}
     [found] = [one for one in said(search)["n0"] if one.check == "localise.node"]
     assert "each rail alone is fast" in str(found.have)
@@ -422,22 +342,13 @@ def test_partners_that_die_one_after_the_other_leave_a_node_neither_accused_nor_
 
 def test_what_a_result_says_of_other_hosts_changes_nothing() -> None:
     cluster = Cluster(8, [Fault("receives slowly", "n0001", 2)], noise=False)
-    search = Localisation(cluster.members(), cluster.bar)
-    while tests := search.next_round():
-        results = []
-        for test in tests:
-            one = cluster.answer(test)
-            ways = tuple(localise.Way(rail, "n9999", 48.0, both) for rail in range(8) for both in (True, False))
-            pairs = {**one.pairs, (0, 8): 1.0}
-            results.append(Result(test, one.figure, ways=(*one.ways, *ways), pairs=pairs))
-        search.take(results)
-    assert accused(search) == wanted(cluster)
+    ways = tuple(Way(rail, "n9999", 48.0, both) for rail in range(8) for both in (True, False))
 
+    def answer(test: Test) -> Result:
+        one = cluster.answer(test)
+        return replace(one, ways=(*one.ways, *ways), pairs={**one.pairs, (0, 8): 1.0})
 
-def test_a_node_without_a_leaf_among_others_with_one_is_left_out() -> None:
-    search = Localisation([node("a", leaf="l"), node("b", leaf="l"), node("c"), node("d")], Cluster.bar)
-    assert [test.hosts for test in search.next_round()] == [("a", "b")]
-    assert [one.fix for one in said(search)["c"]] == ["set busbar_leaf for every node"]
+    assert accused(played(cluster.members(), answer)) == wanted(cluster)
 
 
 def test_every_verdict_that_is_not_ok_says_what_to_do() -> None:

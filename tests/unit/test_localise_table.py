@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured
+
+from tests import goldens
 
 from .test_localise_record import RECORD
 
@@ -28,37 +31,28 @@ GPUS = replace(
 )
 
 
-def test_a_round_is_a_line_and_each_test_that_did_not_pass() -> None:
-    lines = localise_table.round_lines([GOOD, SLOW, DEAD, RAILS, GPUS])
-    assert lines[0] == "round 2, pairs: 1 of 3 pass:"
-    assert lines[1] == "  n[3-4]: 231 of 345.6 GB/s"
-    assert lines[2].startswith("  n[5-6]: no result: \\x1b[2J")
-    assert lines[3:] == [
-        "  n5 is lost: gone",
-        "round 2, rails: 0 of 1 pass:",
-        "  n[1,3]: rail 3 from n3 20, rail 3 from n3 (both ways full) 21 of 43.2 GB/s; " + RAILS.said,
-        "round 2, GPUs in pairs: 0 of 1 pass:",
-        "  n3: gpus 0+1 180 of 323.7 GB/s",
-    ]
-    assert all(line.isprintable() and len(line) < 1000 for line in lines)
+NODE = Found(hosts=("n1", "n2"), finding=localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests"))
+LEFT = localise_judge.MEMBER.judge("host", "unknown", "x", "left out: busy: a job", "tests")
+UNPROVEN = localise_judge.NODE.judge("host", "unknown", "x", "no result", "tests")
+BAR = localise_judge.BAR.judge("bar", "unknown", "x", "no pair was measured", "tests")
+ALL_GOOD = replace(RECORD, findings=(NODE, Found(hosts=("n3",), finding=LEFT)))
+ENDS = {
+    "good": ALL_GOOD,
+    "good so far": replace(ALL_GOOD, complete=False),
+    "cut off before the first round": replace(ALL_GOOD, tests=(), complete=False),
+    "no verdict": replace(RECORD, findings=tuple(Found(hosts=("n1",), finding=one) for one in (BAR, UNPROVEN))),
+}
+
+
+def test_good_rounds_are_a_line_and_of_many_slow_tests_some_are_named() -> None:
+    """What a round prints of each kind of test, and a search that has found a slow node: test_records_golden.py."""
     assert localise_table.round_lines([GOOD]) == ["round 2, pairs: 1 of 1 pass"]
-    many = localise_table.round_lines([SLOW] * 500)
-    assert (len(many), many[-1]) == (8, "  and 494 more")
+    for number, last in ((6, "  n[3-4]: 231 of 345.6 GB/s"), (500, "  and 494 more")):
+        lines = localise_table.round_lines([SLOW] * number)
+        assert (len(lines), lines[-1]) == (7 + (number > 6), last)
 
 
-def test_the_end_names_what_is_slow_who_is_good_and_who_was_left_out() -> None:
-    text = localise_table.render(RECORD, 100)
-    assert "n2    rail 3  drift  20" in text
-    assert "simulated: LOCALISED: 1 thing slow over 3 nodes by mpirun, 4 rounds, 4 tests" in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= 100
-    node = localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests")
-    left = localise_judge.MEMBER.judge("host", "unknown", "x", "left out: busy: a job", "tests")
-    good = replace(RECORD, findings=(Found(hosts=("n1", "n2"), finding=node), Found(hosts=("n3",), finding=left)))
-    text = " ".join(localise_table.render(good, 100).split())
-    assert "n3: left out: busy: a job good: n[1-2]" in text
-    assert "no node is slow" in text
-    assert "NOT COMPLETE: nothing was measured" in localise_table.render(replace(good, tests=(), complete=False), 100)
-    assert "no node is slow so far" in localise_table.render(replace(good, complete=False), 100)
-    bar = localise_judge.BAR.judge("bar", "unknown", "x", "no pair was measured", "tests")
-    unknown = replace(RECORD, findings=(Found(hosts=("n1",), finding=bar),))
-    assert "not everything was proven" in localise_table.render(unknown, 100)
+@pytest.mark.golden
+def test_the_end_names_who_is_good_and_who_was_left_out() -> None:
+    texts = [f"== {name}\n{localise_table.render(record, 100)}\n" for name, record in ENDS.items()]
+    goldens.text("localise_table", "".join(texts))

@@ -13,11 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    cluster_record,
-    measure,
-    measure_ledger,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measure, measure_ledger
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measure import DAY, Node
 
 from busbar import ansible_process
@@ -51,14 +47,8 @@ def test_never_measured_comes_first_then_the_oldest() -> None:
 
 
 def test_who_is_not_idle_was_measured_tonight_or_costs_too_much_is_left_with_the_reason() -> None:
-    nodes = [
-        old("a", 50),
-        old("b", 40),
-        old("c", 45, why="allocated in Slurm"),
-        old("d", 0),
-        old("e", 41, minutes=20.0),
-    ]
-    nodes += [old("f", 9)]
+    nodes = [old("a", 50), old("b", 40), old("c", 45, why="allocated in Slurm"), old("d", 0)]
+    nodes += [old("e", 41, minutes=20.0), old("f", 9)]
     found = measure.plan(nodes, 11, BEGUN)
     assert [unit.hosts for unit in found.units] == [("a",), ("b",)]
     assert {one.host: one.why for one in found.left} == {
@@ -78,14 +68,9 @@ def test_what_was_tried_tonight_and_gave_nothing_is_not_tried_again_and_later_co
 
 
 def test_pairs_are_of_one_leaf_and_partition_and_the_odd_one_is_left() -> None:
-    nodes = [
-        old("a", 9, scope="pair", group="main leaf1"),
-        old("b", 8, scope="pair", group="main leaf2"),
-        old("c", 7, scope="pair", group="main leaf1"),
-        old("d", 6, scope="pair", group="main leaf1"),
-        old("e", 5, scope="pair", group="main leaf2"),
-        old("f", 9, scope="pair", group="other leaf2"),
-    ]
+    places = [("a", 9, "main leaf1"), ("b", 8, "main leaf2"), ("c", 7, "main leaf1"), ("d", 6, "main leaf1")]
+    places += [("e", 5, "main leaf2"), ("f", 9, "other leaf2")]
+    nodes = [old(host, days, scope="pair", group=group) for host, days, group in places]
     assert chosen(*nodes) == [("a", "c"), ("b", "e")]
     assert set(left(*nodes)) == {"d", "f"}
 
@@ -137,17 +122,8 @@ def test_a_night_is_from_noon_to_noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def node_results(results: Path, stamp: str, host: str, *finished: float | None) -> None:
-    run = {
-        "name": "all_reduce-8G",
-        "subject": "",
-        "collective": "all_reduce",
-        "gpus": 8,
-        "max_bytes": 8,
-        **dict.fromkeys(("bar", "prediction", "busbw")),
-        "simulated": True,
-        "stored": False,
-        "due": "",
-    }
+    given = {"name": "all_reduce-8G", "subject": "", "collective": "all_reduce", "gpus": 8, "max_bytes": 8, "due": ""}
+    run = {**given, **dict.fromkeys(("bar", "prediction", "busbw")), "simulated": True, "stored": False}
     rows = [{"size": 8, "out_of_place": 1.0, "in_place": 1.0}]
     runs = [{**run, "finished": moment, "rows": rows} for moment in finished]
     folder = results / stamp
@@ -155,31 +131,31 @@ def node_results(results: Path, stamp: str, host: str, *finished: float | None) 
     (folder / f"{host}.json").write_text(json.dumps({"format": 1, "host": host, "simulated": True, "runs": runs}))
 
 
+def scanned(results: Path, now: float) -> measure_ledger.Ledger:
+    ledger = measure_ledger.Ledger()
+    ledger.scan(results, now)
+    return ledger
+
+
 def test_ages_are_those_of_the_results_whoever_had_them_measured(tmp_path: Path) -> None:
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now - 5 * DAY))
     node_results(tmp_path, f"{stamp}-aaaa", "node01", now - 5 * DAY, now - 6 * DAY)
     node_results(tmp_path, f"{stamp}-aaaa", "node02", now - 5 * DAY, None)
-    job = cluster_record.Job(
-        name="pair",
-        scope="pair",
-        hosts=("node01", "node02"),
-        ranks=2,
-        collective="x",
-        rows=(cluster_record.Row(size=8),),
-    )
+    hosts = ("node01", "node02")
+    rows = (cluster_record.Row(size=8),)
+    job = cluster_record.Job(name="pair", scope="pair", hosts=hosts, ranks=2, collective="x", rows=rows)
     record = cluster_record.Record(
         simulated=True,
         begun=now - DAY - 120,
         finished=now - DAY,
         scope="pair",
         launcher=cluster_record.Launcher(kind="srun"),
-        asked=("node01", "node02", "node03"),
+        asked=(*hosts, "node03"),
         jobs=(job,),
     )
     cluster_record.write(tmp_path, record)
-    ledger = measure_ledger.Ledger()
-    ledger.scan(tmp_path, now)
+    ledger = scanned(tmp_path, now)
     assert ledger.hosts["node01"].finished == {"node": pytest.approx(now - 6 * DAY), "pair": pytest.approx(now - DAY)}
     # Not all of its runs were measured.
     assert ledger.hosts["node02"].finished == {"pair": pytest.approx(now - DAY)}
@@ -199,17 +175,13 @@ def test_a_directory_that_cannot_be_read_has_measured_nobody_and_costs_no_other_
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now - days * DAY))
         node_results(tmp_path, f"{stamp}-aaaa", f"node{days:02}", now - days * DAY)
     next(tmp_path.glob("*/node03.json")).write_text('{"format": 1, "host": [')
-    ledger = measure_ledger.Ledger()
-    ledger.scan(tmp_path, now)
-    assert set(ledger.hosts) == {"node02"}
+    assert set(scanned(tmp_path, now).hosts) == {"node02"}
 
 
 def test_a_clock_of_a_node_that_is_ahead_makes_it_no_younger_than_now(tmp_path: Path) -> None:
     now = time.time()
     node_results(tmp_path, time.strftime("%Y%m%dT%H%M%SZ-a", time.gmtime(now)), "node01", now + 400 * DAY)
-    ledger = measure_ledger.Ledger()
-    ledger.scan(tmp_path, now)
-    assert ledger.hosts["node01"].finished["node"] == now
+    assert scanned(tmp_path, now).hosts["node01"].finished["node"] == now
 
 
 def test_what_a_killed_run_was_granted_is_spent(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -170,163 +168,115 @@ def test_an_answer_that_is_none_is_refused(nothing: str) -> None:
 # -- generated outputs in every layout -------------------------------------------------------------------------------
 
 eight = st.tuples(*[st.integers(0, 7)] * 8)
-
-
-@dataclass(frozen=True)
-class TrafficClass:
-    number: int | None
-    rate_gbps: float | None
-    tsa: str
-    bandwidth: int | None
-    priorities: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Qos:
-    """All that the tool prints of a port, also what nobody reads."""
-
-    lldpad: bool
-    not_supported: tuple[str, ...]
-    dcbx: str | None
-    trust: str | None
-    dscp2prio: tuple[tuple[int, int], ...] | None
-    default_priorities: tuple[int, ...] | None
-    buffer_size: tuple[int, ...] | None
-    buffer_total: tuple[str, int] | None
-    cable_length: int | None
-    enabled: tuple[bool, ...]
-    prio2buffer: tuple[int, ...] | None
-    classes: tuple[TrafficClass, ...]
-
-    def meaning(self) -> Dcb:
-        numbered = {one.number: one for one in self.classes if one.number is not None}
-        known: dict[str, Any] = {}
-        if numbered:
-            eight = [numbered.get(number) for number in range(8)]
-            of = {priority: number for number, one in numbered.items() for priority in one.priorities}
-            known = {
-                "prio2tc": tuple(of[priority] for priority in range(8)),
-                "tsa": tuple(None if one is None else one.tsa for one in eight),
-                "bandwidth": tuple(None if one is None else one.bandwidth or 0 for one in eight),
-            }
-        return Dcb(
-            owner=self.dcbx,
-            lldpad=self.lldpad,
-            trust=self.trust,
-            dscp2prio=self.dscp2prio or (),
-            pfc=tuple(priority for priority in range(8) if self.enabled[priority]),
-            cable_length=self.cable_length,
-            prio2buffer=self.prio2buffer,
-            buffer_size=self.buffer_size,
-            **known,
-        )
+NOT_SUPPORTED = {
+    "Buffers commands": "Buffers commands are not supported on your system",
+    "Rate limit": "Rate limit is not supported on your system!",
+}
 
 
 @st.composite
-def outputs(draw: st.DrawFn) -> tuple[Qos, str]:
-    """What a port may have, and the text that some version prints of it."""
-    priorities = draw(eight)
-    numbered = draw(st.booleans())
-    classes = []
-    for number in draw(st.permutations(sorted(set(priorities)))):
-        tsa = draw(st.sampled_from(["strict", "vendor", "unknown", "ets"]))
-        rate = draw(st.none() | st.integers(1, 4000)) if numbered else None
-        classes.append(
-            TrafficClass(
-                number=number if numbered else None,
-                rate_gbps=None if rate is None else rate / 10,
-                tsa=tsa,
-                bandwidth=draw(st.integers(0, 100)) if tsa == "ets" else None,
-                priorities=tuple(p for p in range(8) if priorities[p] == number),
-            )
-        )
+def outputs(draw: st.DrawFn) -> tuple[Dcb, tuple[str, ...], str]:
+    """What a port may have, what its driver cannot do, and the text that some version prints of it."""
+    priorities, numbered, buffers = draw(eight), draw(st.booleans()), draw(st.booleans())
+    order = draw(st.permutations(sorted(set(priorities))))
+    tsa = {number: draw(st.sampled_from(["strict", "vendor", "unknown", "ets"])) for number in order}
+    bandwidth = {number: draw(st.integers(0, 100)) if tsa[number] == "ets" else 0 for number in order}
     trust = draw(st.sampled_from([None, "pcp", "dscp", "none", "both"]))
     mapping = draw(st.dictionaries(st.integers(0, 63), st.integers(0, 7))) if trust == "dscp" else {}
-    listed = sorted(mapping, key=lambda dscp: mapping[dscp])
-    buffers = draw(st.booleans())
-    qos = Qos(
+    known: dict[str, Any] = {
+        "prio2tc": priorities,
+        "tsa": tuple(map(tsa.get, range(8))),
+        "bandwidth": tuple(map(bandwidth.get, range(8))),
+    }
+    found = Dcb(
+        owner=draw(st.sampled_from([None, "os", "firmware"])),
         lldpad=draw(st.booleans()),
-        not_supported=draw(st.sampled_from([(), ("Buffers commands",), ("Rate limit",)])),
-        dcbx=draw(st.sampled_from([None, "os", "firmware"])),
         trust=trust,
-        dscp2prio=tuple((dscp, mapping[dscp]) for dscp in listed) if trust == "dscp" else None,
-        default_priorities=draw(st.none() | st.lists(st.integers(0, 7), max_size=2).map(tuple)),
-        buffer_size=draw(st.tuples(*[st.integers(0, 10**9)] * 8)) if buffers else None,
-        buffer_total=draw(st.none() | st.tuples(st.sampled_from(["total_size", "max_buffer_size"]), st.integers(0, 9)))
-        if buffers
-        else None,
+        dscp2prio=tuple(sorted(mapping.items(), key=lambda pair: pair[1])),
+        pfc=tuple(priority for priority, on in enumerate(draw(st.tuples(*[st.booleans()] * 8))) if on),
         cable_length=draw(st.none() | st.integers(0, 65535)),
-        enabled=draw(st.tuples(*[st.booleans()] * 8)),
         prio2buffer=draw(eight) if buffers else None,
-        classes=tuple(classes),
+        buffer_size=draw(st.tuples(*[st.integers(0, 10**9)] * 8)) if buffers else None,
+        **(known if numbered else {}),
     )
-    return qos, draw(st.sampled_from([as_tool, as_page, before_2018]))(qos)
+    classes = []
+    for number in order:
+        rate = draw(st.just("unlimited") | st.integers(1, 4000).map(lambda tenths: f"{tenths / 10:.1f} Gbps"))
+        head = f"tc: {number} ratelimit: {rate}, tsa: " if numbered else ""
+        classes.append(head + tsa[number] + (f", bw: {bandwidth[number]}%" if tsa[number] == "ets" else ""))
+        classes += [f"\t priority:  {priority}" for priority in range(8) if priorities[priority] == number]
+    cannot = draw(st.sampled_from([(), ("Buffers commands",), ("Rate limit",)]))
+    default = draw(st.none() | st.lists(st.integers(0, 7), max_size=2))
+    total = draw(st.sampled_from(["", "total_size=0", "total_size=9", "max_buffer_size=9"]))
+    layout = draw(st.sampled_from(["tool", "page", "before 2018"]))
+    if layout == "before 2018":
+        # Wrapped without the priority, and an empty line after PFC.
+        printed = as_tool(found, cannot, default, total, ["", *classes], "\t            ")
+    else:
+        printed = as_tool(found, cannot, default, total, classes)
+    return found, cannot, as_page(printed) if layout == "page" else printed
 
 
-def as_tool(qos: Qos, wrap: str = "\tprio:%d dscp:") -> str:
-    lines = [LLDPAD, ""] if qos.lldpad else []
-    lines += {"Buffers commands": ["Buffers commands are not supported on your system"]}.get(
-        "".join(qos.not_supported), ["Rate limit is not supported on your system!"] if qos.not_supported else []
-    )
-    if qos.dcbx:
-        lines.append(f"DCBX mode: {'OS' if qos.dcbx == 'os' else 'Firmware'} controlled")
-    if qos.trust:
-        lines.append(f"Priority trust state: {qos.trust}")
-    if qos.dscp2prio is not None:
+def as_tool(
+    found: Dcb,
+    cannot: tuple[str, ...],
+    default: list[int] | None,
+    total: str,
+    classes: list[str],
+    wrap: str = "\tprio:%d dscp:",
+) -> str:
+    """default: priorities.   total: size of the buffers.   classes: their lines.   wrap: head of a further line."""
+    lines = [LLDPAD, ""] if found.lldpad else []
+    lines += [NOT_SUPPORTED[name] for name in cannot]
+    if found.owner:
+        lines.append(f"DCBX mode: {'OS' if found.owner == 'os' else 'Firmware'} controlled")
+    if found.trust:
+        lines.append(f"Priority trust state: {found.trust}")
+    if found.trust == "dscp":
         lines.append("dscp2prio mapping:")
         for priority in range(8):
-            dscps = [dscp for dscp, to in qos.dscp2prio if to == priority]
+            dscps = [dscp for dscp, to in found.dscp2prio if to == priority]
             for start in range(0, len(dscps), 8):
                 head = "\tprio:%d dscp:" % priority if start == 0 else wrap.replace("%d", str(priority))
                 lines.append(head + "".join("%02d," % dscp for dscp in dscps[start : start + 8]))
-    if qos.default_priorities is not None:
-        lines += ["default priority:", *(f"\tprio:{priority}" for priority in qos.default_priorities)]
-    if qos.buffer_size is not None:
-        total = "{}={}".format(*qos.buffer_total) if qos.buffer_total else ""
-        lines.append("Receive buffer size (bytes): " + "".join(f"{size}," for size in qos.buffer_size) + total)
-    if qos.cable_length is not None:
-        lines.append(f"Cable len: {qos.cable_length}")
-    lines += ["PFC configuration:", *HEAD, "\tenabled     " + "".join(f"{int(on)}   " for on in qos.enabled)]
-    if qos.prio2buffer is not None:
-        lines.append("\tbuffer      " + "".join(f"{buffer}   " for buffer in qos.prio2buffer))
-    for one in qos.classes:
-        rate = "unlimited" if one.rate_gbps is None else f"{one.rate_gbps:.1f} Gbps"
-        head = "" if one.number is None else f"tc: {one.number} ratelimit: {rate}, tsa: "
-        lines.append(head + one.tsa + (f", bw: {one.bandwidth}%" if one.tsa == "ets" else ""))
-        lines += [f"\t priority:  {priority}" for priority in one.priorities]
-    return text(*lines)
+    if default is not None:
+        lines += ["default priority:", *(f"\tprio:{priority}" for priority in default)]
+    if found.buffer_size is not None:
+        lines.append("Receive buffer size (bytes): " + "".join(f"{size}," for size in found.buffer_size) + total)
+    if found.cable_length is not None:
+        lines.append(f"Cable len: {found.cable_length}")
+    enabled = "".join(f"{int(priority in (found.pfc or ()))}   " for priority in range(8))
+    lines += ["PFC configuration:", *HEAD, "\tenabled     " + enabled]
+    if found.prio2buffer is not None:
+        lines.append("\tbuffer      " + "".join(f"{buffer}   " for buffer in found.prio2buffer))
+    return text(*lines, *classes)
 
 
-def as_page(qos: Qos) -> str:
-    return "\n".join(line.expandtabs(8).rstrip() for line in as_tool(qos).splitlines())
-
-
-def before_2018(qos: Qos) -> str:
-    """Wrapped without the priority, and an empty line after PFC."""
-    return as_tool(qos, "\t            ").replace("   \ntc:", "   \n\ntc:", 1)
+def as_page(printed: str) -> str:
+    return "\n".join(line.expandtabs(8).rstrip() for line in printed.splitlines())
 
 
 @given(outputs())
 @settings(max_examples=100)
-def test_every_output_of_every_layout_is_read(output: tuple[Qos, str]) -> None:
-    qos, printed = output
-    assert mlnx_qos.parse(printed) == (qos.meaning(), qos.not_supported)
+def test_every_output_of_every_layout_is_read(output: tuple[Dcb, tuple[str, ...], str]) -> None:
+    meaning, cannot, printed = output
+    assert mlnx_qos.parse(printed) == (meaning, cannot)
 
 
 @given(outputs(), st.data())
 @settings(max_examples=100)
 def test_an_output_that_was_cut_is_refused_or_says_what_the_whole_one_did(
-    output: tuple[Qos, str], data: st.DataObject
+    output: tuple[Dcb, tuple[str, ...], str], data: st.DataObject
 ) -> None:
-    qos, printed = output
+    meaning, _cannot, printed = output
     at = data.draw(st.integers(0, len(printed)))
     more = data.draw(st.sampled_from(["", "x", "9", "\n", ",", " 1"]))
     try:
-        again, _cannot = mlnx_qos.parse(printed[:at] + more)
+        again, _not_supported = mlnx_qos.parse(printed[:at] + more)
     except ParseError:
         return
     # The last line is a priority, and without one of the eight nothing is read.
-    assert again == qos.meaning()
+    assert again == meaning
 
 
 @given(st.text(max_size=400))
@@ -334,31 +284,3 @@ def test_an_output_that_was_cut_is_refused_or_says_what_the_whole_one_did(
 def test_any_other_text_is_refused(anything: str) -> None:
     with pytest.raises(ParseError):
         mlnx_qos.parse(anything)
-
-
-# -- calls -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "options"),
-    [
-        (lambda: mlnx_qos.show("eth1"), ""),
-        (lambda: mlnx_qos.set_dcbx("eth1", "os"), "-d os"),
-        (lambda: mlnx_qos.set_dcbx("eth1", "firmware"), "-d fw"),
-        (lambda: mlnx_qos.set_trust("eth1", "dscp"), "--trust dscp"),
-        (lambda: mlnx_qos.set_dscp2prio("eth1", [(26, 3)]), "--dscp2prio set,26,3"),
-        (lambda: mlnx_qos.set_dscp2prio("eth1", [(26, 3), (48, 6)]), "--dscp2prio set,26,3 --dscp2prio set,48,6"),
-        (lambda: mlnx_qos.set_pfc("eth1", [3]), "--pfc 0,0,0,1,0,0,0,0"),
-        (lambda: mlnx_qos.set_pfc("eth1", []), "--pfc 0,0,0,0,0,0,0,0"),
-        (lambda: mlnx_qos.set_prio2tc("eth1", range(8)), "-p 0,1,2,3,4,5,6,7"),
-        (
-            lambda: mlnx_qos.set_ets("eth1", ["ets"] * 2 + ["strict"] * 6, [40, 60, 0, 0, 0, 0, 0, 0]),
-            "-s ets,ets,strict,strict,strict,strict,strict,strict -t 40,60,0,0,0,0,0,0",
-        ),
-        (lambda: mlnx_qos.set_cable_length("eth1", 30), "--cable_len 30"),
-        (lambda: mlnx_qos.set_prio2buffer("eth1", [0, 0, 0, 1, 0, 0, 0, 0]), "--prio2buffer 0,0,0,1,0,0,0,0"),
-        (lambda: mlnx_qos.set_buffer_size("eth1", [9] * 8), "--buffer_size 9,9,9,9,9,9,9,9"),
-    ],
-)
-def test_a_call_sets_one_thing(call: Callable[[], tuple[str, ...]], options: str) -> None:
-    assert " ".join(call()) == f"mlnx_qos -i eth1 {options}".strip()

@@ -12,6 +12,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark, site_values
 
+from tests import goldens
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = [busbw.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]
 G = 1 << 30
@@ -23,27 +25,29 @@ def wanted(platform: str = "hgx-h200", **values: Any) -> list[nccl_benchmark.Run
     return nccl_benchmark.runs(given, profile.parse(data, platform), platform, BARS)
 
 
-def test_every_collective_is_measured_on_all_gpus_of_the_profile() -> None:
-    runs = wanted()
-    assert [run.collective for run in runs] == list(site_values.BENCHMARK_COLLECTIVES)
-    assert {(run.gpus, run.min_bytes, run.max_bytes) for run in runs} == {(8, 1 << 20, 8 * G)}
-    assert all(run.bar and run.prediction and run.bar < run.prediction for run in runs)
+# Case -> values of the site.
+SITES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    # The user's model is a message of its own.
+    "a model": {"busbar_model_parameters": "7B"},
+    "NVLS off in the environment": {"nccl_benchmark_environment": {"NCCL_NVLS_ENABLE": "0"}},
+    "NVLS off in nccl.conf": {"nccl_conf_extra": {"NCCL_NVLS_ENABLE": 0}},
+    "nothing": {"nccl_benchmark_collectives": []},
+}
 
 
-def test_the_users_model_is_a_message_of_its_own() -> None:
-    runs = wanted(busbar_model_parameters="7B")
-    sizes = {run.collective: run.max_bytes for run in runs if run.max_bytes != 8 * G}
-    assert sizes == dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), 14_000_000_000)
-    assert all(run.min_bytes == run.max_bytes for run in runs if run.max_bytes != 8 * G)
-    assert len({run.name for run in runs}) == len(runs)
-
-
-def test_nvls_is_what_the_site_says_of_it() -> None:
-    on, off = wanted(), wanted(nccl_benchmark_environment={"NCCL_NVLS_ENABLE": "0"})
-    assert on[0].nvls
-    assert not off[0].nvls
-    assert not wanted(nccl_conf_extra={"NCCL_NVLS_ENABLE": 0})[0].nvls
-    assert (on[0].bar or 0) > (off[0].bar or 0)
+@pytest.mark.golden
+@pytest.mark.parametrize("name", SITES)
+def test_what_is_measured(name: str) -> None:
+    """Each run's collective, GPUs, sizes, NVLS, bar, and prediction."""
+    runs = wanted(**SITES[name])
+    rows = [
+        [one.collective, one.gpus, one.min_bytes, one.max_bytes, one.nvls, one.bar, round(one.prediction or 0, 1)]
+        for one in runs
+    ]
+    goldens.check("benchmark_runs", name, rows)
+    assert {one.collective for one in runs} == set(site_values.BENCHMARK_COLLECTIVES if runs else ())
+    assert len({one.name for one in runs}) == len(runs)
 
 
 @pytest.mark.parametrize(
@@ -53,22 +57,15 @@ def test_nvls_is_what_the_site_says_of_it() -> None:
         ({"nccl_benchmark_min_bytes": "3M"}, "doubled some times"),
         ({"nccl_benchmark_max_bytes": "8 GB"}, "expected bytes such as"),
         ({"busbar_model_parameters": "seven"}, "seven"),
+        (
+            {"nccl_tests_commit": ""},
+            r"no program to measure with: set the commit, or nccl_benchmark_collectives: \[\]",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_are_refused_before_any_host_is_touched(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ParseError, match=message):
         wanted(**values)
-
-
-def test_nothing_is_asked_for_by_an_empty_list() -> None:
-    assert wanted(nccl_benchmark_collectives=[]) == []
-
-
-def test_a_measurement_without_a_build_is_a_mistake_in_the_inventory() -> None:
-    with pytest.raises(
-        ParseError, match=r"no program to measure with: set the commit, or nccl_benchmark_collectives: \[\]"
-    ):
-        wanted(nccl_tests_commit="")
 
 
 # -- the judgement of a host -----------------------------------------------------------------------------------------
@@ -147,6 +144,8 @@ def test_a_figure_without_a_bar_is_unknown_and_says_what_to_write() -> None:
         ("nccl_perf.ran", "node_health.fabric_manager", True),
         ("nccl_perf.ran", "node_health.throttle", False),
         ("nccl_perf.busbw", "node_health.kernel_log", False),
+        # Wrong values follow from nothing.
+        ("nccl_perf.correct", "platform.nvlinks", False),
     ],
 )
 def test_a_slow_or_failed_run_follows_from_what_was_found_on_the_host(check: str, cause: str, follows: bool) -> None:
@@ -158,20 +157,11 @@ def test_a_slow_or_failed_run_follows_from_what_was_found_on_the_host(check: str
     assert because == {"nccl_benchmark.bar": None, check: f"{cause}[live]@0000:1b:00.0" if follows else None}
 
 
-def test_wrong_values_follow_from_nothing() -> None:
-    run = wanted()[0]
-    wrong = finding("nccl_perf.correct", run.subject)
-    links = finding("platform.nvlinks", "0000:1b:00.0 GPU5")
-    plan = nccl_benchmark.judge("hgx-h200", [run.to_dict()], [measured(run, 300.0, wrong)], [links])
-    assert {found.because for found in plan.findings} == {None}
-
-
 def test_a_busy_node_is_said_once() -> None:
     runs = wanted()
     results = [measured(run, None, finding("nccl_perf.idle", run.subject, "unknown")) for run in runs]
     plan = nccl_benchmark.judge("hgx-h200", [run.to_dict() for run in runs], results, [])
-    roots = [found for found in plan.findings if found.because is None]
-    assert [found.check for found in roots] == ["nccl_perf.idle"]
+    assert [found.check for found in plan.findings if found.because is None] == ["nccl_perf.idle"]
     assert len(plan.findings) == len(runs)
 
 
@@ -225,26 +215,46 @@ def test_why_runs_are_due_is_one_text_for_the_host() -> None:
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_shows_each_run_with_bar_and_prediction() -> None:
+def table(results: dict[str, dict[str, Any]], now: float = 1e6, width: int = 160) -> str:
+    return nccl_benchmark.render(nccl_benchmark.rows(results, now), width)
+
+
+def one_slow_of_twenty() -> dict[str, Any]:
+    (run,) = wanted(nccl_benchmark_collectives=["all_reduce"])
+    slow = finding("nccl_perf.busbw", run.subject, have="200 GB/s")
+    good = {f"node{n:02d}": host([run], [measured(run)]) for n in range(20)}
+    return {**good, "node07": host([run], [measured(run, 200.0, slow)])}
+
+
+def one_host(**more: Any) -> dict[str, Any]:
     runs = wanted()
-    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, [measured(r) for r in runs])}, 1e6), 160)
-    line = next(line for line in text.splitlines() if "all_reduce" in line)
-    assert line.split()[:4] == ["node01", "all_reduce", "8G", "8"]
-    assert "400.0" in line
-    assert f"{runs[0].bar:.1f}" in line
-    assert text.splitlines()[-1] == "BENCHMARK: 7 of 7 runs ok on 1 hosts, busbw in GB/s; 7 measured now"
+    return {"node01": host(runs, [{**measured(run), **more} for run in runs])}
 
 
-def test_many_hosts_are_folded_and_the_slow_one_is_named() -> None:
-    runs = wanted(nccl_benchmark_collectives=["all_reduce"])
-    results = {f"node{n:02d}": host(runs, [measured(runs[0])]) for n in range(20)}
-    slow = finding("nccl_perf.busbw", runs[0].subject, have="200 GB/s")
-    results["node07"] = host(runs, [measured(runs[0], 200.0, slow)])
-    text = nccl_benchmark.render(nccl_benchmark.rows(results, 1e6), 160)
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("node")] == ["node07"]
-    folded = text.splitlines()[-3].split()
-    assert folded[:3] == ["all_reduce", "8G", "8"]
-    assert folded[3:9] == ["20", "of", "20", "200.0", "node07", "400.0"]
+def busy_host() -> dict[str, Any]:
+    (run,) = wanted(nccl_benchmark_collectives=["all_reduce"])
+    return {"node01": host([run], [measured(run, None, finding("nccl_perf.idle", run.subject, "unknown"))])}
+
+
+def partly_stored() -> dict[str, Any]:
+    runs = wanted()
+    return {"node01": host(runs, [measured(run, stored=run.collective != "sendrecv") for run in runs])}
+
+
+@pytest.mark.golden
+def test_the_table() -> None:
+    tables = {
+        "one host": table(one_host()),
+        "one slow host of twenty": table(one_slow_of_twenty()),
+        "simulated": table(one_host(simulated=True)),
+        "busy": table(busy_host()),
+        **{
+            f"stored for {days} days": table(partly_stored(), 1e6 + days * 86400)
+            for days in (3.9, 1.0, 0.3, 0.01, -0.02)
+        },
+        "hostile name": table({"no\x1b[8mde": one_host()["node01"]}),
+    }
+    goldens.text("benchmark_table", "".join(f"== {name}\n{text}\n" for name, text in tables.items()))
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -257,27 +267,6 @@ def test_hosts_of_which_the_same_is_said_are_one_line_and_its_words_are_all_ther
     assert [line.split()[0] for line in text.splitlines() if line.startswith("node")] == ["node[0001-1000]"]
     assert f"unknown: {said}" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= max(width, 100)
-
-
-def test_a_simulated_figure_says_so() -> None:
-    runs = wanted()
-    results = [{**measured(run), "simulated": True} for run in runs]
-    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, results)}, 1e6), 160)
-    assert all("simulated" in line for line in text.splitlines() if line.startswith(("node01", "BENCHMARK")))
-
-
-@pytest.mark.parametrize(
-    ("days", "ago"),
-    [(3.9, "3 days ago"), (1.0, "1 day ago"), (0.3, "7 hours ago"), (0.01, "14 minutes ago"), (-0.02, "just now")],
-)
-def test_a_stored_result_tells_its_age_and_is_told_from_one_of_now(days: float, ago: str) -> None:
-    runs = wanted()
-    results = [measured(run, stored=run.collective != "sendrecv") for run in runs]
-    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, results)}, 1e6 + days * 86400), 160)
-    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("node01")}
-    assert lines["all_reduce"].endswith(f"ok, measured {ago}")
-    assert lines["sendrecv"].endswith(" ok")
-    assert text.endswith(f"GB/s; 1 measured now, 6 stored results stand, the oldest of {ago}")
 
 
 def test_a_run_that_measured_nothing_leaves_the_results_of_the_last_one(tmp_path: Path) -> None:
@@ -302,16 +291,3 @@ def test_the_report_takes_what_is_valid_of_what_nodes_registered() -> None:
     for said in nothing:
         assert report.reported(said) == {}
     assert report.reported(good)["runs"] == good["runs"]
-
-
-def test_what_was_not_run_was_neither_measured_nor_does_it_stand() -> None:
-    runs = wanted(nccl_benchmark_collectives=["all_reduce"])
-    busy = finding("nccl_perf.idle", runs[0].subject, "unknown")
-    text = nccl_benchmark.render(nccl_benchmark.rows({"node01": host(runs, [measured(runs[0], None, busy)])}, 1e6), 160)
-    assert text.endswith("0 of 1 runs ok on 1 hosts, busbw in GB/s; 0 measured now")
-
-
-def test_a_host_cannot_command_the_terminal() -> None:
-    runs = wanted()
-    text = nccl_benchmark.render(nccl_benchmark.rows({"no\x1b[8mde": host(runs, [measured(r) for r in runs])}, 1e6))
-    assert "\x1b" not in text

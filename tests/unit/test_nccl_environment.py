@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environm
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment_sources
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, judge, read
 
+from tests import goldens
 from tests.trees import put_all
 
 PASSWD = "root:x:0:0::/root:/bin/bash\nann:x:1000:1000::/srv/ann:/bin/bash\nnobody:x:9:9::/nonexistent:/bin/false\n"
@@ -44,63 +45,46 @@ def bad(environment: Environment, **accepted: str) -> list[Finding]:
 
 UNIT = '[Unit]\nAfter=x\n[Service]\n# Environment=NCCL_NET=IB\nEnvironment=A=1 \\\n  "NCCL_IB_DISABLE=1"\n'
 SLURM = "ClusterName=x\nTaskProlog = /etc/slurm/task.sh # theirs\n"
-# path, text, line: each switches RDMA off.
+# Path and text: each switches RDMA off.
 PLACES = [
-    ("/root/.nccl.conf", "#NCCL_NET=IB\nNCCL_IB_DISABLE=1\nNCCL_IB_DISABLE=0\n", 2),
-    ("/srv/ann/.nccl.conf", "NCCL_IB_DISABLE=1\n", 1),
-    ("/home/ldap/.nccl.conf", "NCCL_IB_DISABLE=1\n", 1),
-    ("/etc/environment", "PATH=/bin\nNCCL_IB_DISABLE='1'\n", 2),
-    ("/etc/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n", 1),
-    ("/usr/lib/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n", 1),
-    ("/root/.config/environment.d/x.conf", "NCCL_IB_DISABLE=1\n", 1),
-    ("/etc/security/pam_env.conf", "# x\nNCCL_IB_DISABLE DEFAULT=0 OVERRIDE=1\n", 2),
-    ("/etc/profile", "export NCCL_IB_DISABLE=1\n", 1),
-    ("/etc/profile.d/x.sh", "export NCCL_DEBUG=WARN NCCL_IB_DISABLE=1\n", 1),
-    ("/etc/profile.d/x.csh", "setenv NCCL_IB_DISABLE 1\n", 1),
-    ("/etc/bash.bashrc", "case $- in *i*) ;; *) return;; esac\nNCCL_IB_DISABLE=1; export NCCL_IB_DISABLE\n", 2),
-    ("/root/.bashrc", "\n\nexport NCCL_IB_DISABLE=1\n", 3),
-    ("/srv/ann/.bash_profile", "set -a; NCCL_IB_DISABLE=1; set +a\n", 1),
-    ("/srv/ann/.profile", "if true; then export NCCL_IB_DISABLE=1; fi\n", 1),
-    ("/etc/systemd/system/slurmd.service.d/x.conf", UNIT, 5),
-    ("/lib/systemd/system/slurmd.service", UNIT, 5),
-    ("/etc/systemd/system.conf.d/x.conf", "[Manager]\nDefaultEnvironment=\"NCCL_IB_DISABLE=1\" B=2\n", 2),
-    ("/etc/systemd/user.conf", "[Manager]\nManagerEnvironment=NCCL_IB_DISABLE=1\n", 2),
-    ("/usr/lib/systemd/user.conf.d/x.conf", "[Manager]\nDefaultEnvironment=NCCL_IB_DISABLE=1\n", 2),
-    ("/etc/systemd/system/user@.service.d/x.conf", UNIT, 5),
-    ("/etc/systemd/system/user@1000.service.d/x.conf", UNIT, 5),
-    ("/run/systemd/system/user@1000.service", UNIT, 5),
-    ("/etc/slurm/job_submit.lua", "-- x\njob_desc.environment[\"NCCL_IB_DISABLE\"] = \"1\"\n", 2),
-    ("/etc/slurm/job_submit.lua", "job_desc.environment.NCCL_IB_DISABLE = '1';\n", 1),
-    ("/etc/enroot/environ.d/50-x.env", "NCCL_IB_DISABLE=1\n", 1),
-    ("/srv/ann/.config/enroot/environ.d/x.env", "NCCL_IB_DISABLE=1\n", 1),
-    ("/etc/ssh/sshd_config", "AcceptEnv NCCL_*\nSetEnv A=1 \"NCCL_IB_DISABLE=1\"\nMatch User x\n", 2),
-    ("/etc/ssh/sshd_config.d/10-x.conf", "# SetEnv NCCL_NET=IB\nsetenv NCCL_IB_DISABLE=1\n", 2),
-    ("/etc/modulefiles/nccl/2.28", "#%Module\nsetenv NCCL_HOME /opt/nccl\nsetenv NCCL_IB_DISABLE 1\n", 3),
-    ("/etc/modulefiles/nccl/2.29.lua", '-- x\nif true then\n  setenv("NCCL_IB_DISABLE", "1")\nend\n', 3),
-    ("/usr/share/modulefiles/nccl", 'pushenv NCCL_IB_DISABLE "1"\n', 1),
-    ("/etc/containers/containers.conf", '[containers]\nenv = [\n  "A=1", "NCCL_IB_DISABLE=1",\n]\n', 3),
-    ("/etc/cdi/nvidia.yaml", "containerEdits:\n  env:\n  - NCCL_IB_DISABLE=1\n", 3),
-    ("/etc/openmpi/openmpi-mca-params.conf", "# x\nmca_base_env_list = A=1;NCCL_IB_DISABLE=1;NCCL_DEBUG\n", 2),
-    ("/etc/prte-mca-params.conf", "mca_base_env_list = NCCL_IB_DISABLE=1\n", 1),
-    ("/root/.openmpi/mca-params.conf", "mca_base_env_list=NCCL_IB_DISABLE=1\n", 1),
+    ("/root/.nccl.conf", "#NCCL_NET=IB\nNCCL_IB_DISABLE=1\nNCCL_IB_DISABLE=0\n"),
+    ("/srv/ann/.nccl.conf", "NCCL_IB_DISABLE=1\n"),
+    ("/home/ldap/.nccl.conf", "NCCL_IB_DISABLE=1\n"),
+    ("/etc/environment", "PATH=/bin\nNCCL_IB_DISABLE='1'\n"),
+    ("/etc/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n"),
+    ("/usr/lib/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n"),
+    ("/root/.config/environment.d/x.conf", "NCCL_IB_DISABLE=1\n"),
+    ("/etc/security/pam_env.conf", "# x\nNCCL_IB_DISABLE DEFAULT=0 OVERRIDE=1\n"),
+    ("/etc/profile", "export NCCL_IB_DISABLE=1\n"),
+    ("/etc/profile.d/x.sh", "export NCCL_DEBUG=WARN NCCL_IB_DISABLE=1\n"),
+    ("/etc/profile.d/x.csh", "setenv NCCL_IB_DISABLE 1\n"),
+    ("/etc/bash.bashrc", "case $- in *i*) ;; *) return;; esac\nNCCL_IB_DISABLE=1; export NCCL_IB_DISABLE\n"),
+    ("/root/.bashrc", "\n\nexport NCCL_IB_DISABLE=1\n"),
+    ("/srv/ann/.bash_profile", "set -a; NCCL_IB_DISABLE=1; set +a\n"),
+    ("/srv/ann/.profile", "if true; then export NCCL_IB_DISABLE=1; fi\n"),
+    ("/etc/systemd/system/slurmd.service.d/x.conf", UNIT),
+    ("/lib/systemd/system/slurmd.service", UNIT),
+    ("/etc/systemd/system.conf.d/x.conf", "[Manager]\nDefaultEnvironment=\"NCCL_IB_DISABLE=1\" B=2\n"),
+    ("/etc/systemd/user.conf", "[Manager]\nManagerEnvironment=NCCL_IB_DISABLE=1\n"),
+    ("/usr/lib/systemd/user.conf.d/x.conf", "[Manager]\nDefaultEnvironment=NCCL_IB_DISABLE=1\n"),
+    ("/etc/systemd/system/user@.service.d/x.conf", UNIT),
+    ("/etc/systemd/system/user@1000.service.d/x.conf", UNIT),
+    ("/run/systemd/system/user@1000.service", UNIT),
+    ("/etc/slurm/job_submit.lua", "-- x\njob_desc.environment[\"NCCL_IB_DISABLE\"] = \"1\"\n"),
+    ("/etc/slurm/job_submit.lua", "job_desc.environment.NCCL_IB_DISABLE = '1';\n"),
+    ("/etc/enroot/environ.d/50-x.env", "NCCL_IB_DISABLE=1\n"),
+    ("/srv/ann/.config/enroot/environ.d/x.env", "NCCL_IB_DISABLE=1\n"),
+    ("/etc/ssh/sshd_config", "AcceptEnv NCCL_*\nSetEnv A=1 \"NCCL_IB_DISABLE=1\"\nMatch User x\n"),
+    ("/etc/ssh/sshd_config.d/10-x.conf", "# SetEnv NCCL_NET=IB\nsetenv NCCL_IB_DISABLE=1\n"),
+    ("/etc/modulefiles/nccl/2.28", "#%Module\nsetenv NCCL_HOME /opt/nccl\nsetenv NCCL_IB_DISABLE 1\n"),
+    ("/etc/modulefiles/nccl/2.29.lua", '-- x\nif true then\n  setenv("NCCL_IB_DISABLE", "1")\nend\n'),
+    ("/usr/share/modulefiles/nccl", 'pushenv NCCL_IB_DISABLE "1"\n'),
+    ("/etc/containers/containers.conf", '[containers]\nenv = [\n  "A=1", "NCCL_IB_DISABLE=1",\n]\n'),
+    ("/etc/cdi/nvidia.yaml", "containerEdits:\n  env:\n  - NCCL_IB_DISABLE=1\n"),
+    ("/etc/openmpi/openmpi-mca-params.conf", "# x\nmca_base_env_list = A=1;NCCL_IB_DISABLE=1;NCCL_DEBUG\n"),
+    ("/etc/prte-mca-params.conf", "mca_base_env_list = NCCL_IB_DISABLE=1\n"),
+    ("/root/.openmpi/mca-params.conf", "mca_base_env_list=NCCL_IB_DISABLE=1\n"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("path", "text", "line"), PLACES, ids=[f"{path}:{line}" for path, _text, line in PLACES])
-def test_every_place_is_found_with_its_line_and_what_it_costs(node: Node, path: str, text: str, line: int) -> None:
-    (finding,) = bad(read(node({path: text})))
-    assert (finding.check, finding.subject, finding.state, finding.severity) == (
-        "nccl_conf.environment",
-        f"{path} NCCL_IB_DISABLE",
-        "drift",
-        "critical",
-    )
-    assert finding.source == f"{path}:{line}"
-    assert "TCP" in finding.why
-    assert "It reaches " in finding.why
-    assert path in finding.fix
-    assert bad(read(node({path: text})), NCCL_IB_DISABLE="a node for tests") == []
-    assert bad(read(node({path: text})), **{"NCCL_IB_DISABLE=0": "not this value"}) != []
 
 
 def test_a_new_place_is_one_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,114 +95,115 @@ def test_a_new_place_is_one_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
     assert found(read(host)) == [("/etc/new/a/x.set", 1, "NCCL_IB_DISABLE", "1")]
 
 
-@pytest.mark.parametrize("path", environment_sources.MODULES_PATHS)
-def test_a_folder_of_modules_that_a_file_names_is_read(node: Node, path: str) -> None:
-    files = {path: "# /opt/no\n/opt/a:/opt/b/modules # ours\n/etc/modulefiles\n"}
-    files |= {f"{folder}/nccl/1.lua": 'setenv("NCCL_IB_DISABLE", "1")\n' for folder in ("/opt/no", "/opt/b/modules")}
-    assert [one[0] for one in found(read(node(files)))] == ["/opt/b/modules/nccl/1.lua"]
+def modules(folder: str) -> dict[str, str]:
+    return {f"{folder}/nccl/1.lua": 'setenv("NCCL_IB_DISABLE", "1")\n'}
 
 
-@pytest.mark.parametrize(
-    ("sshd", "lines"), [("", 0), ("PermitUserEnvironment no\n", 0), ("permituserenvironment yes", 1)]
-)
-def test_a_users_ssh_environment_counts_where_sshd_reads_it(node: Node, sshd: str, lines: int) -> None:
-    host = node({"/etc/ssh/sshd_config": sshd, "/srv/ann/.ssh/environment": "NCCL_IB_DISABLE=1\n"})
-    assert len(found(read(host))) == lines
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "value"),
-    [
-        ("/etc/modulefiles/nccl", "setenv NCCL_IB_HCA [exec hcas]\n", None),
-        ("/etc/modulefiles/nccl.lua", 'setenv("NCCL_IB_HCA", os.getenv("X"))\n', None),
-        ("/etc/modulefiles/nccl", "setenv NCCL_IB_HCA $hcas\n", None),
-        ("/etc/modulefiles/nccl", "prepend-path LD_LIBRARY_PATH /opt/NCCL_IB_HCA\n# setenv NCCL_IB_HCA x\n", "absent"),
-        ("/etc/ssh/sshd_config", "AcceptEnv NCCL_IB_HCA NCCL_*\n", "absent"),
-    ],
-)
-def test_what_only_running_it_shows_is_unknown_and_what_sets_nothing_is_none(
-    node: Node, path: str, text: str, value: str | None
-) -> None:
-    assert [one[3] for one in found(read(node({path: text})))] == ([] if value == "absent" else [value])
-
-
-@pytest.mark.parametrize(
-    ("script", "line", "state"),
-    [
-        ("#!/bin/sh\necho export NCCL_IB_DISABLE=1\n", 2, "drift"),
-        ("cat <<EOF\nexport NCCL_IB_DISABLE=1\nEOF\n", 2, "drift"),
-        ('echo "export NCCL_IB_DISABLE=$(cat /x)"\n', 1, "unknown"),
-        ("export NCCL_IB_DISABLE=1\n", None, "its own environment is its own"),
-    ],
-)
-def test_what_a_task_prolog_prints_is_in_every_task(node: Node, script: str, line: int | None, state: str) -> None:
-    findings = bad(read(node({"/etc/slurm/slurm.conf": SLURM, "/etc/slurm/task.sh": script})))
-    assert [(f.source, f.state) for f in findings] == ([(f"/etc/slurm/task.sh:{line}", state)] if line else [])
-
-
-@pytest.mark.parametrize(
-    ("conf", "included"),
-    [
-        ("Include /etc/slurm/jobs.conf\n", "/etc/slurm/jobs.conf"),
-        ("ClusterName=Alpha\n  include jobs/%c.conf # theirs\n", "/etc/slurm/jobs/alpha.conf"),
-        ("Include /opt/slurm/a.conf\n", "/opt/slurm/b.conf"),
-        ("# Include /etc/slurm/jobs.conf\n", None),
-    ],
-)
-def test_a_prolog_is_found_wherever_slurm_conf_includes_it_from(node: Node, conf: str, included: str | None) -> None:
-    host = node(
-        {
-            "/etc/slurm/slurm.conf": conf,
-            "/opt/slurm/a.conf": "Include b.conf\nInclude a.conf\n",
-            included or "/etc/slurm/jobs.conf": "TaskProlog=task.sh\n",
-            "/etc/slurm/task.sh": "echo export NCCL_IB_DISABLE=1\n",
-        }
-    )
-    assert [f.source for f in bad(read(host))] == (["/etc/slurm/task.sh:1"] if included else [])
-
-
-def test_what_units_and_profiles_name_is_read_too(node: Node) -> None:
-    host = node(
-        {
-            "/etc/systemd/system/slurmd.service": "[Service]\nEnvironmentFile=-/etc/default/slurmd\n",
-            "/etc/default/slurmd": "NCCL_IB_DISABLE=1\n",
-            "/etc/profile.d/a.sh": "[ -f /opt/site/nccl.sh ] && . /opt/site/nccl.sh\n",
-            "/opt/site/nccl.sh": "export NCCL_NET=Socket\n",
-            "/etc/environment": "NCCL_CONF_FILE=/opt/site/nccl.conf\n",
-            "/opt/site/nccl.conf": "NCCL_P2P_DISABLE=1\n",
-        }
-    )
-    assert {finding.subject for finding in bad(read(host))} == {
-        "/etc/default/slurmd NCCL_IB_DISABLE",
-        "/opt/site/nccl.sh NCCL_NET",
-        "/opt/site/nccl.conf NCCL_P2P_DISABLE",
+def included(conf: str, path: str = "/etc/slurm/jobs.conf") -> dict[str, str]:
+    """slurm.conf, and a file that it may include, which names a prolog."""
+    return {
+        "/etc/slurm/slurm.conf": conf,
+        "/opt/slurm/a.conf": "Include b.conf\nInclude a.conf\n",
+        path: "TaskProlog=task.sh\n",
+        "/etc/slurm/task.sh": "echo export NCCL_IB_DISABLE=1\n",
     }
-    (Path(host.system_root) / "opt/site/nccl.conf").unlink()
-    assert "/etc/environment NCCL_CONF_FILE" in {finding.subject for finding in bad(read(host))}
 
 
-def test_what_no_container_inherits_is_said_to_do_nothing(node: Node) -> None:
-    (finding,) = bad(read(node({"/etc/systemd/system/containerd.service.d/x.conf": UNIT})))
-    assert (finding.severity, finding.source) == ("minor", "/etc/systemd/system/containerd.service.d/x.conf:5")
-    assert "no container inherits it" in finding.why
+def prolog(script: str) -> dict[str, str]:
+    return {"/etc/slurm/slurm.conf": SLURM, "/etc/slurm/task.sh": script}
 
 
-@pytest.mark.parametrize(
-    ("text", "check"),
-    [
-        ("export NCCL_IB_HCA=mlx5_0\n", "nccl_conf.conflict"),
-        ("export NCCL_IB_HCA==mlx5_0,mlx5_1\n", None),  # what Busbar writes, too
-        ("export NCCL_DEBUG=WARN\n", None),
-        ("export NCCL_SHARP_ENABLE=1\n", "nccl_conf.environment"),
-        ("export NCCL_NET_GDR_LEVEL=NODE\n", "nccl_conf.environment"),
-        ("export NCCL_IB_HCA=$(hcas)\n", "nccl_conf.environment"),
-        ("unset NCCL_IB_HCA\n", None),
-    ],
-)
-def test_only_what_differs_or_harms_is_a_finding(node: Node, text: str, check: str | None) -> None:
-    findings, _notes = judge(read(node({"/etc/profile.d/x.sh": text})), MEANT, {})
-    assert [finding.check for finding in findings if not finding.ok] == ([check] if check else [])
-    assert [finding.subject for finding in findings if finding.ok] == ([] if check else ["the environment of jobs"])
+def profile(text: str) -> dict[str, str]:
+    return {"/etc/profile.d/x.sh": text}
+
+
+NAMED = {
+    "/etc/systemd/system/slurmd.service": "[Service]\nEnvironmentFile=-/etc/default/slurmd\n",
+    "/etc/default/slurmd": "NCCL_IB_DISABLE=1\n",
+    "/etc/profile.d/a.sh": "[ -f /opt/site/nccl.sh ] && . /opt/site/nccl.sh\n",
+    "/opt/site/nccl.sh": "export NCCL_NET=Socket\n",
+    "/etc/environment": "NCCL_CONF_FILE=/opt/site/nccl.conf\n",
+}
+USER = "NCCL_IB_DISABLE=1\n"
+# Case -> files of a node.
+FILES: dict[str, dict[str, str]] = {
+    **{f"{path}: {text!r}": {path: text} for path, text in PLACES},
+    **{
+        f"folders of modules in {path}": {
+            path: "# /opt/no\n/opt/a:/opt/b/modules # ours\n/etc/modulefiles\n",
+            **modules("/opt/no"),
+            **modules("/opt/b/modules"),
+        }
+        for path in environment_sources.MODULES_PATHS
+    },
+    # A user's environment of SSH counts where sshd reads it.
+    **{
+        f"sshd_config {conf!r}": {"/etc/ssh/sshd_config": conf, "/srv/ann/.ssh/environment": USER}
+        for conf in ("", "PermitUserEnvironment no\n", "permituserenvironment yes")
+    },
+    # What only running it shows is unknown, and what sets nothing is none.
+    "Tcl that runs a program": {"/etc/modulefiles/nccl": "setenv NCCL_IB_HCA [exec hcas]\n"},
+    "Lua that reads a variable": {"/etc/modulefiles/nccl.lua": 'setenv("NCCL_IB_HCA", os.getenv("X"))\n'},
+    "Tcl with a variable": {"/etc/modulefiles/nccl": "setenv NCCL_IB_HCA $hcas\n"},
+    "Tcl that sets none": {
+        "/etc/modulefiles/nccl": "prepend-path LD_LIBRARY_PATH /opt/NCCL_IB_HCA\n# setenv NCCL_IB_HCA x\n"
+    },
+    "AcceptEnv": {"/etc/ssh/sshd_config": "AcceptEnv NCCL_IB_HCA NCCL_*\n"},
+    # What a task prolog prints is in every task; its own environment is its own.
+    "prolog that prints": prolog("#!/bin/sh\necho export NCCL_IB_DISABLE=1\n"),
+    "prolog with a here-document": prolog("cat <<EOF\nexport NCCL_IB_DISABLE=1\nEOF\n"),
+    "prolog that runs a program": prolog('echo "export NCCL_IB_DISABLE=$(cat /x)"\n'),
+    "prolog that exports": prolog("export NCCL_IB_DISABLE=1\n"),
+    "slurm.conf that includes": included("Include /etc/slurm/jobs.conf\n"),
+    "slurm.conf that includes by the cluster": included(
+        "ClusterName=Alpha\n  include jobs/%c.conf # theirs\n", "/etc/slurm/jobs/alpha.conf"
+    ),
+    "slurm.conf that includes in turn": included("Include /opt/slurm/a.conf\n", "/opt/slurm/b.conf"),
+    "slurm.conf that includes nothing": included("# Include /etc/slurm/jobs.conf\n"),
+    "files that units and profiles name": {**NAMED, "/opt/site/nccl.conf": "NCCL_P2P_DISABLE=1\n"},
+    "files that units and profiles name, one lost": NAMED,
+    # No container inherits it.
+    "containerd": {"/etc/systemd/system/containerd.service.d/x.conf": UNIT},
+    # Only what differs or harms is a finding.
+    "another value": profile("export NCCL_IB_HCA=mlx5_0\n"),
+    "what Busbar writes, too": profile("export NCCL_IB_HCA==mlx5_0,mlx5_1\n"),
+    "harmless": profile("export NCCL_DEBUG=WARN\n"),
+    "no variable of NCCL": profile("export NCCL_SHARP_ENABLE=1\n"),
+    "wrong value": profile("export NCCL_NET_GDR_LEVEL=NODE\n"),
+    "unknown value": profile("export NCCL_IB_HCA=$(hcas)\n"),
+    "unset": profile("unset NCCL_IB_HCA\n"),
+    # NCCL's own grammar.
+    "a user's nccl.conf": {"/root/.nccl.conf": "export NCCL_IB_TC=104\n"},
+    # Each is named, and what wins.
+    "two places": {"/etc/profile": f"export {USER}", "/root/.nccl.conf": USER},
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", FILES)
+def test_every_place_is_found_with_its_line(node: Node, name: str) -> None:
+    environment = read(node(FILES[name]))
+    findings, _notes = judge(environment, MEANT, {})
+    rows = [[one.check, one.subject, one.state, one.severity, one.source] for one in findings if not one.ok]
+    assert [one.subject for one in findings if one.ok] == ([] if rows else ["the environment of jobs"])
+    goldens.check("nccl_environment", name, [*found(environment), *rows])
+
+
+@pytest.mark.parametrize(("path", "text"), PLACES)
+def test_what_is_accepted_is_accepted_with_this_value_alone(node: Node, path: str, text: str) -> None:
+    environment = read(node({path: text}))
+    assert bad(environment, NCCL_IB_DISABLE="a node for tests") == []
+    assert bad(environment, **{"NCCL_IB_DISABLE=0": "not this value"}) != []
+
+
+@pytest.mark.golden
+def test_what_it_costs_and_whom_it_reaches(tmp_path: Path) -> None:
+    parts = []
+    for number, files in enumerate(FILES.values()):
+        root = tmp_path / str(number)
+        put_all(root, {"/etc/passwd": PASSWD, "/proc/mounts": "/ / ext4 rw 0 0\n", **files})
+        parts += [f"{one.subject}: {one.why}; {one.fix}" for one in bad(read(Host(str(root), str(root))))]
+    goldens.text("nccl_environment", "\n".join(dict.fromkeys(parts)) + "\n")
 
 
 def test_what_costs_little_and_what_is_accepted_are_notes(node: Node) -> None:
@@ -227,12 +212,6 @@ def test_what_costs_little_and_what_is_accepted_are_notes(node: Node) -> None:
     assert [finding for finding in findings if not finding.ok] == []
     assert [note.partition(" ")[0] for note in notes] == ["/etc/profile.d/x.sh:1,", "accepted:"]
     assert "no fabric here" in notes[1]
-
-
-def test_a_users_file_is_judged_by_nccls_own_grammar(node: Node) -> None:
-    (finding,) = bad(read(node({"/root/.nccl.conf": "export NCCL_IB_TC=104\n"})))
-    assert "NCCL is not a shell" in finding.why
-    assert finding.subject == "/root/.nccl.conf NCCL_IB_TC"
 
 
 def test_nothing_but_nccls_variables_leaves_the_node(node: Node) -> None:
@@ -331,13 +310,6 @@ def test_a_user_who_means_ill_costs_the_audit_little(node: Node, name: str, text
     findings, notes = judge(read(host), MEANT, {})
     assert time.process_time() - started < 10
     assert len(findings) + len(notes) <= nccl_environment.MOST_SETTINGS + 1
-
-
-def test_of_several_places_each_is_named_and_what_wins_is_said(node: Node) -> None:
-    text = "export NCCL_IB_DISABLE=1\n"
-    first, second = bad(read(node({"/etc/profile": text, "/root/.nccl.conf": text[7:]})))
-    assert "/root/.nccl.conf sets it, too: the environment comes before ~/.nccl.conf" in first.why
-    assert "/etc/profile sets it, too" in second.why
 
 
 def test_many_homes_are_bounded_and_what_is_left_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,8 @@ from hypothesis import strategies as st
 
 from busbar import lint as command
 
-V218, V221, V223, V226, V227, V230, V232 = (
-    (2, 18, 3),
-    (2, 21, 5),
-    (2, 23, 4),
-    (2, 26, 2),
-    (2, 27, 7),
-    (2, 30, 7),
-    (2, 32, 3),
-)
+V218, V221, V223, V226 = (2, 18, 3), (2, 21, 5), (2, 23, 4), (2, 26, 2)
+V227, V230, V232 = (2, 27, 7), (2, 30, 7), (2, 32, 3)
 CANONICAL = """\
 # Rendered by Busbar.
 # Devices of the compute rails, exact names.
@@ -83,15 +77,10 @@ def only(text: str, version: tuple[int, int, int] | None = V227, hcas: tuple[str
     ],
 )
 def test_an_assignment_is_taken_as_it_stands(line: str, name: str, value: str) -> None:
+    expected = (1, line, "assignment", name, value)
     for version in (V218, V232):
         (parsed,) = parse(line + "\n", version)
-        assert (parsed.number, parsed.raw, parsed.kind, parsed.name, parsed.value) == (
-            1,
-            line,
-            "assignment",
-            name,
-            value,
-        )
+        assert (parsed.number, parsed.raw, parsed.kind, parsed.name, parsed.value) == expected
 
 
 @pytest.mark.parametrize("line", ["", "NCCL_X", "=1", "  ", "[nccl]"])
@@ -99,25 +88,31 @@ def test_a_line_without_name_and_equals_sign_is_ignored(line: str) -> None:
     assert parse("NCCL_A=1\n" + line + "\n")[1].kind == "ignored"
 
 
+LONG = "A=" + "x" * 4093 + "NCCL_X=1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "definitions"),
+    [
+        ("NCCL_X=1\nNCCL_X=2\n", V232, {"NCCL_X": "1"}),
+        ("# NCCL_X=1\n# x\n", V223, {"# NCCL_X": "1"}),
+        ("# NCCL_X=1\n# x\n", V226, {}),
+        ("NCCL_X=1\r\n", V227, {"NCCL_X": "1\r"}),
+        ("NCCL_X=1\r\n", V230, {"NCCL_X": "1"}),
+        # A line that is too long is two.
+        (LONG, V227, {"A": "x" * 1023}),
+        (LONG, V230, {"A": "x" * 1023, "NCCL_X": "1"}),
+    ],
+)
+def test_the_first_definition_counts_as_each_release_reads_it(
+    text: str, version: tuple[int, int, int], definitions: dict[str, str]
+) -> None:
+    assert first_definitions(parse(text, version)) == definitions
+
+
 def test_comments_are_known_since_2_26() -> None:
-    assert [line.kind for line in parse("# NCCL_X=1\n# x\n", V226)] == ["comment", "comment"]
-    assert [line.kind for line in parse("# NCCL_X=1\n# x\n", V223)] == ["assignment", "ignored"]
-    assert first_definitions(parse("# NCCL_X=1\n", V223)) == {"# NCCL_X": "1"}
-
-
-def test_the_carriage_return_is_dropped_since_2_30() -> None:
-    assert first_definitions(parse("NCCL_X=1\r\n", V227)) == {"NCCL_X": "1\r"}
-    assert first_definitions(parse("NCCL_X=1\r\n", V230)) == {"NCCL_X": "1"}
-
-
-def test_an_over_long_line_is_two_lines_since_2_30() -> None:
-    text = "A=" + "x" * 4093 + "NCCL_X=1\n"
-    assert first_definitions(parse(text, V227)) == {"A": "x" * 1023}
-    assert first_definitions(parse(text, V230)) == {"A": "x" * 1023, "NCCL_X": "1"}
-
-
-def test_the_first_definition_wins() -> None:
-    assert first_definitions(parse("NCCL_X=1\nNCCL_X=2\n")) == {"NCCL_X": "1"}
+    kinds = [[line.kind for line in parse("# NCCL_X=1\n# x\n", version)] for version in (V223, V226)]
+    assert kinds == [["assignment", "ignored"], ["comment", "comment"]]
 
 
 @given(st.text(max_size=300), st.sampled_from([V218, V223, V226, V230]))
@@ -128,168 +123,42 @@ def test_every_text_has_a_reading(text: str, version: tuple[int, int, int]) -> N
         assert (line.kind == "assignment") == bool(line.name)
 
 
-# -- good files --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", [V218, V221, V223, V226, V227, V230, V232])
-def test_a_canonical_file_has_no_findings(version: tuple[int, int, int]) -> None:
-    hcas = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_11")
-    assert lint(CANONICAL, [library(version)], None, "/etc/nccl.conf", hcas) == []
-    assert lint(CANONICAL, [], version, "/etc/nccl.conf", hcas) == []
-
-
-def test_an_empty_file_has_no_findings() -> None:
-    assert lint("", [library(V227)], None, "/etc/nccl.conf") == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "NCCL_IB_HCA=mlx5",
-        "NCCL_IB_HCA=^=mlx5_bond_0",
-        "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1",
-        "NCCL_SOCKET_IFNAME=^docker0,lo",
-        "NCCL_SOCKET_IFNAME=ens",
-        "NCCL_ALGO=^PAT",
-        "NCCL_ALGO=allreduce:NVLS,Ring",
-        "NCCL_PROTO=^LL128",
-        "NCCL_P2P_LEVEL=NVL",
-        "NCCL_NET_GDR_LEVEL=P2C",
-        "NCCL_IB_TIMEOUT=20",
-        "NCCL_IB_TIMEOUT=0x12",
-        "NCCL_IB_GID_INDEX=-1",
-        "NCCL_NTHREADS=256",
-        "NCCL_DEBUG=info",
-        "NCCL_SET_THREAD_NAME=1",
-        "NCCL_NET_MERGE_LEVEL=PORT",
-        "OFI_NCCL_PROTOCOL=RDMA",
-        "UCX_TLS=rc",
-        "NCCL_IB_ADDR_RANGE=10.0.0.0/8",
-    ],
-)
-def test_a_right_line_has_no_findings(line: str) -> None:
-    assert rules(line + "\n") == {}
-
-
 # -- rules -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        # grammar
-        ("NCCL_IB_TC =106", {"blank": "major"}),
-        (" NCCL_IB_TC=106", {"blank": "major"}),
-        ("NCCL_IB_TC=106 ", {"blank": "minor"}),
-        ("NCCL_DEBUG=WARN ", {"blank": "major"}),
-        ("NCCL_SOCKET_IFNAME==eth0 ", {"blank": "critical"}),
-        ('NCCL_IB_TC="106"', {"quotes": "major"}),
-        ("NCCL_IB_TIMEOUT='20'", {"quotes": "critical"}),
-        ('NCCL_DEBUG="WARN"', {"quotes": "major"}),
-        ('NCCL_SOCKET_IFNAME="=eth0"', {"quotes": "critical"}),
-        ("export NCCL_IB_TC=106", {"export": "major"}),
-        ("export NCCL_IB_TC = 106", {"export": "major", "blank": "minor"}),
-        ("  # a comment", {"indented_comment": "minor"}),
-        ("\t# NCCL_IB_TC=1", {"indented_comment": "minor"}),
-        ("NCCL_IB_TC=106 # DSCP 26", {"inline_comment": "minor"}),
-        ("NCCL_DEBUG=WARN # quiet", {"inline_comment": "major"}),
-        ("NCCL_IB_TC", {"no_assignment": "major"}),
-        ("=1", {"no_assignment": "major"}),
-        ("NCCL_IB_TC=", {"empty_value": "minor"}),
-        ("# caf\u00e9", {"character": "minor"}),
-        ("NCCL_TOPO_FILE=/x/caf\u00e9", {"character": "major"}),
-        ("NCCL_TOPO_FILE=/x\x1b[31m", {"character": "major"}),
-        ("NCCL_TOPO_FILE=/" + "x" * 1010, {"too_long": "minor"}),
-        ("NCCL_TOPO_FILE=/" + "x" * 1030, {"too_long": "major"}),
-        # names
-        ("NCCL_SHARP_ENABLE=1", {"never_existed": "major"}),
-        ("NCCL_TIMEOUT=60", {"never_existed": "major"}),
-        ("NCCL_TREE_THRESHOLD=0", {"dead_variable": "major"}),
-        ("NCCL_IB_QPS_PER_CONECTION=4", {"unknown_variable": "major"}),
-        ("NCCL_IB_RAIL_POLICY=1", {"unknown_variable": "major"}),
-        ("nccl_ib_tc=106", {"unknown_variable": "major"}),
-        ("NCLL_IB_TIMEOUT=22", {"unknown_variable": "major"}),
-        ("LD_PRELOAD=/x.so", {"foreign_variable": "minor"}),
-        ("NCCL_COMM_ID=10.0.0.1:5000", {"wrong_place": "critical"}),
-        ("NCCL_CONF_FILE=/x", {"wrong_place": "major"}),
-        ("NCCL_GRAPH_DUMP_FILE=/x", {"wrong_place": "minor"}),
-        ("NCCL_TOPO_DUMP_FILE=/x", {"wrong_place": "minor"}),
-        ("NCCL_DEBUG=TRACE", {"wrong_place": "minor"}),
-        ("NCCL_TESTS_MIN_BW=1", {"wrong_place": "minor"}),
-        # values
-        ("NCCL_CROSS_NIC=on", {"bad_value": "major"}),
-        ("NCCL_BUFFSIZE=4M", {"bad_value": "major"}),
-        ("NCCL_IB_SL=026", {"bad_value": "major"}),
-        ("NCCL_IB_SL=16", {"bad_value": "major"}),
-        ("NCCL_IB_TC=99999999999999999999", {"bad_value": "major"}),
-        ("NCCL_IB_TIMEOUT=0", {"bad_value": "critical"}),
-        ("NCCL_IB_TIMEOUT=32", {"bad_value": "critical"}),
-        ("NCCL_IB_PKEY=0x8001", {"bad_value": "major"}),
-        ("NCCL_NTHREADS=1000", {"bad_value": "major"}),
-        ("NCCL_SET_THREAD_NAME=yes", {"bad_value": "major"}),
-        ("NCCL_NET_GDR_LEVEL=NODE", {"bad_value": "major"}),
-        ("NCCL_NET_GDR_LEVEL=sys", {"bad_value": "major"}),
-        ("NCCL_NET_GDR_LEVEL=2", {"legacy_level": "minor"}),
-        ("NCCL_NET_GDR_LEVEL=0", {"gdr_off": "major"}),
-        ("NCCL_NET_GDR_LEVEL=LOC", {"gdr_off": "major"}),
-        ("NCCL_IB_HCA=mlx5_1", {"prefix_match": "major"}),
-        ("NCCL_IB_HCA=^mlx5_1", {"prefix_match": "major"}),
-        ("NCCL_IB_HCA==^mlx5_1", {"bad_value": "critical"}),
-        ("NCCL_IB_HCA=^", {"bad_value": "critical"}),
-        ("NCCL_IB_HCA==mlx5_0, mlx5_1", {"bad_value": "critical"}),
-        ("NCCL_IB_HCA==mlx5_0:one", {"bad_value": "critical"}),
-        ("NCCL_IB_HCA==mlx5_0:1:0", {"bad_value": "major"}),
-        ("NCCL_IB_HCA==" + ",".join("m%d" % i for i in range(33)), {"bad_value": "major"}),
-        ("NCCL_SOCKET_IFNAME=eth1", {"prefix_match": "minor"}),
-        ("NCCL_IB_HCA=mlx5_0,mlx5_3,mlx5_1", {"prefix_match": "major"}),
-        ("NCCL_IB_HCA=mlx5_0,mlx5_3", {"prefix_match": "minor"}),
-        ("NCCL_SOCKET_IFNAME==^eth0", {"bad_value": "critical"}),
-        ("NCCL_SOCKET_IFNAME=e", {"bad_value": "major"}),
-        ("NCCL_SOCKET_FAMILY=ipv4", {"bad_value": "critical"}),
-        ("NCCL_IB_ADDR_RANGE=10.0.0.0", {"bad_value": "major"}),
-        ("NCCL_NET_MERGE_LEVEL=port", {"bad_value": "major"}),
-        ("NCCL_DEBUG=VERBOSE", {"bad_value": "major"}),
-        ("NCCL_DEBUG_SUBSYS=INIT,FOO", {"bad_value": "minor"}),
-        ("NCCL_DEBUG_FILE=/var/log/nccl.%d", {"bad_value": "major"}),
-        ("NCCL_DEBUG_FILE=/var/log/nccl.log", {"bad_value": "minor"}),
-        ("NCCL_ALGO=Tree", {"bad_value": "critical"}),
-        ("NCCL_ALGO=^Ring", {"bad_value": "critical"}),
-        ("NCCL_ALGO=CollNet", {"bad_value": "critical"}),
-        ("NCCL_ALGO=Ring, Tree", {"bad_value": "critical"}),
-        ("NCCL_ALGO=all:Ring", {"bad_value": "critical"}),
-        ("NCCL_ALGO=Ring;Tree", {"bad_value": "critical"}),
-        ("NCCL_PROTO=LL256", {"bad_value": "critical"}),
-        ("NCCL_IB_GID_INDEX=3", {"gid_index": "major"}),
-        # advice
-        ("NCCL_PXN_DISABLE=1", {"advice": "minor"}),
-        ("NCCL_BUFFSIZE=16777216", {"advice": "minor"}),
-        ("NCCL_P2P_LEVEL=SYS", {"advice": "minor"}),
-        ("NCCL_P2P_LEVEL=LOC", {"advice": "major"}),
-        ("NCCL_PROTO=Simple", {"advice": "minor"}),
-        ("NCCL_PROTO=LL128", {"advice": "major"}),
-        ("NCCL_IB_DISABLE=0", {"advice": "minor"}),
-        ("NCCL_IB_DISABLE=1", {"advice": "critical"}),
-        ("NCCL_NET=Socket", {"advice": "critical"}),
-        ("NCCL_P2P_DISABLE=1", {"advice": "major"}),
-        ("NCCL_NTHREADS=512", {"advice": "minor"}),
-        ("NCCL_SHM_DISABLE=1", {"advice": "major"}),
-        ("NCCL_NVLS_ENABLE=0", {"advice": "major"}),
-        ("NCCL_DMABUF_ENABLE=0", {"advice": "major"}),
-        ("NCCL_NET_GDR_READ=0", {"advice": "major"}),
-        ("NCCL_IB_TIMEOUT=22", {"advice": "minor"}),
-        ("NCCL_IB_TIMEOUT=0x16", {"advice": "minor"}),
-        ("NCCL_MIN_NCHANNELS=16", {"advice": "minor"}),
-        ("NCCL_MAX_NCHANNELS=32", {"advice": "minor"}),
-        ("NCCL_DEBUG_SUBSYS=ALL", {"advice": "minor"}),
-        ("NCCL_ALGO=Ring,Tree;allgather:Ring", {"advice": "major"}),
-    ],
-)
-def test_a_wrong_line_has_exactly_its_finding(line: str, expected: dict[str, str]) -> None:
-    assert rules("# before\n" + line + "\n# after\n") == expected
+@pytest.mark.parametrize("version", [V218, V221, V223, V226, V227, V230, V232])
+def test_a_canonical_file_and_an_empty_one_have_no_findings(version: tuple[int, int, int]) -> None:
+    hcas = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_11")
+    for text in (CANONICAL, ""):
+        assert lint(text, [library(version)], None, "/etc/nccl.conf", hcas) == []
+        assert lint(text, [], version, "/etc/nccl.conf", hcas) == []
 
 
-def test_one_line_can_have_two_independent_causes() -> None:
-    assert rules("NCCL_SHARP_ENABLE = 1\n") == {"blank": "major", "never_existed": "major"}
+def _lines() -> Iterator[tuple[str, str, str]]:
+    """Release and HCAs, findings, and lines between two comments, which are written as in Python's literals."""
+    for part in (Path(__file__).parent / "nccl_conf_lines.txt").read_text().split("#== ")[1:]:
+        head, *rows = part.splitlines()
+        for row in rows:
+            expected, _bar, line = row.partition(" | ")
+            yield head, expected, line.encode().decode("unicode_escape")
+
+
+LINES = [
+    *_lines(),
+    ("2.27.7", "too_long minor", "NCCL_TOPO_FILE=/" + "x" * 1010),
+    ("2.27.7", "too_long major", "NCCL_TOPO_FILE=/" + "x" * 1030),
+    ("2.21.5", "too_long critical, unknown_variable major", "NCCL_" + "X" * 1030 + "=1"),
+    ("2.23.4", "too_long major, unknown_variable major", "NCCL_" + "X" * 1030 + "=1"),
+    ("2.27.7", "bad_value major", "NCCL_IB_HCA==" + ",".join("m%d" % i for i in range(33))),
+]
+
+
+@pytest.mark.parametrize(("node", "expected", "line"), LINES)
+def test_a_line_has_exactly_its_findings(node: str, expected: str, line: str) -> None:
+    version, *hcas = node.split()
+    major, minor, patch = map(int, version.split("."))
+    found = rules("# before\n" + line + "\n# after\n", (major, minor, patch), tuple(hcas))
+    assert ", ".join(f"{rule} {severity}" for rule, severity in found.items()) == expected.replace("right", "")
 
 
 def test_a_duplicate_says_where_the_first_is() -> None:
@@ -306,73 +175,16 @@ def test_a_byte_order_mark_is_one_finding() -> None:
 def test_carriage_returns_are_one_finding_for_the_file() -> None:
     text = CANONICAL.replace("\n", "\r\n")
     finding = only(text, V227)
-    assert (finding.check, finding.severity, finding.have) == (
-        "nccl_conf.lint.carriage_return",
-        "critical",
-        "11 lines end in a carriage return",
-    )
+    assert (finding.check, finding.severity) == ("nccl_conf.lint.carriage_return", "critical")
+    assert finding.have == "11 lines end in a carriage return"
     assert only(text, V230).severity == "minor"
-    assert only("NCCL_IB_TC=106\r\n", V227).severity == "minor"
-
-
-def test_a_comment_with_an_equals_sign_matters_only_before_2_26() -> None:
-    assert rules("# NCCL_X=1\n", V223) == {"comment_assignment": "minor"}
-    assert rules("# NCCL_X=1\n", V226) == {}
-
-
-def test_an_over_long_name_ends_the_job_before_2_23() -> None:
-    text = "NCCL_" + "X" * 1030 + "=1\n"
-    assert rules(text, V221) == {"too_long": "critical", "unknown_variable": "major"}
-    assert rules(text, V223) == {"too_long": "major", "unknown_variable": "major"}
-
-
-def test_releases_decide_which_levels_are_known() -> None:
-    assert rules("NCCL_P2P_LEVEL=C2C\n", V223) == {"bad_value": "major"}
-    assert rules("NCCL_P2P_LEVEL=C2C\n", V226) == {}
-    assert rules("NCCL_NET_GDR_LEVEL=P2C\n", V226) == {"bad_value": "major"}
-
-
-def test_releases_decide_what_an_algorithm_list_means() -> None:
-    assert rules("NCCL_ALGO=Tree\n", V223) == {"advice": "major"}
-    assert rules("NCCL_ALGO=allreduce:Tree\n", V223) == {"bad_value": "major"}
-    assert rules("NCCL_ALGO=CollNet\n", V223) == {"bad_value": "major"}
-    assert rules("NCCL_ALGO=Ring,PAT\n", V221) == {"bad_value": "major"}
-
-
-def test_a_fixed_gid_index_is_right_before_2_21() -> None:
-    assert rules("NCCL_IB_GID_INDEX=3\n", V218) == {}
-
-
-def test_limits_follow_the_release() -> None:
-    assert rules("NCCL_MAX_CTAS=64\n", V223) == {"bad_value": "major"}
-    assert rules("NCCL_MAX_CTAS=64\n", V227) == {}
-    assert rules("NCCL_DEBUG=ATTN\n", V230) == {"bad_value": "major"}
-    assert rules("NCCL_DEBUG=ATTN\n", V232) == {}
-    assert rules("NCCL_SET_THREAD_NAME=true\n", V227) == {"bad_value": "major"}
-    assert rules("NCCL_SET_THREAD_NAME=true\n", V230) == {}
-
-
-def test_socket_threads_are_judged_together() -> None:
-    assert rules("NCCL_SOCKET_NTHREADS=16\nNCCL_NSOCKS_PERTHREAD=8\n") == {"bad_value": "major"}
-    assert rules("NCCL_SOCKET_NTHREADS=8\nNCCL_NSOCKS_PERTHREAD=8\n") == {}
 
 
 def test_known_devices_say_what_a_prefix_takes_in() -> None:
     hcas = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_11")
     finding = only("NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_10\n", hcas=hcas)
-    assert finding.check == "nccl_conf.lint.prefix_match"
+    assert (finding.check, finding.want) == ("nccl_conf.lint.prefix_match", "=mlx5_0,mlx5_1,mlx5_10")
     assert "mlx5_1 also takes in mlx5_11." in finding.why
-    assert finding.want == "=mlx5_0,mlx5_1,mlx5_10"
-    assert rules("NCCL_IB_HCA=mlx5_0\n", hcas=hcas) == {}
-    assert rules("NCCL_IB_HCA=mlx5\n", hcas=hcas) == {}
-
-
-def test_known_devices_say_which_name_matches_nothing() -> None:
-    hcas = ("mlx5_0", "mlx5_1")
-    assert rules("NCCL_IB_HCA==mlx5_0,mlx5_7\n", hcas=hcas) == {"unknown_hca": "major"}
-    assert rules("NCCL_IB_HCA==ibp1,ibp2\n", hcas=hcas) == {"unknown_hca": "critical"}
-    assert rules("NCCL_IB_HCA=^mlx5\n", hcas=hcas) == {"unknown_hca": "critical"}
-    assert rules("NCCL_IB_HCA=^=mlx5_bond_0\n", hcas=hcas) == {}
 
 
 # -- libraries and versions --------------------------------------------------------------------------------------
@@ -428,19 +240,8 @@ def test_hostile_lines_are_shown_without_control_characters() -> None:
             assert len(text or "") < 600
 
 
-LINE = st.sampled_from(
-    [
-        "NCCL_IB_HCA",
-        "NCCL_ALGO",
-        "NCCL_PROTO",
-        "NCCL_IB_TC",
-        "NCCL_P2P_LEVEL",
-        "NCCL_DEBUG",
-        "NCCL_DEBUG_FILE",
-        "#",
-        "X",
-    ]
-)
+NAMES = ("NCCL_IB_HCA", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IB_TC", "NCCL_P2P_LEVEL", "NCCL_DEBUG", "NCCL_DEBUG_FILE")
+LINE = st.sampled_from([*NAMES, "#", "X"])
 
 
 @given(

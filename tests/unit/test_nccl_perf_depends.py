@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 from busbar.lab import machines, tree
 
 from .test_nccl_library import GOOD
-from .test_nccl_perf_module import SECRET, program, start, wait_for
+from .test_nccl_perf_module import SECRET, arguments, program, start, wait_for
 
 Run = Callable[..., dict[str, Any]]
 RAIL, GPU = "0000:18:00.0", "0000:1b:00.0"
@@ -87,23 +87,16 @@ class Node:
         return len(path.read_text()) if path.exists() else 0
 
     def arguments(self, **changes: Any) -> dict[str, Any]:
-        return {
+        given = {
             "binary": str(self.root / "build/all_reduce_perf"),
-            "gpus": 2,
-            "ranks": 2,
-            "min_bytes": "1M",
             "max_bytes": "2M",
-            "bar_busbw": 348,
-            "timeout": 30,
             "environment": {"TOKEN": SECRET, "NCCL_NVLS_ENABLE": "0"},
             "result_directory": str(self.root / "var"),
             "stored_result": str(self.record),
-            "require_idle": False,
             "when": "changed",
             "hardware_root": str(self.root / "hw"),
-            "system_root": str(self.root),
-            **changes,
         }
+        return arguments(self.root, **{**given, **changes})
 
 
 @pytest.fixture
@@ -336,13 +329,16 @@ def test_what_a_record_says_of_itself_makes_it_due(
     assert run()["due"] == ""
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1", "\0", '{"format": 2, "depends": {"x": 1}}'])
-def test_a_record_that_holds_garbage_is_unknown_and_due(node: Node, run: Run, text: str) -> None:
+@pytest.mark.parametrize("text", [None, "", "{}", "[1", "\0", '{"format": 2, "depends": {"x": 1}}'])
+def test_a_record_that_holds_garbage_is_unknown_and_due(node: Node, run: Run, text: str | None) -> None:
     run()
-    node.record.write_text(text)
+    if text is None:
+        node.record.unlink()
+    else:
+        node.record.write_text(text)
     asked = run(check=True)
     assert (found(asked), asked["stored"]) == ({"ran": "unknown"}, False)
-    assert "record" in asked["due"]
+    assert ("record" if text is not None else "there is no stored result") in asked["due"]
     assert (run()["findings"], node.ran) == ([], 2)
 
 

@@ -106,12 +106,10 @@ def test_text_of_today() -> None:
     assert (result.rows[0].type, result.rows[0].op, result.rows[0].root) == ("float", "sum", -1)
     assert (result.out_of_bounds, result.out_of_bounds_ok, result.average_busbw) == (0, True, 129.791)
     assert (result.reduced_to, result.errors, result.usage) == (None, (), False)
-
-
-def test_text_with_a_git_hash_in_the_version() -> None:
-    head = VERSION.replace("2.19.6", "2.20.0 a1b2c3d")
-    result = perf_output.parse_text(output(head=head))
-    assert (result.version, result.nccl_library) == ("2.20.0", "2.28.9")
+    with_hash = perf_output.parse_text(output(head=VERSION.replace("2.19.6", "2.20.0 a1b2c3d")))
+    assert (with_hash.version, with_hash.nccl_library) == ("2.20.0", "2.28.9")
+    reduced = devices() + "#\n# Reducing maxBytes to 2097152 due to memory limitation\n"
+    assert perf_output.parse_text(output(ranks=reduced)).reduced_to == 2097152
 
 
 @pytest.mark.parametrize(
@@ -169,63 +167,57 @@ LOGS = [
     "[2026-11-21 00:21:52] node01:4000:4001 [-1] misc/socket.cc:12 NCCL WARN Connection refused",
     "elsewhere.example:1:2 [0] NCCL INFO Launch mode Parallel",
 ]
+LABELS = ("[1,0]<stdout>:", "[1,0]<stdout>: ", "[prterun-node01-7@1,0]<stdout>: ", "0: ", "12: ")
 
 
-@pytest.mark.parametrize("log", LOGS)
-def test_lines_of_nccl_between_rows_are_passed_over(log: str) -> None:
-    rows = "".join(f"{row(size)}{log}\n" for size in SIZES)
-    assert perf_output.parse_text(output(rows)) == perf_output.parse_text(output())
-
-
-@pytest.mark.parametrize("root", ["-1", "0"])
-@pytest.mark.parametrize("log", LOGS[:3])
-@pytest.mark.parametrize("cells", range(5, 13))
-def test_lines_of_nccl_inside_a_row_do_not_tear_it(log: str, cells: int, root: str) -> None:
+def inside_rows(log: str, cells: int, middle: str) -> str:
     """The program prints a row in pieces, the log line comes between them, and the row goes on in the next line."""
-    rows = ""
-    for size in SIZES:
-        words = row(size, middle=f"float sum {root}").split()
-        rows += " ".join(words[:cells]) + log + "\n  " + " ".join(words[cells:]) + "\n"
-    untouched = output("".join(row(size, middle=f"float sum {root}") for size in SIZES))
-    assert perf_output.parse_text(output(rows)) == perf_output.parse_text(untouched)
-
-
-def test_a_log_line_of_an_unknown_host_inside_a_row() -> None:
-    rows = "".join(row(size).replace("-1", "-1" + LOGS[3] + "\n", 1) for size in SIZES)
-    assert len(perf_output.parse_text(output(rows)).rows) == 3
-
-
-def test_a_torn_row_is_left_out_not_guessed() -> None:
-    torn = "     2097152        524288     float     sum      -1   251.59    4.17\n"
-    result = perf_output.parse_text(output(row(SIZES[0]) + torn + row(SIZES[2])))
-    assert [r.size for r in result.rows] == [SIZES[0], SIZES[2]]
+    words = [row(size, middle=middle).split() for size in SIZES]
+    return "".join(f"{' '.join(one[:cells])}{log}\n  {' '.join(one[cells:])}\n" for one in words)
 
 
 @pytest.mark.parametrize(
-    "label", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "[prterun-node01-7@1,0]<stdout>: ", "0: ", "12: "]
+    ("text", "middle"),
+    [
+        *((output("".join(f"{row(size)}{log}\n" for size in SIZES)), "float sum -1") for log in LOGS),
+        *(
+            (output(inside_rows(log, cells, f"float sum {root}")), f"float sum {root}")
+            for root in ("-1", "0")
+            for log in LOGS[:3]
+            for cells in range(5, 13)
+        ),
+        *(("".join(label + line + "\n" for line in output().splitlines()), "float sum -1") for label in LABELS),
+    ],
 )
-def test_labels_of_a_launcher_are_taken_off(label: str) -> None:
-    labelled = "".join(label + line + "\n" for line in output().splitlines())
-    assert perf_output.parse_text(labelled) == perf_output.parse_text(output())
+def test_lines_of_nccl_between_and_inside_rows_and_labels_of_launchers_are_left_out(text: str, middle: str) -> None:
+    untouched = output("".join(row(size, middle=middle) for size in SIZES))
+    assert perf_output.parse_text(text) == perf_output.parse_text(untouched)
 
 
-def test_several_tables_are_kept_apart_by_type_and_operation() -> None:
-    rows = "".join(
-        row(size, middle=f"{kind} {op} -1") for kind in ("half", "float") for op in ("sum", "max") for size in SIZES
-    )
-    result = perf_output.parse_text(output(rows))
-    assert len(result.rows) == 12
-    assert {(r.type, r.op) for r in result.rows} == {
-        ("half", "sum"),
-        ("half", "max"),
-        ("float", "sum"),
-        ("float", "max"),
-    }
+TORN = "     2097152        524288     float     sum      -1   251.59    4.17\n"
+TABLES = [f"{kind} {op}" for kind in ("half", "float") for op in ("sum", "max")]
 
 
-def test_a_reduced_maximum_is_seen() -> None:
-    ranks = devices() + "#\n# Reducing maxBytes to 2097152 due to memory limitation\n"
-    assert perf_output.parse_text(output(ranks=ranks)).reduced_to == 2097152
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # A log line of an unknown host inside a row.
+        (output("".join(row(size).replace("-1", f"-1{LOGS[3]}\n", 1) for size in SIZES)), ["float sum"] * 3),
+        # A torn row is left out, not guessed.
+        (output(row(SIZES[0]) + TORN + row(SIZES[2])), ["float sum"] * 2),
+        (
+            output("".join(row(size, middle=f"{table} -1") for table in TABLES for size in SIZES)),
+            [table for table in TABLES for _size in SIZES],
+        ),
+        # A row without a header is no row.
+        (devices() + row(M), []),
+    ],
+)
+def test_rows_are_kept_apart_by_type_and_operation(text: str, expected: list[str]) -> None:
+    result = perf_output.parse_text(text)
+    assert [f"{r.type} {r.op}" for r in result.rows] == expected
+    assert {r.size for r in result.rows} <= set(SIZES)
+    assert TORN not in text or [r.size for r in result.rows] == [SIZES[0], SIZES[2]]
 
 
 @pytest.mark.parametrize(
@@ -253,18 +245,13 @@ def test_errors_are_printable_and_bounded() -> None:
 
 def test_a_usage_text_is_no_result() -> None:
     result = perf_output.parse_text("invalid option '?'\nUSAGE: all_reduce_perf \n\t[-t,--nthreads <num threads>] \n")
-    assert result.usage
-    assert result.rows == ()
+    assert (result.usage, result.rows) == (True, ())
 
 
 @pytest.mark.parametrize("text", ["", "\n", "hello", "# comment", "1 2 float sum -1 1 1 1 0 1 1 1 0", "\x00\x01"])
 def test_text_of_something_else_is_refused(text: str) -> None:
     with pytest.raises(ParseError, match=r"no output of nccl-tests"):
         perf_output.parse_text(text)
-
-
-def test_a_row_without_a_header_is_no_row() -> None:
-    assert perf_output.parse_text(devices() + row(M)).rows == ()
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
@@ -321,43 +308,29 @@ def test_the_environment_is_nowhere_in_redacted_json_or_messages() -> None:
         assert caught.value.__cause__ is None
 
 
+OTHER_SHAPES: list[dict[str, Any]] = [
+    *({"version": 4}, {"version": None}, {"results": {}}, {"results": [1]}, {"config": []}, {"args": [1]}),
+    {"results": [{"size": "8", "type": "float", "redop": "sum"}]},
+    {"config": {"devices": [{"rank": 0}]}},
+    {"out_of_bounds": {"count": "0"}},
+]
+
+
 @pytest.mark.parametrize(
-    "change",
+    "text",
     [
-        {"version": 4},
-        {"version": None},
-        {"results": {}},
-        {"results": [1]},
-        {"results": [{"size": "8", "type": "float", "redop": "sum"}]},
-        {"config": []},
-        {"config": {"devices": [{"rank": 0}]}},
-        {"out_of_bounds": {"count": "0"}},
-        {"args": [1]},
+        *("", "[]", "3", "null", "[" * 100_000, '{"version": ' + "9" * 5000 + "}"),
+        *(json.dumps(report(**change)) for change in OTHER_SHAPES),
     ],
 )
-def test_json_of_another_shape_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ParseError):
-        perf_output.parse_json(json.dumps(report(**change)))
-
-
-@pytest.mark.parametrize("text", ["", "[]", "3", "null", "[" * 100_000, '{"version": ' + "9" * 5000 + "}"])
-def test_other_json_is_refused(text: str) -> None:
+def test_json_of_another_shape_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         perf_output.parse_json(text)
 
 
-@pytest.mark.parametrize(
-    ("program", "collective"),
-    [
-        ("/opt/build/all_reduce_perf", "all_reduce"),
-        ("alltoall_perf_mpi", "alltoall"),
-        ("/x_perf/mine", None),
-        ("my_perf", None),
-        ("", None),
-    ],
-)
-def test_the_collective_of_a_program(program: str, collective: str | None) -> None:
-    assert perf_output.collective_of(program) == collective
+def test_the_collective_of_a_program() -> None:
+    names = ("/opt/build/all_reduce_perf", "alltoall_perf_mpi", "/x_perf/mine", "my_perf", "")
+    assert [perf_output.collective_of(name) for name in names] == ["all_reduce", "alltoall", None, None, None]
 
 
 def test_of_a_frame_of_open_mpi_the_first_paragraph_is_what_was_said() -> None:

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import (
-    build,
-    marker,
-    plan,
-    toolchain,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan, toolchain
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import (
     Cuda,
     Inputs,
@@ -31,6 +26,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nccl_tests_share
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests import goldens
 
 COMMIT = "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432"
 OTHER = "b" * 40
@@ -55,117 +52,97 @@ def judged(have: Have, want: Want = WANT) -> dict[str, tuple[str, str | None]]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_a_build_from_what_is_there_is_left_alone() -> None:
-    planned = plan.plan(BUILT, WANT)
-    assert not planned.changed
-    assert [finding.check for finding in planned.findings] == [
-        f"nccl_tests.{name}" for name in ("cuda", "nccl", "mpi", "arch", "build")
-    ]
-    assert all(finding.ok for finding in planned.findings)
+def without(have: Have, name: str, problems: dict[str, Problem]) -> Have:
+    values: dict[str, Any] = {name: None, "problems": problems}
+    return replace(have, **values)
 
 
-@pytest.mark.parametrize(
-    ("have", "want", "said"),
-    [
-        (BARE, WANT, "none"),
-        (BUILT, replace(WANT, commit=OTHER), "commit a0b82b2260cf -> bbbbbbbbbbbb"),
-        (replace(BUILT, cuda=replace(CUDA, version="13.0.88")), WANT, "CUDA 12.9.88 -> 13.0.88"),
-        (
-            replace(BUILT, cuda=replace(CUDA, library="/opt/cuda/lib/libcudart.so")),
-            WANT,
-            "CUDA /usr/local/cuda-12.9/lib64/libcudart.so -> /opt/cuda/lib/libcudart.so",
-        ),
-        (replace(BUILT, nccl=replace(NCCL, version="2.28.9")), WANT, "NCCL 2.27.7 -> 2.28.9"),
-        (replace(BUILT, mpi=replace(MPI, version="MPICH 4.0.2")), WANT, "MPI Open MPI 4.1.4 -> MPICH 4.0.2"),
-        (replace(BUILT, mpi=None), WANT, "MPI Open MPI 4.1.4 -> none"),
-        (replace(BUILT, mpi=None), replace(WANT, mpi="off"), "MPI Open MPI 4.1.4 -> none"),
-        (replace(BUILT, arch=("9.0", "10.0")), WANT, "arch 9.0 -> 9.0 10.0"),
-        (replace(BUILT, wrong={"reduce_perf": "missing"}), WANT, "reduce_perf missing"),
-        (replace(BUILT, wrong={"reduce_perf": "altered"}), WANT, "reduce_perf altered"),
-        (
-            replace(BUILT, cuda=replace(CUDA, version="13.0.88"), arch=("10.0",)),
-            WANT,
-            "CUDA 12.9.88 -> 13.0.88, arch 9.0 -> 10.0",
-        ),
-    ],
-)
-def test_each_changed_input_is_the_one_drift_of_the_build(have: Have, want: Want, said: str) -> None:
-    assert judged(have, want) == {"build": ("drift", said)}
+NO_MAKE = replace(BARE, missing_tools=("make",))
+NO_MPI = replace(BUILT, mpi=None, marker=replace(MARKER, inputs=replace(MADE_FROM, mpi=None)))
+NEW_CUDA = replace(CUDA, version="13.0.88")
+FROM_ARCHIVE, FROM_ANOTHER = (replace(MARKER, archive_sha256=digit * 64) for digit in "12")
+ALTERED = {"reduce_perf": "altered"}
+LOST = Problem("/opt/nccl-tests/busbar-build.json", "is not text")
+# Case -> what there is, and what is wanted.
+PLANS: dict[str, tuple[Have, Want]] = {
+    "built": (BUILT, WANT),
+    "nothing built": (BARE, WANT),
+    "another commit": (BUILT, replace(WANT, commit=OTHER)),
+    "newer CUDA": (replace(BUILT, cuda=NEW_CUDA), WANT),
+    "other library of CUDA": (replace(BUILT, cuda=replace(CUDA, library="/opt/cuda/lib/libcudart.so")), WANT),
+    "newer NCCL": (replace(BUILT, nccl=replace(NCCL, version="2.28.9")), WANT),
+    "another MPI": (replace(BUILT, mpi=replace(MPI, version="MPICH 4.0.2")), WANT),
+    "MPI removed": (replace(BUILT, mpi=None), WANT),
+    "MPI switched off": (replace(BUILT, mpi=None), replace(WANT, mpi="off")),
+    "another GPU": (replace(BUILT, arch=("9.0", "10.0")), WANT),
+    "a program is missing": (replace(BUILT, wrong={"reduce_perf": "missing"}), WANT),
+    "a program is altered": (replace(BUILT, wrong=ALTERED), WANT),
+    "newer CUDA and another GPU": (replace(BUILT, cuda=NEW_CUDA, arch=("10.0",)), WANT),
+    # A missing or unknown input is the cause, and nothing is built.
+    **{
+        f"{name} {'unknown' if problems else 'missing'}, {'built' if have.marker else 'nothing built'}": (
+            without(have, name, dict.fromkeys([name] if problems else [], GONE)), WANT
+        )
+        for name in ("cuda", "nccl", "arch")
+        for problems in (True, False)
+        for have in (BUILT, BARE)
+    },
+    "without MPI": (NO_MPI, WANT),
+    "without MPI, which is off": (NO_MPI, replace(WANT, mpi="off")),
+    "without MPI, which is required": (NO_MPI, replace(WANT, mpi="required")),
+    "without MPI, which is in a folder": (NO_MPI, replace(WANT, mpi_home="/opt/ompi")),
+    "without MPI, which is there now": (replace(NO_MPI, mpi=MPI), WANT),
+    # A half-installed MPI is not taken for none: the build would silently lose it.
+    "MPI half installed": (replace(BUILT, mpi=None, problems={"mpi": Problem("mpicc", "no mpi.h")}), WANT),
+    # The archive is judged only when it is needed.
+    "from an archive, altered since": (replace(BUILT, marker=FROM_ARCHIVE, archive="2" * 64), TARBALL),
+    "another archive": (replace(BARE, archive="2" * 64), TARBALL),
+    "archive unreadable": (
+        replace(BARE, problems={"source": Problem("/srv/nccl-tests.tgz", "cannot be read")}), TARBALL
+    ),
+    "an archive": (replace(BARE, archive="1" * 64), TARBALL),
+    "from an archive, altered since, as a program": (
+        replace(BUILT, marker=FROM_ARCHIVE, archive="2" * 64, wrong=ALTERED), TARBALL
+    ),
+    # Another archive is another source, and the same commit from git is not.
+    "an archive of the commit": (replace(BUILT, archive="1" * 64), TARBALL),
+    "from another archive": (replace(BUILT, archive="1" * 64, marker=FROM_ANOTHER), TARBALL),
+    "from another archive, git is wanted": (replace(BUILT, archive="1" * 64, marker=FROM_ANOTHER), WANT),
+    # Tools are missed only by a build.
+    "built, no make": (replace(BUILT, missing_tools=("make",)), WANT),
+    "nothing built, no make": (NO_MAKE, WANT),
+    "nothing built, no make and git": (replace(BARE, missing_tools=("make", "git")), WANT),
+    # What is not Busbar's is neither built over nor hidden.
+    "another's directory": (replace(BARE, occupied="a directory that Busbar did not make, with src"), WANT),
+    "marker unreadable": (replace(BARE, problems={"build": LOST}), WANT),
+    "another release": (replace(BUILT, runtime=replace(RUNTIME, release="ubuntu 26.04")), WANT),
+    "release unknown": (replace(BUILT, runtime=None), WANT),
+}  # fmt: skip
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_planned(name: str) -> None:
+    have, want = PLANS[name]
     planned = plan.plan(have, want)
-    assert planned.changed
-    assert [change.path for change in planned.changes] == ["/opt/nccl-tests"]
+    rows = [
+        [f.check.partition(".")[2], f.state, f.severity, f.have, f.because and f.because.partition("[")[0]]
+        for f in planned.findings
+        if not f.ok
+    ]
+    ok = " ".join(f.check.partition(".")[2] for f in planned.findings if f.ok)
+    can = " ".join(key for key, value in plan.share(have, want).items() if value)
+    head = {"ok": ok, "changes": [change.path for change in planned.changes], "share": can}
+    goldens.check("nccl_tests", name, [head, *rows])
 
 
 def test_a_plan_of_its_own_result_is_empty() -> None:
     want = replace(WANT, commit=OTHER)
-    have = replace(BUILT, cuda=replace(CUDA, version="13.0.88"), mpi=None, wrong={"reduce_perf": "missing"})
+    have = replace(BUILT, cuda=NEW_CUDA, mpi=None, wrong={"reduce_perf": "missing"})
     made_from = plan.inputs(have, want)
     assert made_from is not None
     marker = Marker(OTHER, None, made_from, RUNTIME, ("make",), MARKER.binaries)
     assert judged(replace(have, marker=marker, wrong={}), want) == {}
-
-
-@pytest.mark.parametrize("name", ["cuda", "nccl", "arch"])
-@pytest.mark.parametrize(("problem", "state"), [(GONE, "unknown"), (None, "drift")])
-@pytest.mark.parametrize(("marker", "built"), [(MARKER, ("unknown", "cannot be compared")), (None, ("drift", "none"))])
-def test_a_missing_or_unknown_input_is_the_cause_and_nothing_is_built(
-    name: str, problem: Problem | None, state: str, marker: Marker | None, built: tuple[str, str]
-) -> None:
-    values: dict[str, Any] = {"marker": marker, name: None, "problems": {name: problem} if problem else {}}
-    planned = plan.plan(replace(BUILT, **values), WANT)
-    assert not planned.changed
-    bad = [finding for finding in planned.findings if not finding.ok]
-    states = [(finding.check, finding.state) for finding in bad]
-    assert states == [(f"nccl_tests.{name}", state), ("nccl_tests.build", built[0])]
-    assert bad[1].have == built[1]
-    assert bad[1].because == bad[0].id
-
-
-def test_without_mpi_a_build_is_right_unless_mpi_is_required() -> None:
-    without = replace(BUILT, mpi=None, marker=replace(MARKER, inputs=replace(MADE_FROM, mpi=None)))
-    assert judged(without) == {}
-    assert judged(without, replace(WANT, mpi="off")) == {}
-    assert set(judged(without, replace(WANT, mpi="required"))) == {"mpi", "build"}
-    assert set(judged(without, replace(WANT, mpi_home="/opt/ompi"))) == {"mpi", "build"}
-    assert judged(replace(without, mpi=MPI)) == {"build": ("drift", "MPI none -> Open MPI 4.1.4")}
-    # A half-installed MPI is not taken for none: the build would silently lose it.
-    unknown = replace(BUILT, mpi=None, problems={"mpi": Problem("mpicc", "no mpi.h")})
-    assert judged(unknown)["mpi"] == ("unknown", "no mpi.h")
-    assert not plan.plan(unknown, WANT).changed
-
-
-def test_the_archive_is_judged_only_when_it_is_needed() -> None:
-    from_archive = replace(MARKER, archive_sha256="1" * 64)
-    assert judged(replace(BUILT, marker=from_archive, archive="2" * 64), TARBALL) == {}
-    assert set(judged(replace(BARE, archive="2" * 64), TARBALL)) == {"source", "build"}
-    absent = replace(BARE, problems={"source": Problem("/srv/nccl-tests.tgz", "cannot be read")})
-    assert judged(absent, TARBALL)["source"] == ("unknown", "cannot be read")
-    assert plan.plan(replace(BARE, archive="1" * 64), TARBALL).changed
-    altered = replace(BUILT, marker=from_archive, archive="2" * 64, wrong={"reduce_perf": "altered"})
-    assert set(judged(altered, TARBALL)) == {"source", "build"}
-
-
-def test_another_archive_is_another_source_and_the_same_commit_from_git_is_not() -> None:
-    have = replace(BUILT, archive="1" * 64)
-    assert judged(have, TARBALL) == {}
-    other = replace(have, marker=replace(MARKER, archive_sha256="2" * 64))
-    assert judged(other, TARBALL) == {"build": ("drift", "commit archive 222222222222 -> 111111111111")}
-    assert judged(other, WANT) == {}
-
-
-def test_tools_are_missed_only_by_a_build() -> None:
-    assert judged(replace(BUILT, missing_tools=("make",))) == {}
-    assert judged(replace(BARE, missing_tools=("make", "git")))["tools"] == ("drift", "no make, git")
-    assert not plan.plan(replace(BARE, missing_tools=("make",)), WANT).changed
-
-
-def test_what_is_not_ours_is_neither_built_over_nor_hidden() -> None:
-    have = replace(BARE, occupied="a directory that Busbar did not make, with src")
-    assert judged(have)["build"][0] == "not_owned"
-    assert not plan.plan(have, WANT).changed
-    have = replace(BARE, problems={"build": Problem("/opt/nccl-tests/busbar-build.json", "is not text")})
-    assert judged(have)["build"][0] == "unknown"
-    assert not plan.plan(have, WANT).changed
 
 
 def test_a_damaged_marker_is_built_over_and_said_to_be_damaged(tmp_path: Path) -> None:
@@ -189,14 +166,7 @@ def test_the_command_line_names_the_hosts_own_gpus_and_nothing_else() -> None:
     made_from = replace(MADE_FROM, arch=("9.0", "10.0"))
     argv = build.make_argv(made_from, "/usr/local/cuda", "/s", 8)
     assert argv == [
-        "nice",
-        "-n",
-        "19",
-        "make",
-        "-C",
-        "/s/source",
-        "-j8",
-        "BUILDDIR=/s/build",
+        *("nice", "-n", "19", "make", "-C", "/s/source", "-j8", "BUILDDIR=/s/build"),
         "CUDA_HOME=/usr/local/cuda",
         "CUDA_LIB=/s/links/cuda",
         "NCCL_HOME=/s/links/nccl",
@@ -250,24 +220,6 @@ def test_hosts_are_of_one_class_where_all_that_a_build_comes_from_and_needs_is_e
 @pytest.mark.parametrize("change", [{"runtime": None}, {"cuda": None}, {"mpi": None, "problems": {"mpi": GONE}}])
 def test_a_host_of_which_something_is_unknown_is_of_no_class(change: dict[str, Any]) -> None:
     assert plan.class_id(replace(BARE, **change), WANT) is None
-
-
-@pytest.mark.parametrize(
-    ("have", "can"),
-    [
-        (BUILT, "has"),
-        (BARE, "can_build can_copy"),
-        (replace(BARE, missing_tools=("make",)), "can_copy"),
-        (replace(BARE, cuda=None), ""),
-        (replace(BARE, occupied="something"), ""),
-        (replace(BUILT, wrong={"reduce_perf": "altered"}), "can_build can_copy"),
-        (replace(BUILT, runtime=replace(RUNTIME, release="ubuntu 26.04")), ""),
-        (replace(BUILT, runtime=None), ""),
-        (replace(BUILT, arch=None, problems={"arch": GONE}), ""),
-    ],
-)
-def test_what_a_host_can_do_for_its_class(have: Have, can: str) -> None:
-    assert " ".join(name for name, value in plan.share(have, WANT).items() if value) == can
 
 
 def of_class(name: str | None, can: str) -> dict[str, Any]:
@@ -380,24 +332,15 @@ def test_other_text_is_a_parse_error(parser: Callable[[str], Any], text: str) ->
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
-        {"commit": None},
-        {"arch": "9.0"},
-        {"arch": [9.0]},
-        {"cuda": {"home": "/"}},
+        *({"format": 2}, {"commit": None}, {"arch": "9.0"}, {"arch": [9.0]}, {"cuda": {"home": "/"}}, {"more": 1}),
+        *({"mpi": []}, {"argv": None}, {"library_path": ["/tmp"]}, {"runtime": "x86_64"}, {"binaries": {}}),
         {"cuda": {"home": 1, "library": "/x/y", "version": "12"}},
-        {"mpi": []},
         {"runtime": {"machine": "x86_64"}},
         {"runtime": {"machine": 1, "release": "x", "glibc": "x", "libstdcxx": "x"}},
-        {"runtime": "x86_64"},
-        {"argv": None},
-        {"library_path": ["/tmp"]},
-        {"binaries": {}},
         {"binaries": {"all_reduce_perf": "0" * 64}},
         {"binaries": {**MARKER.binaries, "../../etc/passwd": "0" * 64}},
         {"binaries": {**MARKER.binaries, "all_reduce_perf": 0}},
         {"binaries": list(MARKER.binaries)},
-        {"more": 1},
     ],
 )
 def test_a_marker_with_anything_else_in_it_is_refused(change: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev impor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trees import interface
+from tests.trees import interface, put_all
 
 HEADING = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 ROUTE = HEADING + (
@@ -61,26 +62,22 @@ def test_a_route_leads_to_what_is_in_its_network_and_family() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("parse", "text"),
     [
-        "",
-        "garbage",
-        ROUTE[: len(HEADING) + 20],
-        HEADING + "eth0 zz 0 1 0 0 0 0 0 0 0",
-        ROUTE.replace("0200C0", "0200C0FFFF"),
+        (netdev.parse_route, ""),
+        (netdev.parse_route, "garbage"),
+        (netdev.parse_route, ROUTE[: len(HEADING) + 20]),
+        (netdev.parse_route, HEADING + "eth0 zz 0 1 0 0 0 0 0 0 0"),
+        (netdev.parse_route, ROUTE.replace("0200C0", "0200C0FFFF")),
+        (netdev.parse_ipv6_route, "garbage"),
+        (netdev.parse_ipv6_route, IPV6_ROUTE[:100]),
+        (netdev.parse_ipv6_route, IPV6_ROUTE.replace("00000400", "0x400")),
+        (netdev.parse_ipv6_route, IPV6_ROUTE.replace(" 40 ", " 81 ")),
     ],
 )
-def test_truncated_route_table_is_refused(text: str) -> None:
+def test_a_truncated_route_table_is_refused(parse: Callable[[str], object], text: str) -> None:
     with pytest.raises(ParseError):
-        netdev.parse_route(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["garbage", IPV6_ROUTE[:100], IPV6_ROUTE.replace("00000400", "0x400"), IPV6_ROUTE.replace(" 40 ", " 81 ")]
-)
-def test_truncated_ipv6_route_table_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        netdev.parse_ipv6_route(text)
+        parse(text)
 
 
 @settings(max_examples=100, deadline=None)
@@ -106,34 +103,24 @@ def test_route_parsers_give_routes_or_a_parse_error(text: str) -> None:
 
 
 def test_routes_of_both_families_come_by_metric(tmp_path: Path) -> None:
-    proc = tmp_path / "proc/net"
-    proc.mkdir(parents=True)
-    (proc / "route").write_text(ROUTE.replace("\t100\t", "\t1024\t"))
-    (proc / "ipv6_route").write_text(IPV6_ROUTE)
-    routes, problems = netdev.default_routes(Host(str(tmp_path)))
+    host = Host(str(tmp_path))
+    assert [str(problem) for problem in netdev.read_routes(host)[1]] == ["/proc/net/route: is not there"]
+    assert netdev.default_routes(host) == ((), ())
+    put_all(tmp_path / "proc/net", {"route": ROUTE.replace("\t100\t", "\t1024\t"), "ipv6_route": IPV6_ROUTE})
+    routes, problems = netdev.default_routes(host)
+    assert problems == ()
     assert [(route.netdev, route.metric, route.family) for route in routes] == [
         ("eth0", 50, 4),
         ("bond0", 1024, 4),
         ("eth0", 1024, 6),
     ]
-    assert problems == ()
 
 
-def test_without_the_table_no_route_is_known_and_a_default_one_is_not_missed(tmp_path: Path) -> None:
-    assert [str(problem) for problem in netdev.read_routes(Host(str(tmp_path)))[1]] == ["/proc/net/route: is not there"]
-    assert netdev.default_routes(Host(str(tmp_path))) == ((), ())
-
-
-def test_empty_ipv6_table_is_no_problem_and_an_empty_ipv4_one_is(tmp_path: Path) -> None:
-    proc = tmp_path / "proc/net"
-    proc.mkdir(parents=True)
-    (proc / "route").write_text("")
-    (proc / "ipv6_route").write_text("")
+@pytest.mark.parametrize(("ipv6", "sources"), [("", ["route"]), ("garbage", ["route", "ipv6_route"])])
+def test_empty_ipv6_table_is_no_problem_and_an_empty_ipv4_one_is(tmp_path: Path, ipv6: str, sources: list[str]) -> None:
+    put_all(tmp_path / "proc/net", {"route": "", "ipv6_route": ipv6})
     routes, problems = netdev.default_routes(Host(str(tmp_path)))
-    assert routes == ()
-    assert [problem.source for problem in problems] == ["/proc/net/route"]
-    (proc / "ipv6_route").write_text("garbage")
-    assert len(netdev.default_routes(Host(str(tmp_path)))[1]) == 2
+    assert (routes, [problem.source for problem in problems]) == ((), [f"/proc/net/{name}" for name in sources])
 
 
 def test_interface_is_read_whole(tmp_path: Path) -> None:

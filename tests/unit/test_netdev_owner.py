@@ -161,28 +161,16 @@ def test_no_text_breaks_the_netplan_reader(text: str) -> None:
 
 
 def test_a_netplan_file_of_ours_is_plain_yaml_and_read_by_our_own_reader() -> None:
-    definitions = {
-        "vlans/v.100": ["mtu: 4200"],
-        "ethernets/ens2": ["mtu: 9000"],
-        "ethernets/ens1": ["routes:", "  - to: a"],
-    }
-    text = netplan.render("Written by a test.", definitions)
     odd = 'a"b\\: #'
-    odd_text = netplan.render("", {f"bonds/{odd}": ["mtu: 9"]})
-    assert yaml.safe_load(odd_text)["network"]["bonds"] == {odd: {"mtu": 9}}
+    assert yaml.safe_load(netplan.render("", {f"bonds/{odd}": ["mtu: 9"]}))["network"]["bonds"] == {odd: {"mtu": 9}}
+    routes = ["routes:", "  - to: a"]
+    definitions = {"vlans/v.100": ["mtu: 4200"], "ethernets/ens2": ["mtu: 9000"], "ethernets/ens1": routes}
+    text = netplan.render("Written by a test.", definitions)
     assert text.startswith("# Written by a test.\n")
-    assert yaml.safe_load(text) == {
-        "network": {
-            "version": 2,
-            "ethernets": {"ens1": {"routes": [{"to": "a"}]}, "ens2": {"mtu": 9000}},
-            "vlans": {"v.100": {"mtu": 4200}},
-        }
-    }
-    assert mtus(text) == {
-        ("ethernets", "ens1"): None,
-        ("ethernets", "ens2"): 9000,
-        ("vlans", "v.100"): 4200,
-    }
+    ethernets = {"ens1": {"routes": [{"to": "a"}]}, "ens2": {"mtu": 9000}}
+    vlans = {"v.100": {"mtu": 4200}}
+    assert yaml.safe_load(text) == {"network": {"version": 2, "ethernets": ethernets, "vlans": vlans}}
+    assert mtus(text) == {("ethernets", "ens1"): None, ("ethernets", "ens2"): 9000, ("vlans", "v.100"): 4200}
 
 
 # -- networkd's [Match] ----------------------------------------------------------------------------------------------
@@ -266,9 +254,7 @@ def test_an_mtu_goes_into_the_stanza_and_everything_else_stays() -> None:
     assert after.endswith("iface ens2 inet dhcp\n    pre-up ip link set dev ens2 mtu 9000\n")
     assert [one.mtus for one in ifupdown.parse(after)[0]] == [[], ["9000"], [], ["9000"]]
     assert ifupdown.set_mtu(after, "ens3", 9000) == after
-
-
-def test_an_mtu_of_a_method_that_does_not_know_it_counts_for_nothing() -> None:
+    # The method dhcp does not know an mtu.
     text = "iface ens1 inet dhcp\n mtu 9000\n"
     assert ifupdown.parse(text)[0][0].mtus == []
     assert ifupdown.set_mtu(text, "ens1", 9000) == text + " pre-up ip link set dev ens1 mtu 9000\n"

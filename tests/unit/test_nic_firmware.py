@@ -35,6 +35,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import 
 from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
 from busbar.lab.toolkit import firmware_tools
+from tests import goldens
+
+from .plan_rows import plan_rows
 
 RAIL_0, RAIL_1 = "0000:11:00.0", "0000:21:00.0"
 ASKED = {"LINK_TYPE": "IB", "ATS_ENABLED": False, "ROCE_CC_PRIO_MASK": 255}
@@ -256,80 +259,118 @@ def test_what_a_killed_run_left_at_work_is_waited_for_and_judged_by_nobody(
     assert not module.work(node, given, False)["changed"]
 
 
-@pytest.mark.parametrize("which", ["new", "old"])
-def test_one_wrong_setting_is_written_and_loaded_by_a_reset_of_that_card(role: Role, which: str) -> None:
-    wrong(role.node)
-    release(role.node.hardware_root, which)
-    plan = role.plan()
-    assert role.bad() == {live(): "drift", persisted(): "drift"}
-    assert [str(command) for command in plan.commands] == [
-        f"mstconfig -d {RAIL_0} -y set ATS_ENABLED=0",
-        f"mstfwreset -d {RAIL_0} -l 3 -y reset",
-    ]
-    assert (found(plan, persisted()).disruption, found(plan, live()).disruption) == ("none", "driver")
-    assert found(plan, live()).because == persisted()
-    assert found(plan, persisted()).have == "ATS_ENABLED=True(1)"
-    assert found(plan, persisted()).why.startswith(wanted.WHY["ATS_ENABLED"])
-    result = role.run()
-    assert (states(result), result["repaired"]) == ({}, [persisted(), live()])
-    assert (resets(role.node), resets(role.node, RAIL_1)) == ([3], [])
-    assert not os.path.exists(role.node.system(pending.STORE))
+def card_0(**changes: Any) -> Callable[[Node], None]:
+    return lambda node: node.change(lambda state: state["cards"][RAIL_0].update(changes))
 
 
-def test_without_leave_it_is_written_and_the_reset_withheld(role: Role) -> None:
-    wrong(role.node)
-    result = role.run("none")
-    assert (states(result), result["repaired"]) == ({live(): "withheld"}, [persisted()])
-    assert (settings_of(role.node)["ATS_ENABLED"], resets(role.node)) == (0, [])
-    assert (
-        result["findings"][0]["fix"] == "run site.yml --tags nic_firmware -e busbar_max_disruption=driver for this host"
-    )
-    again = role.run("none")
-    assert (again["changed"], states(again)) == (False, {live(): "withheld"})
+def off(**more: Any) -> Callable[[Node], None]:
+    return lambda node: wrong(node, **more)
+
+
+def without(tool: str) -> Callable[[Node], None]:
+    return lambda node: node.missing.add(tool)
+
+
+def of_release(which: str) -> Callable[[Node], None]:
+    return lambda node: release(node.hardware_root, which)
+
+
+RAIL_1_OFF = off(address=RAIL_1)
+# What is done to the cards, and what a run may disturb. Cases of one name come to the same.
+CASES: list[tuple[str, list[Callable[[Node], None]], str]] = [
+    ("as wanted", [], "driver"),
+    ("one off", [off(), of_release("new")], "driver"),
+    ("one off", [off(), of_release("old")], "driver"),
+    ("one off, nothing allowed", [off()], "none"),
+    *[("no reset offered", [off(), card_0(levels=levels)], "reboot") for levels in ([], [4], [4, 5])],
+    # A reboot does not bring it: that is no reason for another.
+    ("needs power", [off(needs="power")], "reboot"),
+    ("never loads", [off(needs="never")], "reboot"),
+    # It is not tried again.
+    ("reset fails", [off(), card_0(reset_fails="Firmware reset failed")], "driver"),
+    ("live patch brings nothing", [off(), card_0(levels=[0, 3, 4])], "driver"),
+    # It costs no other card anything.
+    ("refuses to be written", [off(), RAIL_1_OFF, card_0(refuses="Bad parameter")], "driver"),
+    ("does not answer", [card_0(silent=True), RAIL_1_OFF], "driver"),
+    ("no mstconfig", [without("mstconfig")], "driver"),
+    ("no mstfwreset", [off(), without("mstfwreset")], "reboot"),
+    ("does not tell what it runs with", [card_0(next_only=True)], "driver"),
+]
+
+
+def history(role: Role, most: str) -> list[Any]:
+    """What is planned, and what comes of a run, another one, one after a reboot, and one after power was off."""
+    rows = plan_rows(role.plan())
+    for step in ("run", "again", "rebooted", "off and on"):
+        if step == "rebooted":
+            role.node.reboot()
+        if step == "off and on":
+            role.node.reboot("33333333-0000-4000-8000-000000000003", "power")
+        result = role.run(most)
+        rows.append([step, "changed" if result["changed"] else "unchanged", *result["repaired"]])
+        rows += [[finding["id"], finding["state"], finding["because"]] for finding in result["findings"]]
+        left = {"resets": [resets(role.node), resets(role.node, RAIL_1)], "reboots": len(result["reboot_required"])}
+        left |= {"ATS_ENABLED": settings_of(role.node)["ATS_ENABLED"]}
+        rows.append(left | {"pending": os.path.exists(role.node.system(pending.STORE))})
+    return rows
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(("case", "changes", "most"), CASES)
+def test_what_comes_of_runs(role: Role, case: str, changes: list[Callable[[Node], None]], most: str) -> None:
+    for change in changes:
+        change(role.node)
+    goldens.check("nic_firmware", case, history(role, most))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", ["BlueField", "virtual machine", "a declared card that is not there"])
+def test_what_comes_of_runs_elsewhere(case: str, node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
+    nics = list(infiniband.nics)
+    nics[0] = replace(nics[0], device=replace(nics[0].device, device=0xA2DC))
+    topology = infiniband
+    devices: tuple[str, ...] = ()
+    if case == "BlueField":
+        topology = replace(infiniband, nics=tuple(nics))
+    elif case == "virtual machine":
+        topology = replace(infiniband, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))
+    else:
+        devices = ("0000:e1:00.0",)
+    wrong(node)
+    goldens.check("nic_firmware", case, history(Role(node, topology, hgx_h100, ASKED, devices=devices), "reboot"))
+    assert (node.calls == []) is (case == "virtual machine")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rebooted", "words"),
+    [
+        ([off()], False, wanted.WHY["ATS_ENABLED"]),
+        ([off()], False, "ATS_ENABLED=True(1)"),
+        ([off(needs="power")], False, "a reset of level 3 did not load it"),
+        ([off(needs="power")], True, "a reboot did not load it"),
+        ([off(), card_0(reset_fails="Firmware reset failed")], False, "Firmware reset failed"),
+        ([off(), card_0(refuses="Bad parameter")], False, "Bad parameter"),
+        ([card_0(silent=True)], False, "Failed to open the device"),
+    ],
+)
+def test_what_findings_name_and_a_reboot_is_for(
+    role: Role, changes: list[Callable[[Node], None]], rebooted: bool, words: str
+) -> None:
+    for change in changes:
+        change(role.node)
+    text = str(role.plan().findings)
+    result = role.run("reboot")
+    if rebooted:
+        role.node.reboot()
+        text, result = "", role.run("reboot")
+    assert words in text + str(result["findings"])
+    assert all(RAIL_0 in reason for reason in result["reboot_required"])
 
 
 def test_the_diff_shows_what_is_written(role: Role) -> None:
     wrong(role.node, "LINK_TYPE_P1", 2)
     (shown,) = nic_firmware.diff(role.read())
     assert (shown["before"], shown["after"]) == ("LINK_TYPE_P1=ETH(2)\n", "LINK_TYPE_P1=IB\n")
-
-
-@pytest.mark.parametrize("levels", [[], [4], [4, 5]])
-def test_a_card_that_offers_no_reset_waits_for_one_reboot(role: Role, levels: list[int]) -> None:
-    wrong(role.node)
-    role.node.change(lambda state: state["cards"][RAIL_0].update(levels=levels))
-    result = role.run("reboot")
-    assert (states(result), resets(role.node)) == ({live(): "drift"}, [])
-    assert len(result["reboot_required"]) == 1
-    assert RAIL_0 in result["reboot_required"][0]
-    role.node.reboot()
-    assert states(role.run("reboot")) == {}
-    assert not os.path.exists(role.node.system(pending.STORE))
-
-
-@pytest.mark.parametrize("needs", ["power", "never"])
-def test_what_a_reboot_does_not_bring_is_an_error_and_no_reason_for_another(role: Role, needs: str) -> None:
-    wrong(role.node, needs=needs)
-    first = role.run("reboot")
-    assert (resets(role.node), len(first["reboot_required"])) == ([3], 1)
-    assert "a reset of level 3 did not load it" in first["findings"][0]["have"]
-    role.node.reboot()
-    for _run in range(2):
-        result = role.run("reboot")
-        assert (states(result), result["reboot_required"], result["changed"]) == ({live(): "drift"}, [], False)
-        assert "a reboot did not load it" in result["findings"][0]["have"]
-    assert resets(role.node) == [3]
-    role.node.reboot("33333333-0000-4000-8000-000000000003", "power")
-    assert states(role.run("reboot")) == ({} if needs == "power" else {live(): "drift"})
-
-
-def test_a_reset_that_fails_says_what_the_tool_said_and_is_not_tried_again(role: Role) -> None:
-    wrong(role.node)
-    role.node.change(lambda state: state["cards"][RAIL_0].update(reset_fails="Firmware reset failed"))
-    for _run in range(2):
-        result = role.run()
-        assert (states(result), resets(role.node)) == ({live(): "withheld"}, [3])
-        assert "Firmware reset failed" in result["findings"][0]["have"]
 
 
 @pytest.mark.parametrize("locked", ["none [integrity] confidentiality\n", "[none] integrity confidentiality\n"])
@@ -352,36 +393,6 @@ def test_with_secure_boot_no_card_is_reset_and_one_reboot_brings_it(role: Role, 
     assert states(role.run("reboot")) == {}
     node.change(lambda state: state["cards"][RAIL_0].update(silent=True))
     assert ("mst start" in str(found(role.plan(), live()).fix)) is not asked
-
-
-def test_a_live_patch_that_brings_nothing_is_followed_by_the_next_level(role: Role) -> None:
-    wrong(role.node)
-    role.node.change(lambda state: state["cards"][RAIL_0].update(levels=[0, 3, 4]))
-    assert (states(role.run()), resets(role.node)) == ({}, [0, 3])
-
-
-def test_a_card_that_refuses_to_be_written_costs_no_other_one_anything(role: Role) -> None:
-    wrong(role.node)
-    wrong(role.node, address=RAIL_1)
-    role.node.change(lambda state: state["cards"][RAIL_0].update(refuses="Bad parameter"))
-    result = role.run()
-    assert (states(result), resets(role.node), resets(role.node, RAIL_1)) == (
-        {persisted(): "drift", live(): "drift"},
-        [],
-        [3],
-    )
-    assert "Bad parameter" in result["findings"][0]["have"]
-    assert result["reboot_required"] == []
-    assert result["changed"]
-    # Nothing has come of it, however often it is tried.
-    assert not role.run()["changed"]
-
-
-def test_a_card_that_does_not_answer_is_unknown_and_costs_no_other_one_anything(role: Role) -> None:
-    role.node.change(lambda state: state["cards"][RAIL_0].update(silent=True))
-    wrong(role.node, address=RAIL_1)
-    assert role.bad() == {live(): "unknown", live(RAIL_1): "drift", persisted(RAIL_1): "drift"}
-    assert "Failed to open the device" in str(found(role.plan(), live()).have)
 
 
 def test_json_and_table_of_the_labs_tool_say_the_same(role: Role) -> None:
@@ -485,39 +496,6 @@ def test_a_reset_that_would_take_a_port_that_nobody_has_declared_is_left_to_a_re
     assert "LINK_TYPE_P2=ETH(2)" in str(found(declared.plan(), persisted()).have)
     # Two ports of one card: one reset.
     assert (states(declared.run()), resets(node)) == ({}, [3])
-
-
-def test_a_bluefield_is_not_reset(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
-    nic = infiniband.nics[0]
-    nics = (replace(nic, device=replace(nic.device, device=0xA2DC)), *infiniband.nics[1:])
-    role = Role(node, replace(infiniband, nics=nics), hgx_h100, ASKED)
-    wrong(node)
-    assert (states(role.run("reboot")), resets(node)) == ({live(): "drift"}, [])
-
-
-def test_in_a_virtual_machine_it_is_the_hosts(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
-    guest = replace(infiniband, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))
-    role = Role(node, guest, hgx_h100, ASKED)
-    assert (role.bad(), node.calls) == ({"nic_firmware.settings[live]@settings": "not_owned"}, [])
-
-
-def test_without_the_tool_one_finding_says_so(role: Role) -> None:
-    role.node.missing = {"mstconfig"}
-    assert role.bad() == {"nic_firmware.tool[live]@mstconfig": "unknown"}
-    role.node.missing = {"mstfwreset"}
-    wrong(role.node)
-    result = role.run("reboot")
-    assert (states(result), len(result["reboot_required"])) == ({live(): "drift"}, 1)
-
-
-def test_a_firmware_that_does_not_tell_what_it_runs_with_is_unknown(role: Role) -> None:
-    role.node.change(lambda state: state["cards"][RAIL_0].update(next_only=True))
-    assert role.bad() == {live(): "unknown"}
-
-
-def test_a_declared_card_that_is_not_there_is_told(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
-    role = Role(node, infiniband, hgx_h100, ASKED, devices=("0000:e1:00.0",))
-    assert role.bad() == {"nic_firmware.device[live]@0000:e1:00.0": "unknown"}
 
 
 def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> None:

@@ -17,7 +17,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualizati
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import tool
+
+from .plan_rows import values
 
 TABS = (
     "\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
@@ -141,80 +144,50 @@ def test_any_text_and_any_damage_gives_a_matrix_or_a_parse_error(good: str, data
             nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY)
 
 
-def test_a_matrix_that_agrees_says_nothing() -> None:
-    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(TABS), TOPOLOGY) == []
+LOST_FIRST = replace(TOPOLOGY, gpus=(gpu(0, None, in_driver=False), gpu(1, None)))
+RXE = RdmaDevice("rxe0", None, None, None, None, None, None, (), "/sys/class/infiniband/rxe0")
+THREE = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV4\tNV4\nGPU1\tNV4\tX\tNV4\nGPU2\tNV4\tNV4\tX\n"
 
 
-def test_a_path_that_differs_names_the_pair_and_both_opinions() -> None:
-    text = TABS.replace("NV18\t X \tSYS\tPIX", "NV18\t X \tSYS\tNODE")
-    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY) == [
-        "GPU1 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m reports NODE, sysfs reports PIX"
-    ]
+def with_nvlinks(*nvlinks: "int | None") -> Topology:
+    third = replace(gpu(1, nvlinks[-1]), pci="0000:9d:00.0", index=2)
+    gpus = [third if index == 2 else gpu(index, number) for index, number in enumerate(nvlinks)]
+    return replace(TOPOLOGY, gpus=tuple(gpus))
 
 
-def test_a_gpu_that_nvidia_smi_lacks_stops_the_comparison_by_number() -> None:
-    one = "\tGPU0\nGPU0\t X \n"
-    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(one), TOPOLOGY) == [
-        "nvidia-smi topo -m lists 1 GPUs, sysfs has 2"
-    ]
+# A GPU that nvidia-smi lacks stops the comparison by number; those that the driver lacks are not numbered.
+CASES: "dict[str, tuple[str, Topology]]" = {
+    "agrees": (TABS, TOPOLOGY),
+    "another path": (TABS.replace("NV18\t X \tSYS\tPIX", "NV18\t X \tSYS\tNODE"), TOPOLOGY),
+    "a GPU less": ("\tGPU0\nGPU0\t X \n", TOPOLOGY),
+    "a GPU without driver": ("\tGPU0\tmlx5_0\nGPU0\t X \tSYS\nmlx5_0\tSYS\t X \n", LOST_FIRST),
+    "18 NVLinks, 18 up": (TABS, with_nvlinks(18, None)),
+    "18 NVLinks, unread": (TABS, with_nvlinks(None, None)),
+    "18 NVLinks, 17 up": (TABS, with_nvlinks(17, None)),
+    # Links are up and no peer is reached: the fabric manager does not run.
+    "no NVLinks, 18 up": (TABS.replace("NV18", "SYS"), with_nvlinks(18, None)),
+    "no NVLinks, none up": (TABS.replace("NV18", "SYS"), with_nvlinks(0, None)),
+    "through NVSwitch each cell is the count": (THREE, with_nvlinks(4, 4, 4)),
+    "cabled GPU to GPU the cells add up": (THREE, with_nvlinks(8, 8, 8)),
+    "neither": (THREE, with_nvlinks(6, 6, 6)),
+    "software RDMA has no path": (
+        "\tGPU0\tGPU1\trxe0\nGPU0\tX\tNV18\tSYS\nGPU1\tNV18\tX\tSYS\nrxe0\tSYS\tSYS\tX\n",
+        replace(TOPOLOGY, software_rdma=(RXE,)),
+    ),
+    "a lone GPU has no peer": ("\tGPU0\nGPU0\t X \t0-15\n", with_nvlinks(18)),
+    "a NIC that sysfs does not have, and one without a name": (
+        TABS.replace("NIC0: mlx5_3", "NIC0: mlx5_9").replace("  NIC1: mlx5_0\n", ""),
+        TOPOLOGY,
+    ),
+}
 
 
-def test_gpus_that_the_driver_lacks_are_not_numbered() -> None:
-    lost_first = replace(TOPOLOGY, gpus=(gpu(0, None, in_driver=False), gpu(1, None)))
-    text = "\tGPU0\tmlx5_0\nGPU0\t X \tSYS\nmlx5_0\tSYS\t X \n"
-    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), lost_first) == [
-        "nvidia-smi topo -m lists 1 GPUs, sysfs has 2",
-        "GPU0 0000:5d:00.0 - mlx5_0: nvidia-smi topo -m reports SYS, sysfs reports PIX",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("cell", "nvlinks", "said"),
-    [
-        ("NV18", 18, []),
-        ("NV18", None, []),
-        ("NV18", 17, ["GPU0 0000:1b:00.0: nvidia-smi topo -m reports 18 NVLinks, nvidia-smi nvlink -s reports 17"]),
-        # Links are up and no peer is reached: the fabric manager does not run.
-        ("SYS", 18, ["GPU0 0000:1b:00.0: nvidia-smi topo -m reports 0 NVLinks, nvidia-smi nvlink -s reports 18"]),
-        ("SYS", 0, []),
-    ],
-)
-def test_nvlinks_are_held_against_those_that_are_up(cell: str, nvlinks: "int | None", said: "list[str]") -> None:
-    topology = replace(TOPOLOGY, gpus=(gpu(0, nvlinks), gpu(1, None)))
-    matrix = nvidia_smi_topo.parse(TABS.replace("NV18", cell))
-    assert nvidia_smi_topo.disagreements(matrix, topology) == said
-
-
-@pytest.mark.parametrize(
-    ("nvlinks", "differ"),
-    [(4, 0), (8, 0), (6, 3)],
-    ids=["through NVSwitch each cell is the count", "cabled GPU to GPU the cells add up", "neither"],
-)
-def test_nvlinks_to_several_peers(nvlinks: int, differ: int) -> None:
-    text = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV4\tNV4\nGPU1\tNV4\tX\tNV4\nGPU2\tNV4\tNV4\tX\n"
-    third = replace(gpu(1, nvlinks), pci="0000:9d:00.0", index=2)
-    topology = replace(TOPOLOGY, gpus=(gpu(0, nvlinks), gpu(1, nvlinks), third))
-    assert len(nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), topology)) == differ
-
-
-def test_software_rdma_devices_have_no_path_to_compare() -> None:
-    rxe = RdmaDevice("rxe0", None, None, None, None, None, None, (), "/sys/class/infiniband/rxe0")
-    text = "\tGPU0\tGPU1\trxe0\nGPU0\tX\tNV18\tSYS\nGPU1\tNV18\tX\tSYS\nrxe0\tSYS\tSYS\tX\n"
-    topology = replace(TOPOLOGY, software_rdma=(rxe,))
-    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), topology) == []
-
-
-def test_a_lone_gpu_has_no_peer_to_count_nvlinks_by() -> None:
-    topology = replace(TOPOLOGY, gpus=(gpu(0, 18),))
-    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse("\tGPU0\nGPU0\t X \t0-15\n"), topology) == []
-
-
-def test_nics_that_sysfs_has_not_and_nics_without_a_name_are_said() -> None:
-    text = TABS.replace("NIC0: mlx5_3", "NIC0: mlx5_9").replace("  NIC1: mlx5_0\n", "")
-    assert nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), TOPOLOGY) == [
-        "mlx5_9: nvidia-smi topo -m lists it, sysfs has no such RDMA device",
-        "NIC1: nvidia-smi topo -m does not name its RDMA device",
-    ]
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_where_it_differs_from_sysfs(case: str) -> None:
+    text, topology = CASES[case]
+    said = nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), topology)
+    goldens.check("nvidia_smi_topo", case, [values(line) for line in said])
 
 
 def host(root: Path, script: str) -> Host:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, persisted_address
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.owner import owner
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
 
-from tests.trees import interface, put_all, tool
+from tests import goldens, plans
+from tests.trees import interface, link, put_all, tool
 
 MAC = "b8:3f:d2:00:00:01"
 NM_CONF = "/etc/NetworkManager/NetworkManager.conf"
@@ -206,6 +209,70 @@ FAULTS: dict[str, tuple[str, Files]] = {
         ),
     ),
 }
+DEVINFO = """\
+hca_id:\tmlx5_3
+\ttransport:\t\t\tInfiniBand (0)
+\tphys_port_cnt:\t\t\t1
+\t\tport:\t1
+\t\t\tstate:\t\t\tPORT_ACTIVE (4)
+\t\t\tmax_mtu:\t\t4096 (5)
+\t\t\tactive_mtu:\t\t%s
+\t\t\tlink_layer:\t\tEthernet
+
+"""
+MODES = {"sbin": 0o755, "root-only.conf": 0o600, ".nmconnection": 0o600, ".yaml": 0o600}
+
+
+class Node:
+    """A node with two rails, ens1 and ens2, and eno9 for management: one tree of hardware and system.
+
+    mtu: what the interfaces have.   rails: how many of the two are the profile's.
+    """
+
+    def __init__(self, root: Path, roce: Topology, files: Files, mtu: int = 9000, rails: int = 2) -> None:
+        self.root, self.host = root, Host(str(root), str(root))
+        self.nics = self.rails(roce, rails)
+        for number, (name, pci) in enumerate([("ens1", roce.nics[0].pci), ("ens2", roce.nics[1].pci)], 1):
+            self.add(name, number, f"pci0/{pci}", mtu=str(mtu))
+        self.add("eno9", 9, "pci0/0000:09:00.0")
+        link(root / f"sys/devices/pci0/{roce.nics[0].pci}/driver", root / "sys/bus/pci/drivers/mlx5_core")
+        tool(root, "/usr/sbin/ip", f'[ "$1" = -j ] && echo "[]" && exit; echo "$6" > {root}/sys/class/net/$4/mtu')
+        self.devinfo("".join((DEVINFO % "4096 (5)").replace("mlx5_3", name) for name in ("mlx5_3", "mlx5_4")))
+        self.put(files)
+
+    @staticmethod
+    def rails(roce: Topology, count: int) -> tuple[Nic, ...]:
+        """The NICs of ens1 and so on, at the MAC that ends with the same number."""
+        found = []
+        for number, nic in enumerate(roce.nics[:count], 1):
+            name, mac = f"ens{number}", f"{MAC[:-1]}{number}"
+            netdev = Netdev(name, nic.pci, mac, 1500, "up", 1, None, (), False, f"/sys/class/net/{name}")
+            assert nic.rdma is not None
+            port = nic.rdma.ports[0]
+            port = replace(port, gids=tuple(replace(gid, netdev=name) for gid in port.gids))
+            found.append(replace(nic, netdevs=(netdev,), rdma=replace(nic.rdma, ports=(port,))))
+        return tuple(found)
+
+    def add(self, name: str, index: int, function: str | None = None, kind: str = "", **values: str) -> Path:
+        uevent = (f"DEVTYPE={kind}\n" if kind else "") + f"INTERFACE={name}"
+        values = {"address": f"{MAC[:-1]}{index}", "ifindex": str(index), "addr_assign_type": "0", **values}
+        return interface(self.root, name, function, uevent=uevent, **values)
+
+    def devinfo(self, text: str) -> None:
+        tool(self.root, "/usr/sbin/ibv_devinfo", f"cat <<'X'\n{text}\nX")
+
+    def put(self, files: Files) -> None:
+        put_all(self.root, files)
+        for path in (self.root / file.lstrip("/") for file in files):
+            path.chmod(next((MODES[key] for key in (path.parent.name, path.name, path.suffix) if key in MODES), 0o644))
+
+    def look(self) -> netdev_mtu.Have:
+        return netdev_mtu.read(self.host, self.nics)
+
+    def plan(self, mtu: int = 9000) -> Plan:
+        return netdev_mtu.plan(self.look(), netdev_mtu.Want(mtu))
+
+
 Look = Callable[[Files], tuple[Claim | None, Plan]]
 
 
@@ -214,20 +281,8 @@ def look(tmp_path: Path, roce: Topology) -> Look:
     """The owner of a rail of the node with these files, and the plan for an MTU of 9000."""
 
     def read(files: Files) -> tuple[Claim | None, Plan]:
-        nic = roce.nics[0]
-        for number, name in enumerate(("ens1", "ens2"), 1):
-            path = interface(tmp_path, name, f"pci0/{nic.pci if number == 1 else '0000:77:00.0'}", ifindex=str(number))
-            put_all(path, {"addr_assign_type": "0\n", "address": f"{MAC[:-1]}{number}\n", "uevent": "INTERFACE=x\n"})
-        (tmp_path / "sys/bus/pci/drivers/mlx5_core").mkdir(parents=True)
-        (tmp_path / f"sys/devices/pci0/{nic.pci}/driver").symlink_to(tmp_path / "sys/bus/pci/drivers/mlx5_core")
-        tool(tmp_path, "/usr/sbin/ip", "echo []")
-        put_all(tmp_path, files)
-        for path in [one for one in tmp_path.rglob("*") if one.name in ("netplan", "root-only.conf") and one.is_file()]:
-            path.chmod(0o755 if path.name == "netplan" else 0o600)
-        netdev = Netdev("ens1", nic.pci, MAC, 9000, "up", 1, None, (), False, "/sys/class/net/ens1")
-        have = netdev_mtu.read(Host(str(tmp_path), str(tmp_path)), [replace(nic, netdevs=(netdev,))])
-        claims = have.owners["ens1"].claims
-        return claims[0] if claims else None, netdev_mtu.plan(have, netdev_mtu.Want(9000))
+        node = Node(tmp_path, roce, files, rails=1)
+        return next(iter(node.look().owners["ens1"].claims), None), node.plan()
 
     return read
 
@@ -285,3 +340,159 @@ def test_a_new_program_that_sets_interfaces_up_needs_one_row(look: Look, monkeyp
     claim, plan = look({})
     assert claim is not None
     assert (claim.path, state(plan)) == ("/etc/other", "not_owned")
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+MATCH = "[Match]\nName=ens1\n"
+BARE = {**NETWORKD, NETWORK % "10.network": MATCH}
+LINK = f"[Match]\nMACAddress={MAC}\n[Link]\nMTUBytes=1500\n"
+IFUP = {"/usr/sbin/ifup": "#!/bin/sh\n"}
+IFACES = "/etc/network/interfaces"
+SITE = "network:\n  ethernets:\n    rail0:\n      set-name: ens1\n    ens2:\n      mtu: 9000\n"
+IDS = {
+    **NETWORKD,
+    "/usr/sbin/netplan": "#!/bin/sh\n",
+    "/run/systemd/network/10-netplan-rail0.network": MATCH,
+    "/run/systemd/network/10-netplan-ens2.network": "[Match]\nName=ens2\n",
+}
+OURS = "/etc/netplan/90-busbar-mtu.yaml"
+OURS_TEXT = "network:\n  version: 2\n  ethernets:\n    ens1:\n      mtu: 9000\n"
+UUID = "[connection]\nid=rail 0\nuuid=u-1\ntype=ethernet\ninterface-name=ens1\n\n[ipv4]\nmethod=auto\n"
+IN_USE, MANAGED = "/run/NetworkManager/devices/1", "[device]\nmanaged=true\n"
+TWO = {
+    KEYFILE % "a": UUID,
+    KEYFILE % "b": UUID.replace("u-1", "u-2").replace("interface-name=ens1", "autoconnect-priority=0")
+    + f"[ethernet]\nmac-address={MAC.upper()}\nmtu=4200\n",
+}
+BY_LINK = {
+    **IFUP,
+    IFACES: "iface ens1 inet manual\n",
+    NETWORK % "10-rails.link": f"[Match]\nMACAddress={MAC} {MAC[:-1]}2\n[Link]\nMTUBytes=9000\n",
+    "/usr/lib/systemd/network/99-default.link": "[Match]\nOriginalName=*\n",
+}
+NOT_STARTED = {
+    NETWORK % "10.network": MATCH,
+    IFACES: "iface ens1 inet manual\n",
+    KEYFILE % "a": UUID,
+    "/etc/sysconfig/network/ifcfg-ens1": "MTU=9000\n",
+}
+# What a run writes, or refuses to; the MTU that is wanted is 9000 where none is named.
+WRITTEN: dict[str, Files] = {
+    "networkd, a drop-in beside the first file that matches": {
+        **NETWORKD,
+        "/usr/lib/systemd/network/10-rail.network": f"{MATCH}[Link]\nMTUBytes=1500\n",
+        NETWORK % "20-ens.network": "[Match]\nName=ens*\n[Link]\nMTUBytes=9000\n",
+        "/run/systemd/network/10-rail.network.d/50-x.conf": "[Link]\nMTUBytes=2000\n",
+    },
+    "networkd, a drop-in after ours": {**BARE, NETWORK % "10.network.d/99-z.conf": "[Link]\nMTUBytes=1500\n"},
+    "networkd, a .link file before it": {**BARE, NETWORK % "10-rail.link": LINK},
+    "networkd, a .link file after it": {**BARE, NETWORK % "99-rail.link": LINK},
+    "networkd, a masked file, and what it has taken itself": {
+        **NETWORKD,
+        "/usr/lib/systemd/network/10.network": MATCH,
+        NETWORK % "10.network": "",
+        NETWORK % "15.network": "[Match]\nHost=gpu*\nName=ens*\n",
+        NETWORK % "20.network": MATCH,
+        "/run/systemd/netif/links/1": "NETWORK_FILE=/etc/systemd/network/20.network\n",
+    },
+    "networkd, a file of eno9, too": {**NETWORKD, NETWORK % "20-all.network": "[Match]\nName=en*\n"},
+    "networkd, without other names of the interfaces": {**BARE, "/usr/sbin/ip": "#!/bin/sh\necho nonsense\n"},
+    "netplan, a file of ours for each ID that needs it": {**IDS, YAML: SITE},
+    "netplan, ours is not needed any more": {
+        **IDS,
+        YAML: SITE.replace("set-name: ens1", "mtu: 9000"),
+        OURS: OURS_TEXT.replace("ens1", "rail0"),
+    },
+    "netplan, a file after ours": {**NETPLAN, "/etc/netplan/99-z.yaml": OURS_TEXT.replace("9000", "1500")},
+    "netplan, a file that is not understood": {**NETPLAN, YAML: "network: {ethernets: {ens1: }}\n", OURS: OURS_TEXT},
+    "netplan, a rail in doubt beside one that needs ours": {
+        **IDS,
+        **IFUP,
+        IFACES: "iface ens1 inet manual\n",
+        YAML: SITE.replace("mtu: 9000", "dhcp4: false"),
+        OURS: OURS_TEXT.replace("ens1", "rail0"),
+    },
+    "netplan, an ID of ours alone, MTU 4200": {
+        **NETPLAN,
+        OURS: OURS_TEXT,
+        "/etc/netplan/90-busbar-multirail.yaml": OURS_TEXT.replace("mtu: 9000", "routes: []"),
+    },
+    "NetworkManager, a profile": {
+        "/usr/sbin/nmcli": "#!/bin/sh\n",
+        IN_USE: f"{MANAGED}connection-uuid=u-1\n",
+        KEYFILE % "rail 0": UUID,
+        KEYFILE % "a": UUID.replace("interface-name=ens1", "autoconnect=false"),
+    },
+    "NetworkManager, two profiles, one in use, MTU 4200": {**TWO, IN_USE: f"{MANAGED}connection-uuid=u-2\n"},
+    "NetworkManager, two profiles, none in use, MTU 4200": {**TWO, IN_USE: MANAGED},
+    "NetworkManager, two profiles, one of a higher priority, MTU 4200": {
+        **TWO,
+        IN_USE: MANAGED,
+        KEYFILE % "b": TWO[KEYFILE % "b"].replace("priority=0", "priority=5"),
+    },
+    "NetworkManager, a profile in no file": {IN_USE: f"{MANAGED}connection-uuid=u-9\n"},
+    "ifupdown, a file that another one names": {
+        **IFUP,
+        IFACES: "source /etc/network/interfaces.d/*\niface ens2 inet manual\n  mtu 9000\n",
+        f"{IFACES}.d/rails": "auto ens1\niface ens1 inet static\n  address 10.0.0.1/24\n",
+    },
+    "ifupdown, three stanzas of one file": {
+        **IFUP,
+        IFACES: "iface ens1 inet manual\niface ens2 inet manual\niface eno9 inet dhcp\n",
+    },
+    "ifcfg, by device and by address": {
+        "/run/NetworkManager/resolv.conf": "",
+        SCRIPTS % "rail0": "HWADDR=B8:3F:D2:00:00:01\nBOOTPROTO=none\n",
+        SCRIPTS % "ens2": "MTU=9000\n",
+        SCRIPTS % "ens2.bak": "DEVICE=ens2\nMTU=1500\n",
+    },
+    "a .link file that brings the MTU": BY_LINK,
+    # Where nobody sets the interface up, the .link file is all there is.
+    "a .link file with another MTU, MTU 4200": BY_LINK,
+    "a .link file of eno9, too": {
+        **IFUP,
+        IFACES: "iface eno9 inet manual\n",
+        NETWORK % "10-all.link": "[Match]\nType=ether\n[Link]\nMTUBytes=1500\n",
+    },
+    "nobody": {},
+    "two programs": {**BARE, **IFUP, IFACES: "iface ens1 inet manual\n"},
+    "programs that are not started": NOT_STARTED,
+    "a program that the boot starts": {
+        **NOT_STARTED,
+        "/etc/systemd/system/multi-user.target.wants/systemd-networkd.service": "",
+    },
+}
+
+
+def claims(have: netdev_mtu.Have) -> dict[str, list[Any]]:
+    """Return of each rail what sets it up: the program, its file, the MTU and the file that it is from."""
+    found = {name: have.owners[name].claims for name in ("ens1", "ens2")}
+    return {name: [[one.stack, one.path, one.mtu, one.source] for one in of_name] for name, of_name in found.items()}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", WRITTEN)
+def test_what_is_written_for_the_next_boot(case: str, tmp_path: Path, roce: Topology) -> None:
+    mtu = 4200 if case.endswith("4200") else 9000
+    node = Node(tmp_path, roce, WRITTEN[case], mtu)
+    plan = node.plan(mtu)
+    rows = [claims(node.look()), *plans.rows(plan)]
+    apply.execute(node.host, plan)
+    after = node.plan(mtu)
+    assert (after.changes, after.commands) == ((), ())
+    if plan.changes:
+        not_ok = [one.id for one in after.findings if not one.ok]
+        copies = [change.path for change in plan.changes if change.backup]
+        rows += [claims(node.look()), {"not ok after that": not_ok, "copies": copies}]
+    goldens.check("rendered_network", case, rows)
+
+
+@pytest.mark.golden
+def test_what_is_said_of_an_owner(tmp_path: Path, roce: Topology) -> None:
+    said: list[str] = []
+    for case, files in WRITTEN.items():
+        mtu = 4200 if case.endswith("4200") else 9000
+        said += plans.sentences(case, Node(tmp_path / case, roce, files, mtu).plan(mtu))
+    goldens.text("netdev_mtu", "\n".join(said) + "\n")

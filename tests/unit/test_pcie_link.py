@@ -6,13 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pcie_link import gbps
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology, join
+
+from tests import goldens
+
+from .conftest import Edit, built_in, machine
+from .plan_rows import measured
 
 
 def bridge(address: str, *ancestors: str, **changes: Any) -> PciDevice:
@@ -42,134 +47,117 @@ def tree(topology: Topology, deep: bool = False) -> Topology:
     return replace(topology, gpus=tuple(gpus), nics=tuple(nics), bridges=bridges)
 
 
-def found(topology: Topology, profile: Profile) -> list[Finding]:
-    return [one for one in plan(topology, profile).findings if not one.ok]
-
-
 def changed(topology: Topology, address: str, **changes: Any) -> Topology:
     return replace(topology, bridges={**topology.bridges, address: replace(topology.bridges[address], **changes)})
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_a_healthy_tree_has_a_good_finding_for_each_link(infiniband: Topology, hgx_h100: Profile, deep: bool) -> None:
-    findings = plan(tree(infiniband, deep), hgx_h100).findings
-    links = [one for one in findings if one.check == "platform.pcie_link"]
-    assert len(links) == (16 if deep else 8)
-    assert all(one.ok for one in links)
+H100 = built_in("hgx-h100", "infiniband")
+TREE, DEEP = tree(machine()), tree(machine(), True)
+SLOW = {"current_speed_gts": 16.0, "max_speed_gts": 16.0}
+NONE = dict.fromkeys(("current_speed_gts", "current_width", "max_speed_gts", "max_width"))
+EMPTY = (Problem("/sys/bus/pci/devices/0000:b1:00.0/x", "is empty"),)
+WITHOUT_B1 = {address: one for address, one in TREE.bridges.items() if address != "0000:b1:00.0"}
 
 
-@pytest.mark.parametrize("change", [{"current_speed_gts": 8.0}, {"current_width": 4}, {"current_width": 8}])
-@pytest.mark.parametrize("deep", [False, True])
-def test_a_link_below_what_both_ends_can_is_one_finding_for_all_behind_it(
-    infiniband: Topology, hgx_h100: Profile, change: dict[str, Any], deep: bool
-) -> None:
-    [finding] = found(changed(tree(infiniband, deep), "0000:b3:00.0", **change), hgx_h100)
-    assert (finding.check, finding.state, finding.because) == ("platform.pcie_link", "drift", None)
-    assert finding.identity == "0000:b3:00.0"
-    assert finding.want == "32 GT/s x16, as both ends can"
-    assert str(finding.have).endswith("it slows what goes from GPU 3, rail 3 to the host")
+def nics_at(topology: Topology, speed: float) -> Topology:
+    nics = tuple(replace(nic, device=replace(nic.device, max_speed_gts=speed)) for nic in topology.nics)
+    return replace(topology, nics=nics)
 
 
-def test_a_switch_on_the_way_names_the_pair_that_it_slows(infiniband: Topology, hgx_h100: Profile) -> None:
-    [finding] = found(changed(tree(infiniband, True), "0000:d5:00.0", current_width=4), hgx_h100)
-    assert finding.subject == "0000:d5:00.0 below 0000:c5:00.0"
-    assert finding.have == "32 GT/s x4; it slows what goes between GPU 5 and rail 5"
+def two_rails_below_one_uplink() -> Topology:
+    """It carries each of them."""
+    nics, gpus = list(TREE.nics), list(TREE.gpus)
+    nics[1] = replace(nics[1], device=replace(nics[1].device, ancestors=nics[0].device.ancestors))
+    gpus[1] = replace(gpus[1], device=replace(gpus[1].device, ancestors=gpus[0].device.ancestors))
+    return replace(TREE, nics=tuple(nics), gpus=tuple(gpus))
 
 
-def test_a_link_that_cannot_carry_its_rail_is_a_finding_on_the_way_to_the_gpu_and_to_the_host(
-    infiniband: Topology, hgx_h100: Profile
-) -> None:
-    slow = {"current_speed_gts": 16.0, "max_speed_gts": 16.0}
-    machine = tree(infiniband, True)
-    [finding] = found(changed(machine, "0000:b5:00.0", **slow), hgx_h100)
-    assert (finding.state, finding.severity, finding.identity) == ("drift", "major", "0000:b5:00.0")
-    [finding] = found(changed(machine, "0000:d5:00.0", **slow), hgx_h100)
-    assert (finding.want, finding.state) == ("400 Gbit/s for one rail", "drift")
-    assert str(finding.have).startswith("16 GT/s x16, all that both ends can: 252 Gbit/s; it slows")
-    assert "0000:c5:00.0" in finding.fix
+def asleep() -> Topology:
+    idle = replace(TREE.gpus[2].device, current_speed_gts=2.5)
+    return Edit.gpu(changed(TREE, "0000:c2:00.0", current_speed_gts=2.5), 2, device=idle)
 
 
-@pytest.mark.parametrize("change", ["shared", "slower NIC", "more than a CPU has"])
-def test_what_is_the_platform_s_design_is_no_finding(infiniband: Topology, hgx_h100: Profile, change: str) -> None:
-    machine, rails = tree(infiniband), hgx_h100.rails
-    if change == "shared":  # two rails below one uplink, which carries each of them
-        nics, gpus = list(machine.nics), list(machine.gpus)
-        nics[1] = replace(nics[1], device=replace(nics[1].device, ancestors=nics[0].device.ancestors))
-        gpus[1] = replace(gpus[1], device=replace(gpus[1].device, ancestors=gpus[0].device.ancestors))
-        machine = replace(machine, nics=tuple(nics), gpus=tuple(gpus))
-    elif change == "slower NIC":  # its own finding says so
-        nics = [replace(nic, device=replace(nic.device, max_speed_gts=16.0)) for nic in machine.nics]
-        machine = changed(machine, "0000:b5:00.0", current_speed_gts=16.0, max_speed_gts=16.0)
-        machine = replace(machine, nics=tuple(nics))
-    else:  # 800 Gbit/s, and the GPU below the NIC's own switch
-        rails = tuple(replace(rail, rate_gbps=800) for rail in rails)
-        nics = [replace(nic, device=replace(nic.device, max_speed_gts=64.0)) for nic in machine.nics]
-        machine = replace(machine, nics=tuple(nics))
-    findings = plan(machine, replace(hgx_h100, rails=rails)).findings
-    assert [one for one in findings if one.check == "platform.pcie_link" and not one.ok] == []
+def in_a_guest() -> Topology:
+    narrow = changed(TREE, "0000:b3:00.0", current_width=1)
+    return replace(narrow, virtualization=replace(narrow.virtualization, is_vm=True))
 
 
-def test_a_gpu_asleep_says_nothing_of_the_links_above_it(infiniband: Topology, hgx_h100: Profile, edit: Any) -> None:
-    machine = tree(infiniband)
-    idle = replace(machine.gpus[2].device, current_speed_gts=2.5)
-    machine = edit.gpu(changed(machine, "0000:c2:00.0", current_speed_gts=2.5), 2, device=idle)
-    assert found(machine, hgx_h100) == []
+CASES: dict[str, tuple[Topology, Profile]] = {
+    "a switch for each pair": (TREE, H100),
+    "two switches for each pair": (DEEP, H100),
+    "no switch": (machine(), H100),
+    # What is the platform's design is no finding.
+    "two rails below one uplink": (two_rails_below_one_uplink(), H100),
+    "slower NIC": (nics_at(changed(TREE, "0000:b5:00.0", **SLOW), 16.0), H100),
+    # 800 Gbit/s, and the GPU below the NIC's own switch.
+    "more than a CPU has": (
+        nics_at(TREE, 64.0),
+        replace(H100, rails=tuple(replace(rail, rate_gbps=800) for rail in H100.rails)),
+    ),
+    "GPU asleep": (asleep(), H100),
+    "in a virtual machine": (in_a_guest(), H100),
+    "a conventional bridge": (changed(TREE, "0000:b3:00.0", **NONE), H100),
+    "second switch at x4": (changed(DEEP, "0000:d5:00.0", current_width=4), H100),
+    "too little for its rail": (changed(DEEP, "0000:b5:00.0", **SLOW), H100),
+    "too little for its rail, second switch": (changed(DEEP, "0000:d5:00.0", **SLOW), H100),
+    "a bridge unread": (replace(TREE, bridges=WITHOUT_B1), H100),
+}
+for name, change in (
+    ("8 GT/s", {"current_speed_gts": 8.0}),
+    ("x4", {"current_width": 4}),
+    ("x8", {"current_width": 8}),
+):
+    CASES[f"uplink at {name}"] = (changed(TREE, "0000:b3:00.0", **change), H100)
+    CASES[f"uplink at {name}, two switches"] = (changed(DEEP, "0000:b3:00.0", **change), H100)
+for name in ("current_speed_gts", "current_width", "max_speed_gts"):
+    CASES[f"no {name}"] = (replace(changed(TREE, "0000:b1:00.0", **{name: None}), problems=EMPTY), H100)
 
 
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_links_of_a_machine(case: str) -> None:
+    topology, profile = CASES[case]
+    made = plan(topology, profile)
+    links = [one for one in made.findings if one.check == "platform.pcie_link"]
+    assert [one for one in made.findings if not one.ok and one not in links and case != "more than a CPU has"] == []
+    goldens.check("pcie_link", case, [*measured(Plan(tuple(links))), *[one.subject for one in links if not one.ok]])
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("too little for its rail, second switch", "0000:c5:00.0"),
+        ("second switch at x4", "between GPU 5 and rail 5"),
+        ("uplink at x4", "from GPU 3, rail 3 to the host"),
+        ("uplink at x4, two switches", "from GPU 3, rail 3 to the host"),
+        ("no current_width", "is empty"),
+    ],
+)
+def test_what_a_finding_names(case: str, words: str) -> None:
+    [finding] = [one for one in plan(*CASES[case]).findings if not one.ok]
+    assert words in f"{finding.have} {finding.fix}"
+
+
+@pytest.mark.golden
 @pytest.mark.parametrize("driver", [None, "vfio-pci", "mlx5_core"])
-def test_a_nic_on_the_bus_without_a_driver_is_reported_as_that(
-    infiniband: Topology, hgx_h100: Profile, driver: str | None
-) -> None:
-    machine = tree(infiniband)
-    device = replace(machine.nics[3].device, driver=driver)
-    functions = {nic.pci: nic.device for nic in machine.nics[:3]} | {
-        device.address: device,
-        "vf": machine.nics[4].device,
-    }
-    functions["vf"] = replace(functions["vf"], physfn="0000:01:00.0")
-    others = [nic.rdma for nic in machine.nics[:3] if nic.rdma]
-    read = join(functions, others, (), (), machine.gpus, machine.driver, machine.virtualization, ())
+def test_a_nic_on_the_bus_without_a_driver_is_reported_as_that(driver: str | None) -> None:
+    device = replace(TREE.nics[3].device, driver=driver)
+    functions = {nic.pci: nic.device for nic in TREE.nics[:3]} | {device.address: device}
+    functions["vf"] = replace(TREE.nics[4].device, physfn="0000:01:00.0")
+    others = [nic.rdma for nic in TREE.nics[:3] if nic.rdma]
+    read = join(functions, others, (), (), TREE.gpus, TREE.driver, TREE.virtualization, ())
     assert read.without_rdma == (device,)
-    machine = replace(machine, nics=(*machine.nics[:3], *machine.nics[4:]), without_rdma=(device,))
-    [finding] = found(machine, hgx_h100)
-    assert (finding.check, finding.subject, finding.severity) == ("platform.rail_device", "rail 3", "critical")
-    assert f"{device.address} is on the bus" in str(finding.have)
+    left = replace(TREE, nics=(*TREE.nics[:3], *TREE.nics[4:]), without_rdma=(device,))
+    made = plan(left, H100)
+    goldens.check("pcie_link", f"NIC without RDMA, {driver}", measured(made))
+    [finding] = [one for one in made.findings if not one.ok]
     assert (driver or "no driver") in str(finding.have)
     assert device.address in finding.fix
     # A NIC in another place is not the missing one.
-    elsewhere = replace(device, ancestors=machine.nics[0].device.ancestors)
-    [finding] = found(replace(machine, without_rdma=(elsewhere,)), hgx_h100)
-    assert finding.have == "no NIC at PIX of GPU 3"
-
-
-@pytest.mark.parametrize("name", ["current_speed_gts", "current_width", "max_speed_gts"])
-def test_what_the_kernel_does_not_say_is_unknown(infiniband: Topology, hgx_h100: Profile, name: str) -> None:
-    machine = changed(tree(infiniband), "0000:b1:00.0", **{name: None})
-    machine = replace(machine, problems=(Problem("/sys/bus/pci/devices/0000:b1:00.0/x", "is empty"),))
-    [finding] = found(machine, hgx_h100)
-    assert (finding.check, finding.state) == ("platform.pcie_link", "unknown")
-    assert "is empty" in str(finding.have)
-
-
-def test_a_bridge_that_could_not_be_read_at_all_is_unknown(infiniband: Topology, hgx_h100: Profile) -> None:
-    machine = tree(infiniband)
-    bridges = {address: one for address, one in machine.bridges.items() if address != "0000:b1:00.0"}
-    [finding] = found(replace(machine, bridges=bridges), hgx_h100)
-    assert (finding.identity, finding.state) == ("0000:b1:00.0", "unknown")
-
-
-def test_nothing_is_said_in_a_virtual_machine_nor_where_there_is_no_switch(
-    infiniband: Topology, hgx_h100: Profile
-) -> None:
-    assert [one for one in plan(infiniband, hgx_h100).findings if one.check == "platform.pcie_link"] == []
-    machine = changed(tree(infiniband), "0000:b3:00.0", current_width=1)
-    guest = replace(machine, virtualization=replace(machine.virtualization, is_vm=True))
-    assert found(guest, hgx_h100) == []
-
-
-def test_a_conventional_bridge_has_no_link(infiniband: Topology, hgx_h100: Profile) -> None:
-    none = dict.fromkeys(("current_speed_gts", "current_width", "max_speed_gts", "max_width"))
-    assert found(changed(tree(infiniband), "0000:b3:00.0", **none), hgx_h100) == []
+    elsewhere = replace(device, ancestors=TREE.nics[0].device.ancestors)
+    goldens.check(
+        "pcie_link", "NIC without RDMA elsewhere", measured(plan(replace(left, without_rdma=(elsewhere,)), H100))
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Bar,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import goldens
+
 CLIENT = Session("client", 3, "0000:1a:00.0", "mlx5_9", "node02", "10.19.0.2", 400.0, gpu="0000:19:00.0", gpu_index=3)
 SERVER = replace(CLIENT, role="server", address="")
 PORT = Port("mlx5_9", 1, 5)
@@ -29,11 +31,24 @@ def bw_text(rate: float, mtu: int = 4096) -> str:
     return HEAD.replace("4096", str(mtu)) + BW + f" 65536      3700000         0.00    {rate:.2f}\t\t   0.75\n" + RULE
 
 
-def test_a_bandwidth_test_names_device_gid_class_and_time() -> None:
-    assert perftest.argv(CLIENT, PORT, "bw", OPTIONS) == (
-        *("ib_write_bw", "-F", "-d", "mlx5_9", "-i", "1", "-u", "18", "-p", "18603", "-x", "5", "--tclass=106"),
-        *("-q", "4", "-s", "65536", "--report_gbits", "-D", "5", "-f", "1", "10.19.0.2"),
-    )
+GPU = replace(OPTIONS, memory="gpu")
+# Case -> the session, its options, and the usage of this build.
+COMMANDS: dict[str, tuple[Session, Options, str]] = {
+    "host memory": (CLIENT, OPTIONS, ""),
+    "InfiniBand": (replace(CLIENT, link_layer="InfiniBand"), OPTIONS, ""),
+    "GPU by its index": (SERVER, GPU, "--use_cuda=<id>"),
+    "GPU over DMA-BUF": (SERVER, replace(GPU, dmabuf=True), "--use_cuda=<id> --use_cuda_dmabuf"),
+    "GPU by its address": (SERVER, GPU, "--use_cuda=<id> --use_cuda_bus_id=<id>"),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_test_is_started_with(name: str) -> None:
+    session, options, usage = COMMANDS[name]
+    port = replace(PORT, gid=None) if session.link_layer == "InfiniBand" else PORT
+    argvs = [perftest.argv(session, port, test, options, usage) for test in perftest.TESTS]
+    goldens.check("perftest_commands", name, [" ".join(argv) for argv in argvs])
 
 
 def test_a_server_names_no_peer_and_waits_on_the_same_port() -> None:
@@ -49,45 +64,25 @@ def test_no_two_programs_of_a_host_share_a_port() -> None:
     assert len({argv[argv.index("-p") + 1] for argv in words}) == 32
 
 
-def test_infiniband_has_neither_gid_nor_traffic_class() -> None:
-    argv = perftest.argv(replace(CLIENT, link_layer="InfiniBand"), Port("mlx5_9", 1, None), "lat", OPTIONS)
-    assert "-x" not in argv
-    assert not any(word.startswith("--tclass") for word in argv)
+WARNED = bw_text(98.02).replace("MsgRate[Mpps]\n", "MsgRate[Mpps]\nConflicting CPU frequency values detected\n")
+LAT_ROW = " 8       1000          2.10           7.55         12.31     \t       12.40     \t0.20\t\t2.90 \t\t7.55\n"
 
 
 @pytest.mark.parametrize(
-    ("usage", "dmabuf", "words"),
+    ("test", "text", "figure", "mtu"),
     [
-        ("--use_cuda=<id>", False, ("--use_cuda=3",)),
-        ("--use_cuda=<id> --use_cuda_dmabuf", True, ("--use_cuda=3", "--use_cuda_dmabuf")),
-        ("--use_cuda=<id> --use_cuda_bus_id=<id>", False, ("--use_cuda_bus_id=0000:19:00.0",)),
+        # The average, and the agreed MTU.
+        ("bw", bw_text(388.24, 1024), 388.24, 1024),
+        # A warning between heading and figures.
+        ("bw", WARNED, 98.02, 4096),
+        # Megabytes of two to the twentieth.
+        ("bw", bw_text(11920.93).replace("Gb/sec", "MB/sec"), pytest.approx(100.0, abs=0.01), 4096),
+        # The typical latency.
+        ("lat", HEAD + LAT + LAT_ROW, 12.31, 4096),
     ],
 )
-def test_gpu_memory_is_named_by_what_this_build_knows(usage: str, dmabuf: bool, words: tuple[str, ...]) -> None:
-    options = replace(OPTIONS, memory="gpu", dmabuf=dmabuf)
-    argv = perftest.argv(SERVER, PORT, "bw", options, usage)
-    assert tuple(word for word in argv if "cuda" in word) == words
-    # Latency is asked of the path, not of the GPU.
-    assert not any("cuda" in word for word in perftest.argv(SERVER, PORT, "lat", options, usage))
-
-
-def test_the_average_is_the_figure_and_the_agreed_mtu_is_kept() -> None:
-    assert perftest.parse("bw", bw_text(388.24, 1024)) == (388.24, 1024)
-
-
-def test_a_warning_between_heading_and_figures_does_no_harm() -> None:
-    text = bw_text(98.02).replace("MsgRate[Mpps]\n", "MsgRate[Mpps]\nConflicting CPU frequency values detected\n")
-    assert perftest.parse("bw", text)[0] == 98.02
-
-
-def test_megabytes_are_of_two_to_the_twentieth() -> None:
-    text = bw_text(11920.93).replace("Gb/sec", "MB/sec")
-    assert perftest.parse("bw", text)[0] == pytest.approx(100.0, abs=0.01)
-
-
-def test_the_typical_latency_is_the_figure() -> None:
-    row = " 8       1000          2.10           7.55         2.31     \t       2.40     \t0.20\t\t2.90 \t\t7.55\n"
-    assert perftest.parse("lat", HEAD + LAT + row)[0] == 2.31
+def test_the_figure_and_the_mtu(test: str, text: str, figure: float, mtu: int) -> None:
+    assert perftest.parse(test, text) == (figure, mtu)
 
 
 @pytest.mark.parametrize("text", ["", HEAD, HEAD + BW, HEAD + BW + " 65536\n", HEAD + LAT + " 8 1000 2.1\n", BW * 2])
@@ -95,9 +90,6 @@ def test_what_is_no_result_is_said_to_be_none(text: str) -> None:
     for test in perftest.TESTS:
         with pytest.raises(ParseError, match=r"printed no result|expected|is not the heading"):
             perftest.parse(test, text)
-
-
-LAT_ROW = " 8       1000          2.10           7.55         12.31     \t       12.40     \t0.20\t\t2.90 \t\t7.55\n"
 
 
 @pytest.mark.parametrize(
@@ -130,49 +122,35 @@ def test_any_text_is_a_figure_or_an_error(text: str) -> None:
             assert perftest.parse(test, BW + text)[0] >= 0
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "where"),
-    [
-        ("Couldn't connect to 10.19.0.2:18603\n", "does not listen", "perftest.served"),
-        ("IB device mlx5_0 not found\n Unable to find the Infiniband/RoCE device\n", "no such RDMA device", "mofed"),
-        (" Port number 1 state is Down\n", "not ACTIVE", "cable"),
-        ("\n Found Incompatibility issue with GID types.\n", "RoCE v1", "rail_gid"),
-        (" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", "do not reach", "MTU"),
-        (" Failed status 4: wr_id 0 syndrom 0x51\n", "not registered", "nvidia_peermem"),
-        ("Couldn't allocate MR\n", "memory could not be registered", "host_limits"),
-        ("ethernet_read_keys: Couldn't read remote address\n", "gave up", "other host"),
-        ("Couldn't listen to port 18603\n", "taken", "ss -ltnp"),
-        ("----\n\n", "nothing", "by hand"),
-        ("something \x1b[31mnew\n", r"something \x1b[31mnew", "by hand"),
-    ],
-)
-def test_an_error_is_told_with_where_to_look(text: str, says: str, where: str) -> None:
-    reason, fix = perftest.reason(text)
-    assert says in reason
-    assert where in fix
+NO_CLOCK = " 8       1000          inf            inf          inf      \t       inf     \t-nan   \t\tinf     \t\tinf\n"
+# Case -> the test, exit code, ending, and output of one that gives no figure.
+NO_RESULT: dict[str, tuple[str, int | None, str, str]] = {
+    "no server": ("bw", 1, "", "Couldn't connect to 10.19.0.2:18603\n"),
+    "no device": ("bw", 1, "", "IB device mlx5_0 not found\n Unable to find the Infiniband/RoCE device\n"),
+    "port down": ("bw", 1, "", " Port number 1 state is Down\n"),
+    "GID types": ("bw", 1, "", "\n Found Incompatibility issue with GID types.\n"),
+    "lost packets": ("bw", 1, "", " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n"),
+    "not registered": ("bw", 1, "", " Failed status 4: wr_id 0 syndrom 0x51\n"),
+    "memory": ("bw", 1, "", "Couldn't allocate MR\n"),
+    "the other end gave up": ("bw", 1, "", "ethernet_read_keys: Couldn't read remote address\n"),
+    "port taken": ("bw", 1, "", "Couldn't listen to port 18603\n"),
+    "nothing": ("bw", 1, "", "----\n\n"),
+    "something new": ("bw", 1, "", "something \x1b[31mnew\n"),
+    # Exit code 0 without a figure is no result; a figure of a program that failed is none.
+    "exit code 0": ("bw", 0, "", HEAD),
+    "failed with a figure": ("bw", 1, "", bw_text(388)),
+    # A figure without a clock is no result, whatever the bar.
+    "no clock": ("bw", 0, "", bw_text(0.0)),
+    "no clock, latency": ("lat", 0, "", HEAD + LAT + NO_CLOCK),
+    "no client": ("bw", None, "timeout", "* Waiting for client to connect... *\n"),
+}
 
 
-def test_exit_code_0_without_a_figure_is_no_result() -> None:
-    found = perftest.result("bw", "ib_write_bw", 0, "", HEAD)
-    assert (found.figure, found.reason) == (None, "ib_write_bw printed no result")
-
-
-def test_a_figure_without_a_clock_is_no_result_whatever_the_bar() -> None:
-    found = perftest.result("bw", "ib_write_bw", 0, "", bw_text(0.0))
-    assert found.figure is None
-    assert "it reports 0: it could not measure this CPU's clock" in found.reason
-    row = " 8       1000          inf            inf          inf      \t       inf     \t-nan   \t\tinf     \t\tinf\n"
-    found = perftest.result("lat", "ib_write_lat", 0, "", HEAD + LAT + row)
-    assert (found.figure, found.reason[:14]) == (None, "it reports inf")
-
-
-def test_a_figure_of_a_program_that_failed_is_none() -> None:
-    assert perftest.result("bw", "ib_write_bw", 1, "", bw_text(388)).figure is None
-
-
-def test_a_server_that_nobody_came_to_says_so() -> None:
-    text = "* Waiting for client to connect... *\n"
-    assert perftest.result("bw", "ib_write_bw", None, "timeout", text).reason == "no client connected in time"
+@pytest.mark.golden
+def test_why_there_is_no_figure_and_where_to_look() -> None:
+    found = {name: perftest.result(of[0], f"ib_write_{of[0]}", *of[1:]) for name, of in NO_RESULT.items()}
+    assert {one.figure for one in found.values()} == {None}
+    goldens.text("perftest", "".join(f"{name}: {one.reason}; {one.fix}\n" for name, one in found.items()))
 
 
 def judged(figure: float, share: float = 0.9) -> str:
@@ -286,14 +264,8 @@ def test_an_old_record_is_unknown_and_so_is_one_from_the_future() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"role": "both"},
-        {"rail": "3"},
-        {"rail": 100},
-        {"address": "-h"},
-        {"device": 3},
-        {"link_layer": "Token Ring"},
-        {"rate_gbps": "fast"},
-        {"surprise": 1},
+        *({"role": "both"}, {"rail": "3"}, {"rail": 100}, {"address": "-h"}, {"device": 3}, {"surprise": 1}),
+        *({"link_layer": "Token Ring"}, {"rate_gbps": "fast"}),
     ],
 )
 def test_a_session_from_outside_is_not_believed(change: dict[str, object]) -> None:

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import process_
 from ansible_collections.busbar.fabric.plugins.modules import perftest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from tests.trees import put
+from tests.trees import line, put, rdma_device
 
 DEVICE = "/sys/class/infiniband/mlx5_4"
 SESSION = {
@@ -47,21 +47,8 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    for name, text in {
-        "node_guid": "b8ce:f603:00a1:b200",
-        "sys_image_guid": "b8ce:f603:00a1:b200",
-        "fw_ver": "28.43.8002",
-        "hca_type": "MT4129",
-        "board_id": "MT_0000000838",
-        "ports/1/state": "4: ACTIVE",
-        "ports/1/phys_state": "5: LinkUp",
-        "ports/1/rate": "100 Gb/sec (4X EDR)",
-        "ports/1/link_layer": "InfiniBand",
-        "ports/1/lid": "0x5",
-        "ports/1/sm_lid": "0x1",
-        "ports/1/hw_counters/packet_seq_err": "7",
-    }.items():
-        put(tmp_path / "hw", f"{DEVICE}/{name}", text + "\n")
+    device = rdma_device(tmp_path / "hw", "mlx5_4", None, rate="100 Gb/sec (4X EDR)")
+    line(device / "ports/1/hw_counters/packet_seq_err", "7")
     program(tmp_path, "")
     put(tmp_path / "sys", "/usr/bin/ib_write_lat", LATENCY, 0o755)
     return tmp_path

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import COLLECTIVES, Prediction, parse_bars
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import COLLECTIVES, parse_bars
 from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import (
     bar_or_prediction,
     between,
@@ -17,6 +17,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import (
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
+from tests import goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = [parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]
@@ -54,22 +56,19 @@ def test_the_prediction_is_within_five_percent(
     assert abs(predicted.busbw / measured - 1) < 0.05, predicted
 
 
-def test_a_prediction_tells_its_rule_and_a_missing_one_its_reason() -> None:
-    of = platform("hgx-h200")
-    assert predict(of, "all_reduce", False).rule == "18 NVLinks x 20.6 GB/s x 0.97"
-    assert predict(of, "all_reduce", True).rule == "18 NVLinks x 20.6 GB/s x 1.29 with NVLS"
-    none = replace(of, gpus=replace(of.gpus, nvlinks=None))
-    assert predict(none, "all_reduce", False) == Prediction(None, "no NVLinks in the profile")
-    strange = replace(of, gpus=replace(of.gpus, models=("NVIDIA X999",)))
-    assert predict(strange, "all_reduce", False).busbw is None
-    assert "X999" in predict(strange, "all_reduce", False).rule
-
-
-def test_nvls_is_expected_from_hopper_on_unless_the_site_turns_it_off() -> None:
-    assert nvls_expected(platform("hgx-h100"), {})
-    assert nvls_expected(platform("hgx-h100"), {"NCCL_NVLS_ENABLE": "2"})
-    assert not nvls_expected(platform("hgx-h100"), {"NCCL_NVLS_ENABLE": "0"})
-    assert not nvls_expected(platform("hgx-a100"), {})
+@pytest.mark.parametrize(
+    ("name", "variables", "expected"),
+    [
+        ("hgx-h100", {}, True),
+        ("hgx-h100", {"NCCL_NVLS_ENABLE": "2"}, True),
+        ("hgx-h100", {"NCCL_NVLS_ENABLE": "0"}, False),
+        ("hgx-a100", {}, False),
+    ],
+)
+def test_nvls_is_expected_from_hopper_on_unless_the_site_turns_it_off(
+    name: str, variables: dict[str, str], expected: bool
+) -> None:
+    assert nvls_expected(platform(name), variables) is expected
 
 
 # -- between nodes ---------------------------------------------------------------------------------------------------
@@ -79,10 +78,97 @@ def with_rails(of: profile.Profile, count: int, rate: float = 400.0, **change: A
     return replace(of, rails=tuple(replace(rail, rate_gbps=rate, **change) for rail in of.rails[:count]))
 
 
+def of_gpus(of: profile.Profile, **changes: Any) -> profile.Profile:
+    return replace(of, gpus=replace(of.gpus, **changes))
+
+
+H200 = platform("hgx-h200")
 H100 = profile.for_fabric(platform("hgx-h100"), "infiniband")
 ROCE = profile.for_fabric(platform("hgx-h100"), "ethernet")
 A100 = profile.for_fabric(platform("hgx-a100"), "infiniband")
-H20 = replace(H100, gpus=replace(H100.gpus, models=("NVIDIA H20",)))
+B200 = profile.for_fabric(platform("hgx-b200"), "infiniband")
+H20 = of_gpus(H100, models=("NVIDIA H20",))
+TRAYS = {name: profile.for_fabric(platform(name), "infiniband") for name in ("gb200-nvl72", "gb300-nvl72")}
+GEN4 = profile.PcieLink(16.0, 16)
+FIVE = with_rails(H100, 5)
+# The GPUs' own slots: two rails of one GPU share it.
+SHARED = replace(H100, rails=tuple(replace(rail, paths={rail.number // 2: "PIX"}) for rail in H100.rails))
+SLOW_SLOTS = of_gpus(H100, pcie=GEN4)
+SINGLE = of_gpus(with_rails(H100, 1, 200.0), count=1, nvlinks=None, models=("NVIDIA L40S",))
+ENTRY = {"platform": "mine", "nvls": False, "scope": "cluster", "collective": "all_reduce", "size": "1G"}
+MINE = [parse_bars([{**ENTRY, "busbw": 20, "source": "me"}], "bars.yml")]
+# What is predicted, NVLS, nodes, scope, collective, size, algorithm; bars other than the suite's.
+Question = tuple[str, profile.Profile, bool, int, str, str, int, str, list[Any]]
+SPREAD = [("all_reduce", "leaf"), ("all_gather", "leaf"), ("all_reduce", "rail")]
+NOT_KNOWN = {
+    "no rails": replace(H100, rails=()),
+    "no GPUs": of_gpus(H100, count=0),
+    "no number of NVLinks": of_gpus(H100, nvlinks=None),
+    "no NVLinks": of_gpus(H100, nvlinks=0),
+    "an unknown GPU": of_gpus(H100, models=("NVIDIA X999",)),
+    "a rack's GPU": of_gpus(H100, models=("NVIDIA GB200",)),
+    "a rail far from GPUs": with_rails(H100, 8, paths={0: "SYS"}),
+    "NODE without a domain": replace(TRAYS["gb200-nvl72"], nvlink_domain=None),
+}
+QUESTIONS: list[Question] = [
+    *((name, of, False, 2, "pair", "all_reduce", 8 * G, "", []) for name, of in NOT_KNOWN.items()),
+    ("one node", H100, False, 1, "pair", "all_reduce", 8 * G, "", []),
+    ("PAT", H100, False, 2, "pair", "all_reduce", 8 * G, "PAT", []),
+    ("no rails", NOT_KNOWN["no rails"], False, 2, "pair", "all_reduce", 8 * G, "SHARP", []),
+    *(
+        (name, of, False, nodes, scope, collective, 16 * G, "", BARS)
+        for name, of in TRAYS.items()
+        for collective, scope, nodes in (("all_gather", "cluster", 18), ("sendrecv", "rail", 2))
+    ),
+    *((name, of, False, 2, "pair", "all_reduce", 16 * G, "", BARS) for name, of in TRAYS.items()),
+    ("two nodes", H100, True, 2, "pair", "all_reduce", 8 * G, "", BARS),
+    ("five rails", FIVE, True, 2, "pair", "all_reduce", 8 * G, "", []),
+    *(("B200", B200, True, 4, scope, collective, 8 * G, "SHARP", []) for collective, scope in SPREAD),
+    ("B200", B200, True, 4, "leaf", "all_reduce", 8 * G, "", []),
+    ("B200", B200, True, 2, "pair", "all_reduce", 8 * G, "", []),
+    ("slots of rails", with_rails(H100, 8, pcie=GEN4), True, 4, "leaf", "all_gather", 8 * G, "", []),
+    ("a slot of two rails", SHARED, True, 4, "leaf", "all_gather", 8 * G, "", []),
+    *(
+        (name, of, True, 4, scope, collective, 8 * G, "", [])
+        for name, of in (("H100", H100), ("slow slots", SLOW_SLOTS))
+        for collective, scope in (("sendrecv", "leaf"), ("all_reduce", "rail"))
+    ),
+    ("four rails", with_rails(H100, 4, 200.0), True, 2, "pair", "alltoall", 8 * G, "", []),
+    *(
+        ("one GPU a node", SINGLE, False, 4, "cluster", collective, 8 * G, "", [])
+        for collective in ("all_reduce", "all_gather", "alltoall", "sendrecv")
+    ),
+    ("mine", replace(SINGLE, rails=()), False, 4, "cluster", "all_reduce", G, "", MINE),
+    ("mine", replace(SINGLE, rails=()), False, 4, "cluster", "all_reduce", G - 1, "", MINE),
+    ("mine", replace(SINGLE, rails=()), False, 4, "leaf", "all_reduce", G, "", MINE),
+    *(("size", H100, True, 8, "cluster", "all_reduce", size, "", []) for size in (25 << 20, G // 8, G, 8 * G, 16 * G)),
+    ("size", H100, True, 8, "cluster", "all_reduce", G // 8, "Ring", []),
+    *(("size", H100, True, 8, "cluster", "all_gather", size, "", []) for size in (G // 8, G // 4)),
+    ("size", H100, True, 8, "cluster", "sendrecv", 32 << 20, "", []),
+    ("one node", H100, True, 1, "node", "all_reduce", 8 * G, "", BARS),
+    ("mine", H100, True, 1, "node", "all_reduce", 8 * G, "", BARS),
+]
+ALL = "all_reduce"
+LATENCIES = [(2, ALL, 8), (8, ALL, 8), (2, ALL, 1024), (2, ALL, 1025), (1, ALL, 8), (2, "alltoall", 8)]
+
+
+@pytest.mark.golden
+def test_predictions_and_bars_with_their_reasons() -> None:
+    written = []
+    for name, of, nvls, nodes, scope, collective, size, algorithm, bars in QUESTIONS:
+        found = between(of, collective, nvls, nodes, scope, algorithm)
+        platform_name = "mine" if name == "mine" or not bars else of.name
+        bar, source = bar_or_prediction(bars, platform_name, of, nvls, nodes, scope, collective, size, algorithm)
+        asked = f"{name}, {nodes} nodes, {scope}, {collective} {size}{' NVLS' * nvls} {algorithm}".rstrip()
+        told = "the same" if source == found.rule else source
+        written.append(f"{asked}\n    {found.busbw and round(found.busbw, 3)}: {found.rule}\n    bar {bar}: {told}\n")
+    for of in (H200, NOT_KNOWN["no number of NVLinks"], NOT_KNOWN["an unknown GPU"]):
+        for nvls in (False, True):
+            written.append(f"within a node{', NVLS' * nvls}: {predict(of, ALL, nvls).rule}\n")
+    for nodes, collective, size in LATENCIES:
+        latency = latency_or_derived([], "mine", nodes, "cluster", collective, size)
+        written.append(f"latency of {collective} {size}, {nodes} nodes: {latency}\n")
+    goldens.text("prediction", "".join(written))
 
 
 @pytest.mark.parametrize(
@@ -168,132 +254,13 @@ def test_published_runs_over_the_nvlinks_of_a_rack_are_near_the_prediction_and_c
         assert between(of, "all_reduce", True, count, "nvlink_domain", algorithm).busbw is None
 
 
-@pytest.mark.parametrize(("name", "rail"), [("gb200-nvl72", 48.0), ("gb300-nvl72", 96.0)])
-def test_between_trays_the_network_is_predicted_and_not_the_nvlinks(name: str, rail: float) -> None:
-    of = profile.for_fabric(platform(name), "infiniband")
-    for collective, scope, nodes, busbw in (
-        ("all_gather", "cluster", 18, 4 * rail),
-        ("sendrecv", "rail", 2, rail),
-        ("all_reduce", "pair", 2, 4 * rail),
-    ):
-        found = between(of, collective, False, nodes, scope)
-        assert found.busbw == pytest.approx(busbw)
-        assert "NVLinks between nodes left out" in found.rule
-        bar, source = bar_or_prediction(BARS, name, of, False, nodes, scope, collective, 16 * G)
-        assert bar is not None
-        assert bar < busbw
-        assert source.startswith("derived: ")
-    # Elsewhere NODE is too far for a GPU to reach the NIC directly.
-    alone = between(replace(of, nvlink_domain=None), "all_gather", False, 2, "pair")
-    assert (alone.busbw, "no path PIX or PXB" in alone.rule) == (None, True)
-
-
-def test_two_nodes_with_nvls_are_no_test_of_the_rails_and_the_others_are() -> None:
-    five = with_rails(H100, 5)
-    assert between(five, "all_reduce", True, 2, "pair").busbw == pytest.approx(450)
-    whole = bar_or_prediction(BARS, "hgx-h100", H100, True, 2, "pair", "all_reduce", 8 * G)
-    assert whole == (440.0, BARS[0][0].source)
-    for collective, algorithm in (("all_reduce", "Ring"), ("all_gather", ""), ("alltoall", "")):
-        bar, source = bar_or_prediction(BARS, "hgx-h100", H100, True, 2, "pair", collective, 8 * G, algorithm)
-        reached = between(five, collective, True, 2, "pair", algorithm).busbw
-        assert bar is not None
-        assert reached is not None
-        assert reached < bar, (collective, source)
-
-
-def test_nccl_takes_the_faster_of_ring_and_tree_and_switches_reduce_over_all_rails_only() -> None:
-    b200 = profile.for_fabric(platform("hgx-b200"), "infiniband")
-    assert between(b200, "all_reduce", True, 4, "leaf").busbw == 384.0
-    assert between(b200, "all_reduce", True, 2, "pair").busbw == pytest.approx(720.0)
-    for collective, scope in (("all_gather", "leaf"), ("all_reduce", "rail")):
-        found = between(b200, collective, True, 4, scope, "SHARP")
-        assert found.busbw is None
-        assert found.rule.startswith("SHARP is predicted for all_reduce over all rails only")
-    assert between(b200, "all_reduce", True, 4, "leaf", "SHARP").rule.startswith("algbw, not busbw: ")
-
-
-def test_the_slot_caps_a_rail_and_the_rule_says_so() -> None:
-    gen4 = profile.PcieLink(16.0, 16)
-    found = between(with_rails(H100, 8, pcie=gen4), "all_gather", True, 4, "leaf")
-    assert found.busbw == 192.0
-    assert "8 rails x 24 GB/s (slot 16 GT/s x16)" in found.rule
-    # The GPUs' own slots: two rails of one GPU share it.
-    twice = replace(H100, rails=tuple(replace(rail, paths={rail.number // 2: "PIX"}) for rail in H100.rails))
-    found = between(twice, "all_gather", True, 4, "leaf")
-    assert found.busbw == 192.0
-    assert "192 by the slots of the GPUs (32 GT/s x16)" in found.rule
-    slow = replace(H100, gpus=replace(H100.gpus, pcie=gen4))
-    for of, rail in ((H100, 48.0), (slow, 24.0)):
-        assert between(of, "sendrecv", True, 4, "leaf").busbw == rail
-        assert between(of, "all_reduce", True, 4, "rail").busbw == rail
-    assert between(with_rails(H100, 4, 200.0), "alltoall", True, 2, "pair").busbw == pytest.approx(96 / 8 * 15 / 8)
-
-
-@pytest.mark.parametrize(
-    ("of", "nodes", "algorithm", "reason"),
-    [
-        (replace(H100, rails=()), 2, "", "the profile has no rails"),
-        (replace(H100, gpus=replace(H100.gpus, count=0)), 2, "", "the profile has no GPUs"),
-        (replace(H100, gpus=replace(H100.gpus, nvlinks=None)), 2, "", "no NVLinks in the profile"),
-        (replace(H100, gpus=replace(H100.gpus, nvlinks=0)), 2, "", "no NVLinks in the profile"),
-        (
-            replace(H100, gpus=replace(H100.gpus, models=("NVIDIA X999",))),
-            2,
-            "",
-            "NVLinks of NVIDIA X999 are not known",
-        ),
-        (replace(H100, gpus=replace(H100.gpus, models=("NVIDIA GB200",))), 2, "", "rack of NVIDIA GB200"),
-        (with_rails(H100, 8, paths={0: "SYS"}), 2, "", "rail 0 no path PIX or PXB to a GPU"),
-        (H100, 1, "", "one node exchanges nothing"),
-        (H100, 2, "PAT", "by algorithm PAT in scope pair is not known"),
-        (replace(H100, rails=()), 2, "SHARP", "the profile has no rails"),
-    ],
-)
-def test_what_cannot_be_predicted_has_no_bar_and_says_why(
-    of: profile.Profile, nodes: int, algorithm: str, reason: str
-) -> None:
-    found = between(of, "all_reduce", False, nodes, "pair", algorithm)
-    assert found.busbw is None
-    assert reason in found.rule
-    assert "bars.yml" in found.rule
-    assert bar_or_prediction([], "mine", of, False, nodes, "pair", "all_reduce", 8 * G, algorithm) == (None, found.rule)
-
-
-def test_one_gpu_a_node_needs_no_nvlinks_and_the_sites_bar_goes_before_any_prediction() -> None:
-    single = replace(
-        with_rails(H100, 1, 200.0), gpus=replace(H100.gpus, count=1, nvlinks=None, models=("NVIDIA L40S",))
-    )
-    for collective in ("all_reduce", "all_gather", "alltoall", "sendrecv"):
-        assert between(single, collective, False, 4, "cluster").busbw == pytest.approx(24.0)
-    entry = {"platform": "mine", "nvls": False, "scope": "cluster", "collective": "all_reduce", "size": "1G"}
-    mine = parse_bars([{**entry, "busbw": 20, "source": "me"}], "bars.yml")
-    without = replace(single, rails=())
-    assert bar_or_prediction([mine], "mine", without, False, 4, "cluster", "all_reduce", G) == (20.0, "me")
-    assert bar_or_prediction([mine], "mine", without, False, 4, "cluster", "all_reduce", G - 1)[0] is None
-    assert bar_or_prediction([mine], "mine", without, False, 4, "leaf", "all_reduce", G)[0] is None
-
-
-def test_small_messages_have_no_derived_bar_of_bandwidth_and_large_ones_of_latency_none() -> None:
-    def ask(size: int, nodes: int = 8, collective: str = "all_reduce") -> tuple[float | None, str]:
-        return bar_or_prediction([], "mine", H100, True, nodes, "cluster", collective, size)
-
-    assert ask(25 << 20) == (
-        None,
-        "no bar for 25M over 64 ranks: its latency counts more than the links; from 128M on there is one",
-    )
-    figures = [ask(size)[0] for size in (G // 8, G, 8 * G, 16 * G)]
-    assert figures == sorted(figures, key=lambda figure: figure or 0)
-    assert figures[0] == pytest.approx(0.5 * 0.85 * 378, abs=0.1)
-    assert ", x 0.98 for 8G over 64 ranks" in ask(8 * G)[1]
-    assert ask(G // 8, collective="all_gather")[0] is None
-    assert bar_or_prediction([], "mine", H100, True, 8, "cluster", "all_reduce", G // 8, "Ring")[0] is None
-    assert ask(G // 4, collective="all_gather")[0] == pytest.approx(0.5 * 0.85 * 352.3, abs=0.1)
-    assert ask(32 << 20, collective="sendrecv")[0] == pytest.approx(0.8 * 0.85 * 48, abs=0.1)
-    assert latency_or_derived([], "mine", 2, "pair", "all_reduce", 8)[0] == 94
-    assert latency_or_derived([], "mine", 8, "cluster", "all_reduce", 8)[0] == 154
-    for nodes, collective, size in ((2, "all_reduce", 4096), (1, "all_reduce", 8), (2, "alltoall", 8)):
-        assert latency_or_derived([], "mine", nodes, "pair", collective, size)[0] is None
-    assert bar_or_prediction(BARS, "mine", H100, True, 1, "node", "all_reduce", 8 * G)[0] is None
+@pytest.mark.parametrize(("collective", "algorithm"), [("all_reduce", "Ring"), ("all_gather", ""), ("alltoall", "")])
+def test_two_nodes_with_five_rails_do_not_reach_the_bar_of_eight(collective: str, algorithm: str) -> None:
+    bar, _source = bar_or_prediction(BARS, "hgx-h100", H100, True, 2, "pair", collective, 8 * G, algorithm)
+    reached = between(FIVE, collective, True, 2, "pair", algorithm).busbw
+    assert bar is not None
+    assert reached is not None
+    assert reached < bar
 
 
 def busiest_wire(of: profile.Profile) -> float:

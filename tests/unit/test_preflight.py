@@ -27,6 +27,7 @@ from busbar.preflight import steps
 from busbar.preflight.command import told
 from busbar.preflight.search import Preflight
 from busbar.preflight.steps import Asked, Taken
+from tests import goldens
 
 GOOD_ALONE, GOOD = 470.0, 360.0
 
@@ -92,52 +93,69 @@ def preflight(nodes: Nodes, site: sites.Site, limit: float = 120, **more: Any) -
     return Preflight(nodes.names, {}, site, nodes, limit, ("gate",), lines.append, nodes.clock, **more)
 
 
-def outcome(nodes: Nodes, site: sites.Site, limit: float = 120) -> Outcome:
-    return preflight(nodes, site, limit).run()
+# Case -> number of nodes, what is wrong with them, and the limit in seconds.
+JOBS: dict[str, tuple[int, dict[str, Any], float]] = {
+    **{f"{count} healthy": (count, {}, 120) for count in (1, 2, 3, 8, 9, 64)},
+    "slow with others": (8, {"slow": {"node03": 0.6}}, 120),
+    "slow alone": (8, {"slow_alone": {"node03": 0.6}}, 120),
+    "hangs alone": (8, {"hung": {"node03": 1}}, 120),
+    "hangs with others": (8, {"hung": {"node03": 2}}, 120),
+    "no answer": (8, {"dead": {"node03": 0}}, 120),
+    "lost meanwhile": (8, {"dead": {"node03": 2}}, 120),
+    "failed gate": (8, {"gates": {**dict.fromkeys(names(8), 0), "node03": 1}}, 120),
+    "gate without a verdict": (4, {"gates": dict.fromkeys(names(4), 2)}, 120),
+    # No single node is the cause.
+    "one of two is slow": (2, {"slow": {"node02": 0.5}}, 120),
+    "slow fabric": (8, {"good": 100.0}, 120),
+    **{f"8 healthy within {limit} s": (8, {}, limit) for limit in (4, 12, 16)},
+    # It is a mistake of Busbar's, and of no node.
+    "no figure at all": (4, {"hung": dict.fromkeys(names(4), 1)}, 120),
+    # Pairs are compared with their median, and what all share is not judged.
+    "relative, slow with others": (8, {"slow": {"node05": 0.7}, "good": 20.0}, 120),
+    "relative, healthy": (8, {"good": 20.0}, 120),
+    # All at once is tried twice, and then it is unknown.
+    "relative, hangs with all": (8, {"hung": {"node01": 3}}, 120),
+    # Of two pairs none is known to be slow.
+    "relative, two pairs": (4, {}, 120),
+}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 64])
-def test_healthy_nodes_are_all_good(site: sites.Site, count: int) -> None:
-    nodes = Nodes(names(count))
-    found = outcome(nodes, site)
-    assert (found.code, dict(found.exclude), dict(found.unknown)) == (0, {}, {})
-    # Each alone, all in pairs, and then all at once.
-    assert nodes.asked[:count] == [(name,) for name in nodes.names]
-    assert count < 3 or nodes.asked[-1] == tuple(nodes.names)
+def simulated(name: str, site: sites.Site) -> tuple[Preflight, Nodes, Outcome]:
+    count, more, limit = JOBS[name]
+    nodes = Nodes(names(count), **more)
+    relative = name.startswith("relative")
+    run = preflight(nodes, sites.relative(8, None, "/opt/nccl-tests") if relative else site, limit)
+    return run, nodes, run.run()
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"slow": {"node03": 0.6}}, "localise.node: slow with node01 (216 GB/s), node02 (216 GB/s)"),
-        ({"slow_alone": {"node03": 0.6}}, "localise.alone: 282 GB/s"),
-        ({"hung": {"node03": 1}}, "preflight.alone: nccl_perf.ran: no end within 30 s"),
-        ({"hung": {"node03": 2}}, "no result with two good nodes"),
-        ({"dead": {"node03": 0}}, "preflight.answers: Communication connection failure"),
-        ({"dead": {"node03": 2}}, "it was lost while it was measured: Communication"),
-        ({"gates": {**dict.fromkeys(names(8), 0), "node03": 1}}, "preflight.gate: GPU 3 lost"),
-    ],
-)
-def test_one_bad_node_is_named_and_nobody_else_is(site: sites.Site, more: dict[str, Any], why: str) -> None:
-    nodes = Nodes(names(8), **more)
-    run = preflight(nodes, site)
-    found = run.run()
-    assert (found.code, list(found.exclude), dict(found.unknown)) == (2, ["node03"], {})
-    assert why in found.exclude["node03"]
-    # The rest of them was measured together, without it.
-    assert nodes.asked[-1] == tuple(name for name in nodes.names if name != "node03")
-    # What is not known of it by measuring is known by that: the limit holds, but for what ends a step.
+@pytest.mark.golden
+@pytest.mark.parametrize("name", JOBS)
+def test_who_is_left_out_of_a_job(site: sites.Site, name: str) -> None:
+    run, nodes, found = simulated(name, site)
+    # Each alone, all in pairs, and then all at once, but for those that are left out.
+    if found.code == 0:
+        assert nodes.asked[: len(nodes.names)] == [(node,) for node in nodes.names]
+    if (found.code == 0 and len(nodes.names) > 2) or found.exclude:
+        assert nodes.asked[-1] == tuple(node for node in nodes.names if node not in found.exclude)
+    # What is not known by measuring is known by that: the limit holds, but for what ends a step.
     assert nodes.now < 120
     record = run.record(True)
     assert localise_record.from_dict(localise_record.to_dict(record)) == record
-    assert record.simulated
+    assert record.simulated or not found.exclude
+    bad = sorted({one.finding.check for one in found.verdicts if not one.finding.ok})
+    rows: list[Any] = [{"code": found.code, "exclude": list(found.exclude), "unknown": list(found.unknown)}]
+    goldens.check("preflight", name, [*rows, *bad])
 
 
-def test_what_takes_three_times_as_long_as_a_good_step_hangs(site: sites.Site) -> None:
-    """The first of a kind has a quarter of the limit; a good one took 4 s then."""
-    found = outcome(Nodes(names(8), hung={"node03": 2}), site)
-    assert "no end within 30 s" in found.exclude["node03"]
-    assert "no end within 17 s" in found.exclude["node03"]
+@pytest.mark.golden
+def test_what_is_printed_of_jobs(site: sites.Site, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = []
+    for name in JOBS:
+        _run, nodes, found = simulated(name, site)
+        told(found, nodes.names)
+        said = capsys.readouterr()
+        parts += [f"== {name}", said.out + said.err]
+    goldens.text("preflight", "\n".join(parts) + "\n")
 
 
 def test_a_gate_without_a_verdict_is_told_and_counts_for_nothing(site: sites.Site) -> None:
@@ -146,47 +164,6 @@ def test_a_gate_without_a_verdict_is_told_and_counts_for_nothing(site: sites.Sit
     run = Preflight(nodes.names, {}, site, nodes, 120, ("gate",), lines.append, nodes.clock)
     assert run.run().code == 0
     assert any("no verdict on node[01-04]: GPU 3 lost" in line for line in lines)
-
-
-def test_two_nodes_do_not_tell_which_of_them_is_slow(site: sites.Site, capsys: pytest.CaptureFixture[str]) -> None:
-    found = outcome(Nodes(names(2), slow={"node02": 0.5}), site)
-    assert found.code == 2
-    told(found, names(2))
-    said = capsys.readouterr()
-    assert said.out == "UNKNOWN=node01,node02\nPREFLIGHT=bad\n"
-    assert "no single node is the cause" in said.err
-
-
-def test_a_slow_fabric_is_no_nodes_fault(site: sites.Site, capsys: pytest.CaptureFixture[str]) -> None:
-    found = outcome(Nodes(names(8), good=100.0), site)
-    assert (found.code, dict(found.exclude)) == (2, {})
-    told(found, names(8))
-    assert "localise.bar" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("limit", [4, 12, 16])
-def test_what_the_limit_cuts_off_is_unknown(site: sites.Site, limit: float) -> None:
-    found = outcome(Nodes(names(8)), site, limit)
-    assert found.code == 3
-    assert "preflight.complete" in {one.finding.check for one in found.verdicts if not one.finding.ok}
-
-
-def test_nobody_that_gives_a_figure_is_our_mistake_and_no_nodes(site: sites.Site) -> None:
-    found = outcome(Nodes(names(4), hung=dict.fromkeys(names(4), 1)), site)
-    assert (found.code, dict(found.exclude), len(found.unknown)) == (3, {}, 4)
-
-
-def test_relative_compares_pairs_with_their_median_and_judges_nothing_that_all_share() -> None:
-    relative = sites.relative(8, None, "/opt/nccl-tests")
-    nodes = Nodes(names(8), slow={"node05": 0.7}, good=20.0)
-    found = outcome(nodes, relative)
-    assert (found.code, list(found.exclude)) == (2, ["node05"])
-    assert "0.9 of the median" in found.exclude["node05"]
-    assert outcome(Nodes(names(8), good=20.0), sites.relative(8, None, "/opt/nccl-tests")).code == 0
-    # All at once is tried twice, and then it is unknown.
-    assert outcome(Nodes(names(8), hung={"node01": 3}), sites.relative(8, None, "/opt/nccl-tests")).code == 3
-    # Of two pairs nobody can tell which is slow.
-    assert outcome(Nodes(names(4)), sites.relative(8, None, "/opt/nccl-tests")).code == 3
 
 
 # -- what the nodes have to reach ------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,10 @@ import pytest
 from ansible.plugins.callback import default
 from ansible_collections.busbar.fabric.plugins.callback import progress as callback
 from ansible_collections.busbar.fabric.plugins.plugin_utils import progress, progress_bar
-from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import Line, Run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand
+from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import Run
+
+from tests import goldens
 
 THOUSAND = [f"n{number:04}" for number in range(1, 1001)]
 
@@ -32,136 +36,96 @@ def clock() -> Clock:
     return Clock()
 
 
-def texts(lines: list[Line] | None) -> list[str]:
-    return [" ".join(line.text.split()) for line in lines or ()]
+# Calls of Run, one after another. at: seconds of the clock. begun: a play, hosts, its first task in a role.
+SCRIPTS = {
+    "a role is a line, a task outside of roles is not": "begun 2; ended n1 changed mofed; ended n2 ok mofed; at 65;"
+    "task Lock ''; ended n1 ok ''; task Pass iommu; ended n[1-2] skipped iommu; finished n[1-2]",
+    "a play without roles is a line, and a long one beside roles": "begun 2 ''; ended n[1-2] ok ''; play Next 2;"
+    "task Lock ''; ended n1 ok ''; at 6; task Install mofed; ended n1 ok mofed; finished",
+    "a play that all hosts skip": "begun 2 ''; ended n1 skipped ''; at 60; play Next 2",
+    "batches": "begun 1 reboot; ended n1 changed reboot; play Provision 1 batch=1; task Reboot reboot;"
+    "ended n2 changed reboot; play '' 1; play Provision 1; play Provision 1; task Reboot reboot;"
+    "ended n2 changed reboot; play '' 1",
+    "a thousand hosts that fail alike": "begun 1000;"
+    "said unreachable n[0001-0999] mofed Install 'connect to host n[0001-0999] port 22: timed out' tasks/main.yml:3;"
+    "ended n[0001-0999] unreachable mofed; said unreachable n1000 mofed Install 'another reason' x:1;"
+    "ended n1000 unreachable mofed; finished n[0001-1000]",
+    # A host may be called as a word that the message of all has.
+    "alike but for name or address": "begun 4; said failed n1 '' T 'port of 10.0.0.1' address=10.0.0.1;"
+    "said failed n2 '' T 'port of 10.0.0.2' address=10.0.0.2; said failed n3 '' T 'port of 10.0.0.22' address=10.0.0.2;"
+    "said failed n4 '' T2 'port of 10.0.0.2' address=10.0.0.2; said failed a '' T 'not a file';"
+    "said failed b '' T 'not a file'; finished",
+    "rescued, and a verdict that is not ok": "begun 1 mofed judged=1; said rescued n1 mofed Install why;"
+    "ended n1 rescued mofed; ended n1 ok ''; task Print ''; ended n1 failed '' counts=; not_ok 'not ok on n1';"
+    "finished n1",
+    "the next task does not wait for lost hosts": "begun 5; ended n1 unreachable mofed; ended n2 failed mofed;"
+    "ended n3 ok mofed; ended n4 skipped mofed; ended n5 rescued mofed; task Next mofed; moving_line 80;"
+    "ended n1 ok mofed; task Next mofed; moving_line 80; play Another 4; task Next mofed; moving_line 80",
+    "nothing is drawn over a question": "begun 2; ended n1 ok mofed; pause; moving_line 80",
+    "check mode": "begun 1 mofed check=1; ended n1 changed mofed; moving_line 100; finished",
+    "no escape of a node reaches the terminal": "begun 1; said failed n\x1b[1 mofed T\x07 'a\x1b]0\x07\r\nb\u202ec' x;"
+    "finished n\x1b[1",
+    "interrupted": "begun 3; ended n1 changed mofed; started n2; ended_early INTERRUPTED;question 'ansible-playbook x'",
+    "ended before a play": "ended_early 'ENDED EARLY'",
+    "interrupted when it is judged": "begun 2 ''; told; task Print '' once=1; started n1; ended_early INTERRUPTED;"
+    "ended n1 ok '' counts=; told; ended_early INTERRUPTED",
+    "hosts that the question to all does not reach": "begun 3 ''; task Ask '' once=1;"
+    "said unreachable n[2-3] '' Ask 'no route to n[2-3]'; unreached n[2-3]; ended n1 ok ''; finished n1",
+    "hosts that one task asks": "begun 1000 ''; task Ask '' once=1; moving_line 100; heard 600 1000; moving_line 100;"
+    "ended n0001 ok ''; finished n0001",
+    "a role within a role, and handlers": "begun 1; ended n1 ok mofed; task Inner inner; ended n1 ok inner;"
+    "task Again mofed; ended n1 ok mofed; task Inner inner; task Handler mofed; ended n1 changed mofed; finished",
+    "a free strategy": "play Free 2 ordered=; task T mofed; ended n1 ok mofed; task T iommu; ended n1 ok iommu;"
+    "task T mofed; ended n1 ok mofed; task T iommu; ended n1 ok iommu; finished",
+    "a role that lasts, where no line can move": "begun 1000; ended n[0001-0412] ok mofed; at 29.9; tick; at 30; tick;"
+    "at 59; tick; ended n[0413-1000] ok mofed; started n0007; at 119.5; tick",
+}
 
 
-def begun(clock: Clock, hosts: int, role: str = "mofed", **more: bool) -> Run:
+def begun(clock: Clock, hosts: int, role: str = "mofed", **more: Any) -> Run:
     run = Run(clock, **more)
     assert run.play("Provision", hosts) == []
     assert run.task("Install", role) == []
     return run
 
 
-def test_a_role_is_a_line_and_a_task_outside_of_roles_is_none(clock: Clock) -> None:
-    run = begun(clock, 2)
-    run.ended("n1", "changed", "mofed")
-    run.ended("n2", "ok", "mofed")
-    clock.now = 65
-    assert texts(run.task("Keep other runs off", "")) == ["mofed 2 hosts 1:05 1 changed (n1)"]
-    run.ended("n1", "ok", "")
-    assert run.task("Pass through", "iommu") == []
-    for host in ("n1", "n2"):
-        run.ended(host, "skipped", "iommu")
-    assert texts(run.finished(["n1", "n2"])) == [
-        "iommu nothing to do on 2 hosts 0:00",
-        "2 hosts in 1:05: 1 changed",
-    ]
+def printed(script: str) -> list[str]:
+    """Return what the calls of a script print, each below its own line."""
+    clock, found = Clock(), []
+    run = Run(clock)
+    for event in script.split(";"):
+        hosts = re.search(r"n\[\d+-\d+\]", event)
+        each = expand(hosts[0]) if hosts else [""]
+        verb, *given = shlex.split(event)
+        for host in each if verb != "finished" else [""]:
+            words = [word.replace(hosts[0], host) if hosts else word for word in given]
+            plain: list[Any] = [int(word) if word.isdigit() else word for word in words if "=" not in word]
+            named: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
+            lines: Any = None
+            if verb == "at":
+                clock.now = float(given[0])
+            elif verb == "begun":
+                run = begun(clock, *plain, **named)
+            elif verb == "finished":
+                lines = run.finished(each if hosts else given)
+            else:
+                called = getattr(run, verb)
+                lines = called(*plain, **named) if callable(called) else called
+            if isinstance(lines, list):
+                assert all(line.text.isprintable() for line in lines)
+                lines = "\n".join(f"{line.kind + ':':<12} {line.text}" for line in lines)
+            if lines not in (None, ""):
+                found += [f"> {verb}", str(lines)]
+    return found
 
 
-def test_a_play_without_roles_is_a_line_and_a_long_one_beside_roles_is_one_too(clock: Clock) -> None:
-    run = begun(clock, 2, role="")
-    run.ended("n1", "ok", "")
-    run.ended("n2", "ok", "")
-    assert texts(run.play("Next", 2)) == ["Provision 2 hosts 0:00"]
-    run.task("Lock", "")
-    run.ended("n1", "ok", "")
-    clock.now = 6
-    run.task("Install", "mofed")
-    run.ended("n1", "ok", "mofed")
-    assert texts(run.finished([])) == [
-        "mofed 1 host 0:00",
-        "Next 0:06",
-        "2 hosts in 0:06: nothing changed, nothing failed",
-    ]
+@pytest.mark.golden
+def test_what_a_run_prints() -> None:
+    parts = [part for name, script in SCRIPTS.items() for part in (f"== {name}", *printed(script), "")]
+    goldens.text("progress", "\n".join(parts))
 
 
-def test_a_play_that_all_hosts_skip_is_not_told_however_long_it_takes(clock: Clock) -> None:
-    run = begun(clock, 2, role="")
-    run.ended("n1", "skipped", "")
-    clock.now = 60
-    assert run.play("Next", 2) == []
-
-
-def test_batches_of_a_play_are_told_apart(clock: Clock) -> None:
-    run = begun(clock, 1, role="reboot")
-    run.ended("n1", "changed", "reboot")
-    for batch, name in ((True, "reboot batch 2"), (False, "reboot")):
-        run.play("Provision", 1, batch=batch)
-        run.task("Reboot", "reboot")
-        run.ended("n2", "changed", "reboot")
-        assert texts(run.play("", 1))[0] == f"{name} 1 host 0:00 1 changed"
-        run.play("Provision", 1)
-
-
-def test_a_thousand_hosts_that_fail_alike_are_one_block_and_one_list(clock: Clock) -> None:
-    run = begun(clock, 1000)
-    printed = []
-    for host in THOUSAND[:-1]:
-        text = f"Failed to connect to the host via ssh: connect to host {host} port 22: timed out"
-        printed += texts(run.said("unreachable", host, "mofed", "Install", text, "roles/mofed/tasks/main.yml:3"))
-        run.ended(host, "unreachable", "mofed")
-    assert printed == [
-        "UNREACHABLE mofed : Install n0001",
-        "roles/mofed/tasks/main.yml:3",
-        "Failed to connect to the host via ssh: connect to host n0001 port 22: timed out",
-    ]
-    assert len(texts(run.said("unreachable", "n1000", "mofed", "Install", "another reason", "x:1"))) == 3
-    run.ended("n1000", "unreachable", "mofed")
-    assert texts(run.finished(THOUSAND)) == [
-        "UNREACHABLE mofed : Install the same on 998 hosts: n[0002-0999]",
-        "mofed 1000 hosts 0:00 1000 unreachable",
-        "1000 hosts in 0:00: 1000 unreachable",
-        "unreachable n[0001-1000]",
-    ]
-
-
-def test_messages_are_alike_by_the_name_or_the_address_of_their_host_only(clock: Clock) -> None:
-    run = begun(clock, 4)
-    assert run.said("failed", "n1", "", "T", "port of 10.0.0.1", address="10.0.0.1")
-    assert run.said("failed", "n2", "", "T", "port of 10.0.0.2", address="10.0.0.2") is None
-    assert run.said("failed", "n3", "", "T", "port of 10.0.0.22", address="10.0.0.2")
-    assert run.said("failed", "n4", "", "T2", "port of 10.0.0.2", address="10.0.0.2")
-    # A host may be called as a word that the message of all has.
-    assert run.said("failed", "a", "", "T", "not a file")
-    assert run.said("failed", "b", "", "T", "not a file") is None
-
-
-def test_what_a_rescue_or_the_verdict_sees_to_says_so_and_is_no_failure(clock: Clock) -> None:
-    run = begun(clock, 1, judged=True)
-    assert texts(run.said("rescued", "n1", "mofed", "Install", "why"))[0] == (
-        "RESCUED mofed : Install n1 (counted by the verdict)"
-    )
-    run.ended("n1", "rescued", "mofed")
-    run.ended("n1", "ok", "")
-    run.task("Print", "")
-    run.ended("n1", "failed", "", counts=False)
-    assert texts(run.not_ok("not ok on n1")) == ["not ok on n1"]
-    assert texts(run.finished(["n1"])) == [
-        "1 host in 0:00: 1 rescued; the verdict is not ok",
-        "rescued n1",
-    ]
-
-
-def test_hosts_that_are_lost_are_not_waited_for_by_the_next_task(clock: Clock) -> None:
-    run = begun(clock, 5)
-    for host, end in (("n1", "unreachable"), ("n2", "failed"), ("n3", "ok"), ("n4", "skipped"), ("n5", "rescued")):
-        run.ended(host, end, "mofed")
-    run.task("Next", "mofed")
-    assert "0 of 2 hosts" in run.moving_line(80)
-    run.ended("n1", "ok", "mofed")
-    run.task("Next", "mofed")
-    assert "0 of 3 hosts" in run.moving_line(80)
-    run.play("Another", 4)
-    run.task("Next", "mofed")
-    assert "0 of 4 hosts" in run.moving_line(80)
-
-
-def test_nothing_is_drawn_over_a_question(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = begun(clock, 2)
-    run.ended("n1", "ok", "mofed")
-    assert texts(run.pause()) == ["mofed 1 host 0:00"]
-    assert run.moving_line(80) == ""
+def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
@@ -173,22 +137,6 @@ def test_nothing_is_drawn_over_a_question(clock: Clock, monkeypatch: pytest.Monk
     line.step()
     line.stop()
     assert screen.getvalue() == "sure? "
-
-
-def test_check_mode_changes_nothing(clock: Clock) -> None:
-    run = begun(clock, 1, check=True)
-    run.ended("n1", "changed", "mofed")
-    assert "1 would change" in run.moving_line(100)
-    assert "1 host in 0:00: 1 would change" in texts(run.finished([]))
-
-
-def test_what_nodes_say_commands_no_terminal(clock: Clock) -> None:
-    run = begun(clock, 1)
-    lines = run.said("failed", "n\x1b[1", "mofed", "T\x07", "a\x1b]0;title\x07\r\nb\u202ec", "x")
-    assert lines is not None
-    for line in [*lines, *run.finished(["n\x1b[1"])]:
-        assert line.text.isprintable(), line.text
-    assert "a\\x1b]0;title\\x07" in texts(lines)[2]
 
 
 def test_a_failure_is_told_in_full_and_alike_for_all_who_failed_alike() -> None:
@@ -221,102 +169,6 @@ def test_the_bar_fits_whatever_the_width(clock: Clock, width: int) -> None:
         )
 
 
-def test_where_no_line_can_move_a_role_is_told_at_a_slow_pace(clock: Clock) -> None:
-    run = begun(clock, 1000)
-    said = []
-    for host in THOUSAND:
-        clock.now += 0.1
-        run.ended(host, "ok", "mofed")
-        said += texts(run.tick())
-    assert [line.split()[0] for line in said] == ["mofed"] * 3
-    assert re.fullmatch(r"mofed \d+ of 1000 hosts 0:30 Install", said[0])
-    run.started("n0007")
-    clock.now += 60.5
-    assert texts(run.tick()) == ["mofed 1000 of 1000 hosts 2:40 waits for n0007 since 1:00"]
-
-
-def test_who_interrupts_hears_what_was_done_and_how_to_have_it_judged(clock: Clock) -> None:
-    run = begun(clock, 3)
-    run.ended("n1", "changed", "mofed")
-    run.started("n2")
-    assert texts(run.ended_early("INTERRUPTED") + run.question("ansible-playbook x")) == [
-        "INTERRUPTED in mofed : Install (1 of 3 hosts had done it)",
-        "no response yet from: n2",
-        "mofed 1 host 0:00 1 changed",
-        "3 hosts until 0:00: 1 changed",
-        "The run has not come to its end. What is there now is judged, and nothing written, by:",
-        "ansible-playbook x",
-    ]
-    assert texts(Run(clock).ended_early("ENDED EARLY"))[:2] == ["ENDED EARLY", "No host took part; until 0:00"]
-
-
-def test_who_interrupts_a_run_that_is_judged_already_is_sent_nowhere(clock: Clock) -> None:
-    run = begun(clock, 2, role="")
-    assert not run.told
-    run.task("Print", "", once=True)
-    run.started("n1")
-    assert texts(run.ended_early("INTERRUPTED"))[0:2] == [
-        "INTERRUPTED in Provision : Print",
-        "2 hosts until 0:00: nothing changed, nothing failed",
-    ]
-    run.ended("n1", "ok", "", counts=False)
-    assert run.told
-    assert texts(run.ended_early("INTERRUPTED"))[-1].startswith("2 hosts until")
-
-
-def test_hosts_that_the_question_to_all_could_not_reach_are_in_the_recap(clock: Clock) -> None:
-    run = begun(clock, 3, role="")
-    run.task("Ask", "", once=True)
-    for host in ("n2", "n3"):
-        run.said("unreachable", host, "", "Ask", f"no route to {host}", "")
-        run.unreached(host)
-    run.ended("n1", "ok", "")
-    assert texts(run.finished(["n1"])) == [
-        "UNREACHABLE Ask the same on 1 host: n3",
-        "Provision 3 hosts 0:00 2 unreachable (n[2-3])",
-        "3 hosts in 0:00: 2 unreachable",
-        "unreachable n[2-3]",
-    ]
-
-
-def test_hosts_that_one_task_has_asked_are_counted(clock: Clock) -> None:
-    run = begun(clock, 1000, role="")
-    run.task("Ask", "", once=True)
-    assert "of" not in run.moving_line(100).split()
-    run.heard(600, 1000)
-    assert "600 of 1000 hosts" in run.moving_line(100)
-    run.ended("n0001", "ok", "")
-    assert texts(run.finished(["n0001"])) == [
-        "Provision 600 hosts 0:00",
-        "1000 hosts in 0:00: nothing changed, nothing failed",
-    ]
-
-
-def test_a_role_within_a_role_and_handlers_tell_the_outer_one_again_only_for_news(clock: Clock) -> None:
-    run = begun(clock, 1)
-    run.ended("n1", "ok", "mofed")
-    assert texts(run.task("Inner", "inner")) == ["mofed 1 host 0:00"]
-    run.ended("n1", "ok", "inner")
-    assert texts(run.task("Outer again", "mofed")) == ["inner 1 host 0:00"]
-    run.ended("n1", "ok", "mofed")
-    run.task("Inner", "inner")
-    assert run.task("Handler", "mofed") == []
-    run.ended("n1", "changed", "mofed")
-    assert texts(run.finished([]))[0] == "mofed 1 host 0:00 1 changed"
-
-
-def test_a_free_strategy_tells_all_roles_at_the_end(clock: Clock) -> None:
-    run = Run(clock)
-    run.play("Free", 2, ordered=False)
-    said = []
-    for _again in range(3):
-        for role in ("mofed", "iommu"):
-            said += run.task("T", role)
-            run.ended("n1", "ok", role)
-    assert said == []
-    assert texts(run.finished([]))[:2] == ["mofed 1 host 0:00", "iommu 1 host 0:00"]
-
-
 # The line that moves.
 
 
@@ -335,12 +187,9 @@ def test_what_is_printed_stands_above_the_line_undamaged(monkeypatch: pytest.Mon
     heard: list[str] = []
     line = progress_bar.MovingLine(threading.RLock(), lambda width: f"bar of {width}", heard.append)
     line.start()
-    line.step()
-    sys.stdout.write("a table\nof two lines\n")
-    line.step()
-    sys.stdout.write("a question: ")
-    line.step()
-    sys.stdout.write("\n")
+    for text in ("a table\nof two lines\n", "a question: ", "\n"):
+        line.step()
+        sys.stdout.write(text)
     line.step()
     line.stop()
     assert sys.stdout is screen
@@ -382,108 +231,108 @@ def result(host: str, of: Any, **said: Any) -> Any:
     return SimpleNamespace(host=made, task=of, result=said, task_fields={})
 
 
+class Watched:
+    """A callback that is fed as Ansible does."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.made = callback.CallbackModule()
+        self._capsys = capsys
+
+    def begin(self, *hosts: str) -> None:
+        manager = SimpleNamespace(get_vars=lambda play: {"ansible_play_batch": hosts})
+        more = {"strategy": "linear", "serial": [], "get_variable_manager": lambda: manager, "get_loader": list}
+        self.made.v2_playbook_on_start(SimpleNamespace(get_plays=list))
+        self.made.v2_playbook_on_play_start(SimpleNamespace(get_name=lambda: "Provision", **more))
+
+    def task(self, of: Any, event: str = "", *hosts: str, **said: Any) -> None:
+        self.made.v2_playbook_on_task_start(of, False)
+        for host in hosts:
+            self.made.v2_runner_on_start(SimpleNamespace(get_name=lambda host=host: host), of)
+            self.heard(event, result(host, of, **said))
+
+    def heard(self, event: str, of: Any) -> None:
+        getattr(self.made, f"v2_{event}")(of)
+
+    def lines(self, *hosts: str) -> list[str]:
+        """hosts: of the run that is at its end."""
+        if hosts:
+            self.made.v2_playbook_on_stats(SimpleNamespace(processed=dict.fromkeys(hosts, 1), custom={}))
+        return [" ".join(line.split()) for line in self._capsys.readouterr().out.splitlines()]
+
+
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], Any]]:
-    """Begins a run. Called in the test: pytest has another sys.stdout for each of a test's phases."""
+def watched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Watched]:
+    """A run is begun in the test: pytest has another sys.stdout for each of a test's phases."""
     monkeypatch.delenv("CI", raising=False)
-    made = callback.CallbackModule()
-    monkeypatch.setattr(made._display, "verbosity", 0)
-
-    def begin() -> Any:
-        monkeypatch.setattr(sys, "stdout", sys.stdout)
-        made.v2_playbook_on_start(SimpleNamespace(get_plays=list))
-        return made
-
-    yield begin
-    made._still()
+    watched = Watched(capsys)
+    monkeypatch.setattr(watched.made._display, "verbosity", 0)
+    yield watched
+    watched.made._still()
 
 
-def play(name: str, hosts: list[str]) -> Any:
-    manager = SimpleNamespace(get_vars=lambda play: {"ansible_play_batch": hosts})
-    more = {"strategy": "linear", "serial": [], "get_variable_manager": lambda: manager, "get_loader": lambda: None}
-    return SimpleNamespace(get_name=lambda: name, **more)
-
-
-def test_a_run_over_a_thousand_hosts_is_short(watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
-    watched = watch()
-    watched.v2_playbook_on_play_start(play("Provision", THOUSAND))
+def test_a_run_over_a_thousand_hosts_is_short(watched: Watched) -> None:
+    watched.begin(*THOUSAND)
     for role in (f"role{number}" for number in range(12)):
         for name in ("read", "write", "restart"):
             each = task(name, role)
-            watched.v2_playbook_on_task_start(each, False)
-            for host in THOUSAND:
-                watched.v2_runner_on_start(SimpleNamespace(get_name=lambda host=host: host), each)
-                watched.v2_runner_on_ok(result(host, each, changed=host == "n0500"))
-    watched.v2_playbook_on_stats(SimpleNamespace(processed=dict.fromkeys(THOUSAND, 1), custom={}))
-    out = capsys.readouterr().out.splitlines()
+            watched.task(each, "runner_on_ok", *THOUSAND, changed=False)
+            watched.heard("runner_on_ok", result("n0500", each, changed=True))
+    out = watched.lines(*THOUSAND)
     assert len(out) == 13
-    assert out[0].split() == ["role0", "1000", "hosts", "0:00", "1", "changed", "(n0500)"]
+    assert re.fullmatch(r"role0 1000 hosts 0:\d\d 1 changed \(n0500\)", out[0])
     assert out[12].startswith("1000 hosts in ")
 
 
-def test_a_failure_that_a_block_rescues_is_none(watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
-    watched = watch()
+def test_a_failure_that_a_block_rescues_is_none(watched: Watched) -> None:
     failing, cleaning = task("failing"), task("cleaning")
     block = SimpleNamespace(block=[failing], rescue=[cleaning], always=[], _parent=None, _uuid="block")
     failing._parent = cleaning._parent = block
-    watched.v2_playbook_on_play_start(play("Provision", ["n1"]))
+    watched.begin("n1")
     for each in (failing, cleaning):
-        watched.v2_playbook_on_task_start(each, False)
-        watched.v2_runner_on_failed(result("n1", each, msg="why"))
-    out = capsys.readouterr().out
-    assert "RESCUED  failing  n1\n  /x/failing.yml:7\n  why\n" in out
-    assert "FAILED  cleaning  n1\n" in out
+        watched.task(each, "runner_on_failed", "n1", msg="why")
+    told = ["RESCUED failing n1", "/x/failing.yml:7", "why", "FAILED cleaning n1", "/x/cleaning.yml:7", "why"]
+    assert watched.lines() == told
 
 
-def test_items_say_each_why_and_their_task_not_again(
-    watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    watched = watch()
+def test_items_say_each_why_and_their_task_not_again(watched: Watched) -> None:
     looped = task("looped", loop=[1, 2])
-    watched.v2_playbook_on_play_start(play("Provision", ["n1"]))
-    watched.v2_playbook_on_task_start(looped, False)
+    watched.begin("n1")
+    watched.task(looped)
     for host in ("n1", "n2"):
-        watched.v2_runner_item_on_failed(result(host, looped, msg="why", item=2))
-        watched.v2_runner_on_failed(result(host, looped, msg="One or more items failed", results=[]))
-    watched.v2_playbook_on_stats(SimpleNamespace(processed={"n1": 1, "n2": 1}, custom={}))
-    out = capsys.readouterr().out
-    assert out.count("why") == 1
-    assert "FAILED  looped (item 2)  the same on 1 host: n2\n" in out
-    assert "One or more" not in out
+        watched.heard("runner_item_on_failed", result(host, looped, msg="why", item=2))
+        watched.heard("runner_on_failed", result(host, looped, msg="One or more items failed", results=[]))
+    assert watched.lines("n1", "n2")[:4] == [
+        *("FAILED looped (item 2) n1", "/x/looped.yml:7", "why"),
+        "FAILED looped (item 2) the same on 1 host: n2",
+    ]
     # Played again, as in a loop over its file, and before it has come to any item.
-    watched.v2_runner_on_failed(result("n1", looped, msg="no list to go through"))
-    assert "no list to go through" in capsys.readouterr().out
+    watched.heard("runner_on_failed", result("n1", looped, msg="no list to go through"))
+    assert watched.lines()[-1] == "no list to go through"
 
 
-def test_events_of_tasks_that_never_began_and_of_no_play_do_no_harm(watch: Callable[[], Any]) -> None:
-    watched = watch()
-    stray = task("stray", "mofed")
-    for name in ("v2_runner_on_ok", "v2_runner_on_skipped", "v2_runner_on_failed", "v2_runner_on_unreachable"):
-        getattr(watched, name)(result("n1", stray))
-    for name in ("v2_runner_retry", "v2_runner_on_async_poll", "v2_runner_on_async_ok", "v2_runner_on_async_failed"):
-        getattr(watched, name)(result("n1", stray))
-    for name in ("v2_runner_item_on_ok", "v2_runner_item_on_skipped", "v2_runner_item_on_failed", "v2_on_file_diff"):
-        getattr(watched, name)(result("n1", stray, diff=[], changed=True))
-    watched.v2_playbook_on_no_hosts_matched()
-    watched.v2_playbook_on_no_hosts_remaining()
+def test_events_of_tasks_that_never_began_and_of_no_play_do_no_harm(watched: Watched) -> None:
+    watched.made.v2_playbook_on_start(SimpleNamespace(get_plays=list))
+    ends = ("on_ok", "on_skipped", "on_failed")
+    events = [f"runner_{item}{end}" for item in ("", "item_") for end in (*ends, "on_unreachable")[: 4 - bool(item)]]
+    others = ("runner_retry", "runner_on_async_poll", "runner_on_async_ok", "runner_on_async_failed", "on_file_diff")
+    for name in (*events, *others):
+        watched.heard(name, result("n1", task("stray", "mofed"), diff=[], changed=True))
+    watched.made.v2_playbook_on_no_hosts_matched()
+    watched.made.v2_playbook_on_no_hosts_remaining()
 
 
-def test_hosts_with_the_same_diff_are_folded_and_their_text_escaped(
-    watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    watched = watch()
+def test_hosts_with_the_same_diff_are_folded_and_their_text_escaped(watched: Watched) -> None:
     writing = task("writing")
-    watched.v2_playbook_on_play_start(play("Provision", ["n1", "n2"]))
-    watched.v2_playbook_on_task_start(writing, False)
+    watched.begin("n1", "n2")
+    watched.task(writing)
     for host in ("n1", "n2"):
         diff = {"before": "", "after": "a\x1b[2J\n", "after_header": "/etc/x\x1b"}
-        watched.v2_on_file_diff(result(host, writing, diff=[diff], changed=True))
-        watched.v2_runner_on_ok(result(host, writing, diff=[diff], changed=True))
-    watched.v2_playbook_on_stats(SimpleNamespace(processed={"n1": 1, "n2": 1}, custom={}))
-    out = capsys.readouterr().out
+        watched.heard("on_file_diff", result(host, writing, diff=[diff], changed=True))
+        watched.heard("runner_on_ok", result(host, writing, diff=[diff], changed=True))
+    out = watched.lines("n1", "n2")
     assert "+a\\x1b[2J" in out
-    assert out.count("+++") == 1
-    assert "DIFF  writing  the same on 1 host: n2\n" in out
+    assert sum("+++" in line for line in out) == 1
+    assert "DIFF writing the same on 1 host: n2" in out
 
 
 class Derived(callback.CallbackModule):
@@ -507,19 +356,17 @@ def test_ansibles_own_output_in_ci_for_who_asks_for_more_and_for_ansible_runner(
     assert made._run is None
 
 
-def test_the_verdict_is_no_hosts_failure(watch: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
-    watched = watch()
+def test_the_verdict_is_no_hosts_failure(watched: Watched) -> None:
     verdict = task("Print", action="busbar.fabric.verdict")
-    watched.v2_playbook_on_play_start(play("Verdict", ["n1", "n2"]))
-    watched.v2_playbook_on_task_start(verdict, False)
+    watched.begin("n1", "n2")
+    watched.task(verdict)
     sys.stdout.write("2 of 2 hosts have responded\n")
-    assert "2 of 2 hosts" in watched._bar(None, 80)
-    watched.v2_runner_on_failed(result("n1", verdict, msg="not ok on n2"))
-    watched.v2_playbook_on_stats(SimpleNamespace(processed={"n1": 1}, custom={}))
-    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+    assert "2 of 2 hosts" in watched.made._bar(None, 80)
+    watched.heard("runner_on_failed", result("n1", verdict, msg="not ok on n2"))
+    assert watched.lines("n1") == [
         "2 of 2 hosts have responded",
         "not ok on n2",
-        "Verdict 2 hosts 0:00",
+        "Provision 2 hosts 0:00",
         "2 hosts in 0:00: nothing changed; the verdict is not ok",
     ]
 

@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Answer, Asked, Member, Peer, Ping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import goldens, plans
 from tests.trees import put
 
 HERE = Peer("node01", 3, "netdev_mtu.live[live]@0000:1b:00.0", "ens4", "10.0.3.1", 9000)
 THERE = Peer("node02", 3, "netdev_mtu.live[live]@0000:1c:00.0", "ens5", "10.0.3.2", 9000)
 PING = Ping(HERE, THERE)
+UNREACHABLE = Answer(3, 0, error="Destination Host Unreachable")
+UNBOUND = Answer(0, 0, error="bind: Cannot assign requested address")
 HEAD = "PING 10.0.3.2 (10.0.3.2) from 10.0.3.1 : 8972(9000) bytes of data.\n"
 
 
@@ -48,38 +52,22 @@ def test_what_cannot_be_asked_is_refused(ping: Ping, mtu: int, says: str) -> Non
         rail_ping.argv(ping, mtu)
 
 
+LOCAL, FROM = "ping: local error: message too long", HEAD + "From 10.0.3.254 icmp_seq=1"
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (
-            HEAD + "8980 bytes from 10.0.3.2: icmp_seq=1 ttl=64 time=0.04 ms\n" + statistics(3, 3),
-            Answer(3, 3),
-        ),
+        (HEAD + "8980 bytes from 10.0.3.2: icmp_seq=1 ttl=64 time=0.04 ms\n" + statistics(3, 3), Answer(3, 3)),
         (HEAD + statistics(3, 0), Answer(3, 0)),
         (HEAD + statistics(3, 2), Answer(3, 2)),
-        (
-            HEAD + "ping: local error: message too long, mtu=1500\n" + statistics(3, 0, "+3 errors, "),
-            Answer(3, 0, 1500),
-        ),
-        (HEAD + "ping: local error: Message too long, mtu=1500\n" + statistics(3, 0), Answer(3, 0, 1500)),
-        (
-            "PING fd00::2(fd00::2) from fd00::1 : 8952 data bytes\nping: local error: message too long, mtu: 1500\n"
-            + statistics(1, 0, "+1 errors, "),
-            Answer(1, 0, 1500),
-        ),
-        (
-            HEAD + "From 10.0.3.254 icmp_seq=1 Frag needed and DF set (mtu = 1500)\n" + statistics(3, 0, "+1 errors, "),
-            Answer(3, 0, 1500, "10.0.3.254"),
-        ),
-        (
-            "From fd00::fe: icmp_seq=1 Packet too big: mtu=4096\n" + statistics(3, 0),
-            Answer(3, 0, 4096, "fd00::fe"),
-        ),
-        (
-            HEAD + "From 10.0.3.1 icmp_seq=1 Destination Host Unreachable\n" + statistics(3, 0, "+3 errors, "),
-            Answer(3, 0, error="Destination Host Unreachable"),
-        ),
-        ("ping: bind: Cannot assign requested address\n", Answer(0, 0, error="bind: Cannot assign requested address")),
+        (HEAD + f"{LOCAL}, mtu=1500\n" + statistics(3, 0, "+3 errors, "), Answer(3, 0, 1500)),
+        (HEAD + f"{LOCAL}, mtu=1500\n".replace("message", "Message") + statistics(3, 0), Answer(3, 0, 1500)),
+        (f"PING fd00::2(fd00::2)\n{LOCAL}, mtu: 1500\n" + statistics(1, 0, "+1 errors, "), Answer(1, 0, 1500)),
+        (f"{FROM} Frag needed and DF set (mtu = 1500)\n" + statistics(3, 0), Answer(3, 0, 1500, "10.0.3.254")),
+        ("From fd00::fe: icmp_seq=1 Packet too big: mtu=4096\n" + statistics(3, 0), Answer(3, 0, 4096, "fd00::fe")),
+        (f"{FROM} Destination Host Unreachable\n" + statistics(3, 0, "+3 errors, "), UNREACHABLE),
+        ("ping: bind: Cannot assign requested address\n", UNBOUND),
         ("ping: connect: Network is unreachable\n", Answer(0, 0, error="connect: Network is unreachable")),
     ],
 )
@@ -137,43 +125,31 @@ def test_both_directions_of_every_rail_that_both_have() -> None:
 # -- findings --------------------------------------------------------------------------------------------------------
 
 
-def test_a_ping_that_comes_back_is_ok() -> None:
-    one = rail_ping.finding(PING, Answer(3, 3), 9000)
-    assert (one.state, one.id) == ("ok", "rail_ping.path[live]@rail 3 to node02")
+TOO_LONG = Answer(3, 0, 1500)
+FINDINGS: dict[str, tuple[Ping, Answer | None]] = {
+    "all come back": (PING, Answer(3, 3)),
+    "the source is smaller": (replace(PING, source=replace(HERE, mtu=1500)), TOO_LONG),
+    "the target is smaller": (replace(PING, target=replace(THERE, mtu=1500)), Answer(3, 0)),
+    "both are smaller": (Ping(replace(HERE, mtu=4200), replace(THERE, mtu=1500)), TOO_LONG),
+    "a router reports it": (PING, Answer(3, 0, 1500, "10.0.3.254")),
+    "nobody reports it": (PING, Answer(3, 0)),
+    "the source's route": (PING, TOO_LONG),
+    "unreachable": (PING, UNREACHABLE),
+    "the target's MTU is not known": (replace(PING, target=replace(THERE, mtu=None)), Answer(3, 1)),
+    "no ping": (PING, None),
+    "the address cannot be bound": (PING, UNBOUND),
+}
 
 
-def test_the_smaller_end_is_named_whichever_asked() -> None:
-    lost = Answer(3, 0, 1500)
-    here = rail_ping.finding(replace(PING, source=replace(HERE, mtu=1500)), lost, 9000)
-    assert (here.have, here.fix) == ("ens4 of node01 has MTU 1500", "run site.yml --tags mtu for node01")
-    assert here.because == HERE.live
-    there = rail_ping.finding(replace(PING, target=replace(THERE, mtu=1500)), Answer(3, 0), 9000)
-    assert (there.have, there.because) == ("ens5 of node02 has MTU 1500", None)
-    both = Ping(replace(HERE, mtu=4200), replace(THERE, mtu=1500))
-    assert rail_ping.finding(both, lost, 9000).have == "ens5 of node02 has MTU 1500"
-
-
-def test_between_two_right_ends_whoever_speaks_is_named_and_else_the_switch() -> None:
-    router = rail_ping.finding(PING, Answer(3, 0, 1500, "10.0.3.254"), 9000)
-    assert router.have == "10.0.3.254 reports that the next hop accepts 1500 bytes"
-    silent = rail_ping.finding(PING, Answer(3, 0), 9000)
-    assert silent.have == "0 of 3 came back, without an ICMP report; both ends have MTU 9000 or more"
-    assert "switch ports between node01 and node02" in silent.fix
-    route = rail_ping.finding(PING, Answer(3, 0, 1500), 9000)
-    assert route.have == "node01 sends at most 1500 towards 10.0.3.2, though ens4 has MTU 9000"
-    gone = rail_ping.finding(PING, Answer(3, 0, error="Destination Host Unreachable"), 9000)
-    assert gone.have == "0 of 3 came back; Destination Host Unreachable"
-    assert {one.state for one in (router, silent, route, gone)} == {"drift"}
-    unknown = rail_ping.finding(replace(PING, target=replace(THERE, mtu=None)), Answer(3, 1), 9000)
-    assert unknown.have == "1 of 3 came back, without an ICMP report; the MTU of one end is not known"
-
-
-def test_no_answer_is_unknown() -> None:
-    silent = rail_ping.finding(PING, None, 9000, "ping: is not installed")
-    assert (silent.state, silent.have) == ("unknown", "ping: is not installed")
-    bound = rail_ping.finding(PING, Answer(0, 0, error="bind: Cannot assign requested address"), 9000)
-    assert (bound.state, bound.have) == ("unknown", "bind: Cannot assign requested address")
-    assert bound.fix.startswith("node01: repair that")
+@pytest.mark.golden
+def test_the_end_that_is_to_blame_is_named() -> None:
+    said = []
+    for case, (ping, answer) in FINDINGS.items():
+        plan = Plan((rail_ping.finding(ping, answer, 9000, "" if answer else "ping: is not installed"),))
+        goldens.check("rail_ping", case, plans.rows(plan))
+        said += plans.sentences(case, plan)
+    goldens.text("rail_ping", "\n".join(said) + "\n")
+    assert rail_ping.finding(*FINDINGS["all come back"], 9000).id == "rail_ping.path[live]@rail 3 to node02"
 
 
 # -- the plan over the inventory, and asking -------------------------------------------------------------------------
@@ -241,7 +217,11 @@ CAME = "echo '3 packets transmitted, 3 received, 0% packet loss, time 2003ms'"
     ("script", "state", "says"),
     [
         (CAME, "ok", "3 of 3 came back"),
-        (f'case "$*" in *8972*) {LOST};; *) {CAME};; esac', "drift", "a switch between the two accepts less than 9000"),
+        (
+            f'case "$*" in *8972*) {LOST};; *) {CAME};; esac',
+            "drift",
+            "a switch between the two accepts less than 9000",
+        ),
         (LOST, "unknown", "does not respond"),
         ("echo 'ping: connect: Network is unreachable' >&2; exit 2", "unknown", "connect: Network is unreachable"),
         ("kill -9 $$", "unknown", "is not what ping prints"),

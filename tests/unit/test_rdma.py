@@ -2,16 +2,23 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port, RdmaDevice
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trees import line, rdma_device
+from tests import goldens
+from tests.trees import line, lines, rdma_device
+
+from .plan_rows import values
 
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe40:8df2"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"
@@ -31,69 +38,47 @@ def refused(path: Path) -> None:
     path.mkdir(parents=True)
 
 
-def read(root: Path) -> tuple[tuple[RdmaDevice, ...], list[str]]:
-    devices, problems = rdma.read(Host(str(root)))
-    return devices, [str(problem) for problem in problems]
-
-
 @pytest.mark.parametrize(
-    ("text", "state"),
+    ("parse", "text", "value"),
     [
-        ("4: ACTIVE", "ACTIVE"),
-        ("1: DOWN", "DOWN"),
-        ("2: INIT", "INIT"),
-        ("5: LinkUp", "LinkUp"),
-        ("7: Phy Test", "Phy Test"),
+        (rdma.parse_state, "4: ACTIVE", "ACTIVE"),
+        (rdma.parse_state, "1: DOWN", "DOWN"),
+        (rdma.parse_state, "2: INIT", "INIT"),
+        (rdma.parse_state, "5: LinkUp", "LinkUp"),
+        (rdma.parse_state, "7: Phy Test", "Phy Test"),
+        (rdma.parse_rate, "400 Gb/sec (4X NDR)", (400.0, "4X NDR")),
+        (rdma.parse_rate, "2.5 Gb/sec (1X SDR)", (2.5, "1X SDR")),
+        (rdma.parse_rate, "25 Gb/sec (1X EDR)", (25.0, "1X EDR")),
+        (rdma.parse_rate, "100 Gb/sec (2X HDR)", (100.0, "2X HDR")),
+        (rdma.parse_rate, "200 Gb/sec (4X HDR)", (200.0, "4X HDR")),
+        (rdma.parse_rate, "800 Gb/sec (4X XDR)", (800.0, "4X XDR")),
+        (rdma.parse_rate, "40 Gb/sec (4X FDR10)", (40.0, "4X FDR10")),
+        (rdma.parse_rate, "10 Gb/sec (4X)", (10.0, "4X")),
+        # In the form of the kernel.
+        (rdma.parse_gid, LINK_LOCAL, LINK_LOCAL),
+        (rdma.parse_gid, "FE80::AC0:EBFF:FE40:8DF2", LINK_LOCAL),
+        (rdma.parse_gid, "::ffff:10.0.0.1", MAPPED),
+        (rdma.parse_gid, "fd02:0:0:58::1", UNIQUE_LOCAL),
     ],
 )
-def test_state_is_its_name(text: str, state: str) -> None:
-    assert rdma.parse_state(text) == state
+def test_what_is_written_of_a_port_is_read(parse: Callable[[str], object], text: str, value: object) -> None:
+    assert parse(text) == value
+
+
+NO_STATE = ("", "ACTIVE", "4:", "4: ACT", "4: ", "0: <unknown>", ": ACTIVE", "4: ACTIVE\n4: ACTIVE")
+NO_RATE = ("", "400", "400 Gb/sec", "400 Gb/sec (4X ND", "-1 Gb/sec (4X NDR)", "400 Gb/s (4X NDR)")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ACTIVE", "4:", "4: ACT", "4: ", "0: <unknown>", ": ACTIVE", "4: ACTIVE\n4: ACTIVE"]
-)
-def test_truncated_state_is_refused(text: str) -> None:
-    with pytest.raises(ParseError, match="not a port state"):
-        rdma.parse_state(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
+    ("parse", "text", "says"),
     [
-        ("400 Gb/sec (4X NDR)", (400.0, "4X NDR")),
-        ("2.5 Gb/sec (1X SDR)", (2.5, "1X SDR")),
-        ("25 Gb/sec (1X EDR)", (25.0, "1X EDR")),
-        ("100 Gb/sec (2X HDR)", (100.0, "2X HDR")),
-        ("200 Gb/sec (4X HDR)", (200.0, "4X HDR")),
-        ("800 Gb/sec (4X XDR)", (800.0, "4X XDR")),
-        ("40 Gb/sec (4X FDR10)", (40.0, "4X FDR10")),
-        ("10 Gb/sec (4X)", (10.0, "4X")),
+        *[(rdma.parse_state, text, "not a port state") for text in NO_STATE],
+        *[(rdma.parse_rate, text, "not a rate") for text in NO_RATE],
     ],
 )
-def test_rate_is_a_number_and_a_name(text: str, rate: tuple[float, str]) -> None:
-    assert rdma.parse_rate(text) == rate
-
-
-@pytest.mark.parametrize(
-    "text", ["", "400", "400 Gb/sec", "400 Gb/sec (4X ND", "-1 Gb/sec (4X NDR)", "400 Gb/s (4X NDR)"]
-)
-def test_truncated_rate_is_refused(text: str) -> None:
-    with pytest.raises(ParseError, match="not a rate"):
-        rdma.parse_rate(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "normal"),
-    [
-        (LINK_LOCAL, LINK_LOCAL),
-        ("FE80::AC0:EBFF:FE40:8DF2", LINK_LOCAL),
-        ("::ffff:10.0.0.1", MAPPED),
-        ("fd02:0:0:58::1", UNIQUE_LOCAL),
-    ],
-)
-def test_gid_is_brought_to_the_form_of_the_kernel(text: str, normal: str) -> None:
-    assert rdma.parse_gid(text) == normal
+def test_what_is_truncated_is_refused(parse: Callable[[str], object], text: str, says: str) -> None:
+    with pytest.raises(ParseError, match=says):
+        parse(text)
 
 
 @settings(max_examples=100, deadline=None)
@@ -142,134 +127,77 @@ def test_first_rocev2_gid_of_each_family_is_found_wherever_it_is() -> None:
     assert rdma.rocev2(port((3, MAPPED, None)), "ipv4") is None
 
 
-def test_device_is_read_whole(tmp_path: Path) -> None:
-    gid(rdma_device(tmp_path, "mlx5_0"), 0, LINK_LOCAL, "IB/RoCE v1")
-    devices, problems = read(tmp_path)
-    assert problems == []
-    assert devices == (
-        RdmaDevice(
-            name="mlx5_0",
-            pci="0000:16:00.0",
-            node_guid="9c63:c003:00aa:bb00",
-            sys_image_guid="9c63:c003:00aa:bb00",
-            firmware="28.41.1000",
-            hca_type="MT4129",
-            board_id="MT_0000000838",
-            ports=(
-                Port(
-                    number=1,
-                    state="ACTIVE",
-                    phys_state="LinkUp",
-                    rate_gbps=400.0,
-                    rate_name="4X NDR",
-                    link_layer="InfiniBand",
-                    lid=0x1B,
-                    sm_lid=1,
-                    gids=(Gid(0, LINK_LOCAL, "IB/RoCE v1", None),),
-                ),
-            ),
-            source="/sys/class/infiniband/mlx5_0",
-        ),
-    )
-
-
-def test_devices_come_in_natural_order(tmp_path: Path) -> None:
-    for name in ("mlx5_10", "mlx5_2", "mlx5_bond_0", "mlx5_1"):
-        rdma_device(tmp_path, name)
-    assert [found.name for found in read(tmp_path)[0]] == ["mlx5_1", "mlx5_2", "mlx5_10", "mlx5_bond_0"]
-
-
-def test_no_rdma_driver_is_no_device_and_no_problem(tmp_path: Path) -> None:
-    assert read(tmp_path) == ((), [])
-
-
-def test_unused_gid_slots_are_no_problem(tmp_path: Path) -> None:
-    path = rdma_device(tmp_path, "mlx5_0", link_layer="Ethernet")
+def used_gid_slots(root: Path) -> None:
+    path = rdma_device(root, "mlx5_0", link_layer="Ethernet")
     gid(path, 10, MAPPED, "RoCE v2", "ens1f0np0")
     gid(path, 3, LINK_LOCAL, "RoCE v2", "ens1f0np0")
     gid(path, 4, "0000:0000:0000:0000:0000:0000:0000:0000")
     gid(path, 5, "fe80::1")  # emptied between the two reads
     refused(path / "ports/1/gid_attrs/types/5")
-    devices, problems = read(tmp_path)
-    assert [(found.index, found.ipv4, found.netdev) for found in devices[0].ports[0].gids] == [
-        (3, None, "ens1f0np0"),
-        (10, "10.0.0.1", "ens1f0np0"),
-    ]
-    assert problems == []
 
 
-def test_gid_of_an_infiniband_port_has_no_netdev(tmp_path: Path) -> None:
-    path = rdma_device(tmp_path, "mlx5_0")
+def without_netdev(root: Path) -> None:
+    path = rdma_device(root, "mlx5_0")
     gid(path, 0, LINK_LOCAL, "IB/RoCE v1")
     refused(path / "ports/1/gid_attrs/ndevs/0")
-    devices, problems = read(tmp_path)
-    assert devices[0].ports[0].gids == (Gid(0, LINK_LOCAL, "IB/RoCE v1", None),)
-    assert problems == []
 
 
-@pytest.mark.parametrize("kind", ["", "RoCE v3"])
-def test_gid_type_that_makes_no_sense_is_none_and_a_problem(tmp_path: Path, kind: str) -> None:
-    gid(rdma_device(tmp_path, "mlx5_0"), 3, MAPPED, kind)
-    devices, problems = read(tmp_path)
-    assert devices[0].ports[0].gids == (Gid(3, MAPPED, None, None),)
-    assert [problem.split(": ")[0] for problem in problems] == [
-        "/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/3"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "field"),
-    [
-        ("rate", "", "rate_gbps"),
-        ("rate", "400 Gb/sec (4X", "rate_name"),
-        ("state", "", "state"),
-        ("state", "4: ACT", "state"),
-        ("phys_state", "5: <unknown>", "phys_state"),
-        ("link_layer", "Infini", "link_layer"),
-        ("lid", "lid", "lid"),
-        ("sm_lid", "", "sm_lid"),
-    ],
-)
-def test_unreadable_port_attribute_is_none_and_a_problem(tmp_path: Path, name: str, text: str, field: str) -> None:
-    rdma_device(tmp_path, "mlx5_0", **{name: text})
-    devices, problems = read(tmp_path)
-    assert getattr(devices[0].ports[0], field) is None
-    assert [problem.split(": ")[0] for problem in problems] == ["/sys/class/infiniband/mlx5_0/ports/1/" + name]
-
-
-def test_missing_ports_are_a_problem(tmp_path: Path) -> None:
-    line(tmp_path / "sys/class/infiniband/mlx5_0/node_guid", "9c63:c003:00aa:bb00")
-    devices, problems = read(tmp_path)
-    assert devices[0].ports == ()
-    assert devices[0].firmware is None
-    assert problems == ["/sys/class/infiniband/mlx5_0/ports: lists no port"]
-
-
-def test_terminal_escapes_and_binary_are_not_passed_on(tmp_path: Path) -> None:
-    path = rdma_device(tmp_path, "mlx5_0")
+def escapes_and_binary(root: Path) -> None:
+    path = rdma_device(root, "mlx5_0")
     line(path / "fw_ver", "\x1b[2J28.41")
     (path / "board_id").write_bytes(b"\xff\xfe")
-    devices, problems = read(tmp_path)
-    assert (devices[0].firmware, devices[0].board_id) == (None, None)
-    assert len(problems) == 2
-    assert "\x1b" not in "".join(problems)
 
 
-def test_entry_that_is_no_port_number_is_a_problem_and_the_rest_is_read(tmp_path: Path) -> None:
-    path = rdma_device(tmp_path, "mlx5_0")
-    line(path / "ports/one/state", "4: ACTIVE")
-    devices, problems = read(tmp_path)
-    assert [port.number for port in devices[0].ports] == [1]
-    assert "'one'" in problems[0]
-
-
-def test_software_device_and_subfunction_have_no_pci_function(tmp_path: Path) -> None:
+def no_pci_function(root: Path) -> None:
     nic = "pci0000:15/0000:15:01.0/0000:16:00.0"
-    rxe = rdma_device(tmp_path, "rxe0", nic)
-    line(rxe / "parent", "eth0")
-    line(rxe / "fw_ver", "")
-    rdma_device(tmp_path, "siw0", None)
-    rdma_device(tmp_path, "mlx5_4", nic + "/mlx5_core.sf.4")
-    devices, problems = read(tmp_path)
-    assert [(found.name, found.pci) for found in devices] == [("mlx5_4", None), ("rxe0", None), ("siw0", None)]
-    assert problems == []
+    lines(rdma_device(root, "rxe0", nic), {"parent": "eth0", "fw_ver": ""})
+    rdma_device(root, "siw0", None)
+    rdma_device(root, "mlx5_4", nic + "/mlx5_core.sf.4")
+
+
+CASES: dict[str, Callable[[Path], object]] = {
+    "read whole": lambda root: gid(rdma_device(root, "mlx5_0"), 0, LINK_LOCAL, "IB/RoCE v1"),
+    "no driver": lambda root: None,
+    "used GID slots": used_gid_slots,
+    "InfiniBand GID without netdev": without_netdev,
+    "no ports": lambda root: line(root / "sys/class/infiniband/mlx5_0/node_guid", "9c63:c003:00aa:bb00"),
+    "escapes and binary": escapes_and_binary,
+    "no port number": lambda root: line(rdma_device(root, "mlx5_0") / "ports/one/state", "4: ACTIVE"),
+    "no PCI function": no_pci_function,
+    "empty GID type": lambda root: gid(rdma_device(root, "mlx5_0"), 3, MAPPED, ""),
+    "RoCE v3": lambda root: gid(rdma_device(root, "mlx5_0"), 3, MAPPED, "RoCE v3"),
+}
+for name, text in (
+    ("rate", ""),
+    ("rate", "400 Gb/sec (4X"),
+    ("state", ""),
+    ("state", "4: ACT"),
+    ("phys_state", "5: <unknown>"),
+    ("link_layer", "Infini"),
+    ("lid", "lid"),
+    ("sm_lid", ""),
+):
+    changes: dict[str, Any] = {name: text}
+    CASES[f"{name} {text}"] = functools.partial(rdma_device, name="mlx5_0", **changes)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_read_of_a_tree(tmp_path: Path, case: str) -> None:
+    CASES[case](tmp_path)
+    devices, problems = rdma.read(Host(str(tmp_path)))
+    rows: list[Any] = []
+    for device in devices:
+        rows.append([value for name, value in asdict(device).items() if name != "ports"])
+        for port in device.ports:
+            rows.append([value for name, value in asdict(port).items() if name != "gids"])
+            rows += [list(asdict(one).values()) for one in port.gids]
+    assert not [problem for problem in problems if "\x1b" in str(problem)]
+    goldens.check("rdma", case, [*rows, *[[problem.source, values(problem.message)] for problem in problems]])
+
+
+def test_devices_come_in_natural_order(tmp_path: Path) -> None:
+    for name in ("mlx5_10", "mlx5_2", "mlx5_bond_0", "mlx5_1"):
+        rdma_device(tmp_path, name)
+    found = rdma.read(Host(str(tmp_path)))[0]
+    assert [one.name for one in found] == ["mlx5_1", "mlx5_2", "mlx5_10", "mlx5_bond_0"]

@@ -25,32 +25,45 @@ def found(decision: reboot.Decision) -> dict[str, str]:
     return {finding.check: finding.state for finding in decision.findings if not finding.ok}
 
 
-def test_an_idle_node_that_waits_is_rebooted_where_that_is_allowed() -> None:
-    assert decide().reboot
-    assert found(decide()) == {}
-
-
-@pytest.mark.parametrize("most", ["none", "link", "driver"])
-def test_without_leave_nothing_is_rebooted_and_nothing_is_said_twice(most: str) -> None:
-    assert (decide(max_disruption=most).reboot, found(decide(max_disruption=most))) == (False, {})
-
-
-def test_a_node_that_waits_for_nothing_is_left_alone() -> None:
-    decision = decide(waiting=())
-    assert (decision.reboot, found(decision)) == (False, {})
-    assert decision.to_dict()["passed"] == ["reboot.pending[live]@the node"]
+DRAINED: dict[str, Any] = {"drained": True, "findings": []}
+HELD = {"id": "drain.idle[live]@the node", "state": "withheld", "have": "busy: a job", "fix": "wait"}
+HOLDS = "process python (pid 1) holds 9 MiB on 1 GPU"
+NO_ROUTE = {"unreachable": True, "msg": "no route to host"}
+STOPPED = decide(earlier={"node01": reboot.judge(decide().to_dict(), {}, ()).to_dict()})
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "reboots", "expected"),
     [
-        ({"busy": ["process python (pid 1) holds 9 MiB on 1 GPU"]}, {"reboot.idle": "withheld"}),
-        ({"busy": None}, {"reboot.idle": "unknown"}),
+        ({}, True, {}),
+        # Without leave nothing is rebooted, and nothing is said twice.
+        *[({"max_disruption": most}, False, {}) for most in ("none", "link", "driver")],
+        ({"waiting": ()}, False, {}),
+        ({"busy": [HOLDS]}, False, {"reboot.idle": "withheld"}),
+        ({"busy": None}, False, {"reboot.idle": "unknown"}),
+        # One that has to be drained is rebooted only when it is.
+        ({"drain": DRAINED}, True, {}),
+        ({"drain": DRAINED, "busy": ["a process"]}, False, {"reboot.idle": "withheld"}),
+        ({"drain": {"drained": False, "findings": [HELD]}}, False, {"reboot.idle": "withheld"}),
+        ({"drain": {"drained": False, "findings": [{**HELD, "state": "unknown"}]}}, False, {"reboot.idle": "unknown"}),
+        ({"drain": NO_ROUTE}, False, {"reboot.idle": "unknown"}),
+        ({"drain": {"drained": False, "findings": []}}, False, {"reboot.idle": "unknown"}),
+        # A node in use, or one that could not be drained, does not stop the others; a stop is passed on.
+        ({"earlier": {"node01": decide(busy=["a job"]).to_dict()}}, True, {}),
+        ({"earlier": {"node01": decide(drain={"msg": "no response"}).to_dict()}}, True, {}),
+        ({"earlier": {"node02": STOPPED.to_dict()}}, False, {"reboot.rollout": "withheld"}),
     ],
 )
-def test_a_node_in_use_is_not_rebooted(changes: dict[str, Any], expected: dict[str, str]) -> None:
-    assert not decide(**changes).reboot
-    assert found(decide(**changes)) == expected
+def test_a_node_is_rebooted_that_waits_and_is_idle(
+    changes: dict[str, Any], reboots: bool, expected: dict[str, str]
+) -> None:
+    decision = decide(**changes)
+    assert (decision.reboot, found(decision)) == (reboots, expected)
+
+
+def test_what_is_passed_and_what_it_follows_from() -> None:
+    assert decide(waiting=()).to_dict()["passed"] == ["reboot.pending[live]@the node"]
+    assert decide(drain={"drained": False, "findings": [HELD]}).findings[0].because == HELD["id"]
 
 
 @pytest.mark.parametrize(
@@ -77,40 +90,9 @@ def test_a_node_that_is_not_back_as_it_should_be_stops_those_after_it(
         assert "node01" in (after.findings[0].have or "")
 
 
-def test_a_node_in_use_does_not_stop_the_others() -> None:
-    assert decide(earlier={"node01": decide(busy=["a job"]).to_dict()}).reboot
-
-
-def test_a_stop_is_passed_on_from_batch_to_batch() -> None:
-    stopped = decide(earlier={"node01": reboot.judge(decide().to_dict(), {}, ()).to_dict()})
-    assert not decide(earlier={"node02": stopped.to_dict()}).reboot
-
-
 def test_reasons_are_collected_once() -> None:
     results: list[dict[str, Any]] = [{"reboot_required": ["a", "b"]}, {}, {"reboot_required": ["b"]}]
     assert reboot.reasons(results) == ("a", "b")
-
-
-DRAINED: dict[str, Any] = {"drained": True, "findings": []}
-HELD = {"id": "drain.idle[live]@the node", "state": "withheld", "have": "busy: a job", "fix": "wait"}
-
-
-def test_a_node_that_has_to_be_drained_is_rebooted_only_when_it_is() -> None:
-    assert decide(drain=DRAINED).reboot
-    assert found(decide(drain=DRAINED, busy=["a process"])) == {"reboot.idle": "withheld"}
-    for drain, state in (
-        ({"drained": False, "findings": [HELD]}, "withheld"),
-        ({"drained": False, "findings": [{**HELD, "state": "unknown"}]}, "unknown"),
-        ({"unreachable": True, "msg": "no route to host"}, "unknown"),
-        ({"drained": False, "findings": []}, "unknown"),
-    ):
-        decision = decide(drain=drain)
-        assert (decision.reboot, found(decision)) == (False, {"reboot.idle": state})
-    assert decide(drain={"drained": False, "findings": [HELD]}).findings[0].because == HELD["id"]
-
-
-def test_a_node_that_could_not_be_drained_does_not_stop_the_others() -> None:
-    assert decide(earlier={"node01": decide(drain={"msg": "no response"}).to_dict()}).reboot
 
 
 GOOD: list[dict[str, Any]] = [{"findings": []}, {"findings": [{"check": "a.b", "severity": "minor", "have": "x"}]}]

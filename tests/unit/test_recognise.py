@@ -43,6 +43,11 @@ def places(name: str, gpu: int = 8, rails: int = 99) -> dict[str, Any]:
     return {"gpus": dict.fromkeys(of.gpus.pci[:gpu], (of.gpus.models[0], 0)), "nics": found}
 
 
+SLOW = Nic("0006:03:00.0", "NODE", "Ethernet", 200.0)
+OTHERS_OF_EIGHT = (
+    *("NVIDIA H100 PCIe", "NVIDIA A100 80GB PCIe", "NVIDIA L40S", "NVIDIA GeForce RTX 4090", "NVIDIA H20"),
+    *("NVIDIA H800", "NVIDIA B300 SXM6 AC"),
+)
 # Facts of machines in public outputs and reports of users, of simulated ones, and what each of them is; and whether the
 # number of its rails is known.
 MACHINES: list[tuple[Facts, str, bool]] = [
@@ -72,34 +77,13 @@ MACHINES: list[tuple[Facts, str, bool]] = [
     (Facts(gpus(4, GB300), nics(4, "NODE", 800.0), architecture=ARM, fabric=True), "gb300-nvl72", True),
     # A GB200 NVL4 has no switches between its GPUs and those of others.
     (Facts(gpus(4, GB200), nics(4, "NODE"), architecture=ARM), "", False),
-    (
-        Facts(
-            gpus(4, GB200),
-            [*nics(4, "NODE"), Nic("0006:03:00.0", "NODE", "Ethernet", 200.0)],
-            architecture=ARM,
-            fabric=True,
-        ),
-        "gb200-nvl72",
-        True,
-    ),
+    (Facts(gpus(4, GB200), [*nics(4, "NODE"), SLOW], architecture=ARM, fabric=True), "gb200-nvl72", True),
     # Names are compared as a whole.
-    *[
-        (Facts(gpus(number, model), nics(1), 0, architecture), "", False)
-        for number, model, architecture in (
-            *((1, "NVIDIA GH200 480GB", ARM), (1, "NVIDIA GH200 120GB", ARM), (8, "NVIDIA H100 PCIe", "x86_64")),
-            *(
-                (4, "NVIDIA H100 NVL", "x86_64"),
-                (2, "NVIDIA H200 NVL", "x86_64"),
-                (8, "NVIDIA A100 80GB PCIe", "x86_64"),
-            ),
-            *((8, "NVIDIA L40S", "x86_64"), (8, "NVIDIA GeForce RTX 4090", "x86_64"), (8, "NVIDIA H20", "x86_64")),
-            *(
-                (8, "NVIDIA H800", "x86_64"),
-                (8, "NVIDIA B300 SXM6 AC", "x86_64"),
-                (4, "Tesla V100-SXM2-32GB", "x86_64"),
-            ),
-        )
-    ],
+    *((Facts(gpus(1, f"NVIDIA GH200 {size}GB"), nics(1), 0, ARM), "", False) for size in (480, 120)),
+    *((Facts(gpus(8, model), nics(1), 0), "", False) for model in OTHERS_OF_EIGHT),
+    (Facts(gpus(4, "NVIDIA H100 NVL"), nics(1), 0), "", False),
+    (Facts(gpus(2, "NVIDIA H200 NVL"), nics(1), 0), "", False),
+    (Facts(gpus(4, "Tesla V100-SXM2-32GB"), nics(1), 0), "", False),
     (Facts(gpus(8, "NVIDIA H20"), nics(8), 4), "", False),
     # Guests have a part of a machine, but where the whole of it is a product of a cloud.
     (Facts(gpus(1, H200), guest=True), "", False),

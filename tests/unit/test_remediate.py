@@ -26,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediate import Fresh, Limits
 
 from busbar import remediate as command
+from tests import goldens
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -64,108 +65,96 @@ def planned(
     return remediate.of_host(name, found, now, limits, log, NOW)
 
 
-def test_what_is_ok_now_is_dropped_and_nothing_is_done() -> None:
-    for now, why in (
-        (fresh(passed=[MTU.id]), "ok now"),
-        (fresh(), "no longer checked"),
-    ):
-        found = planned(accused(MTU), now)
-        assert (found.act, found.items[0].verdict) == (False, remediate.STALE)
-        assert why in found.items[0].why
+KEPT_OUT = replace(FREE, quarantine=True)
+LINK = replace(MTU, disruption="link")
+CAUSE = finding("ofed.packages", "run site.yml --tags mofed for this host", disruption="driver")
+RAIL = finding("perftest.bandwidth")
+NODE = localise_judge.NODE.judge("host", "drift", "fast", "slow", "tests")
+GOOD = fresh(passed=[NODE.id], searched=True)
+JOB = finding("nccl_cluster.job")
+OLD_FIGURE = finding("nccl_perf.fresh", state="unknown")
+TRIED = [entry("role", "begun", run=f"r{number}", role="mtu") for number in range(2)]
+LONG_AGO = [replace(one, at=NOW - 15 * DAY) for one in TRIED]
+ELSEWHERE = [replace(one, host="node02") for one in TRIED]
+LEFT = [entry("drained", "begun"), entry("left_drained")]
+# What cannot be queried again.
+OTHERS = ("consistency.mtu", "nccl_log.node", "made_up.check", "localise.leaf", "localise.member", "localise.node")
+PLANS: dict[str, remediate.Host] = {
+    "ok now": planned(accused(MTU), fresh(passed=[MTU.id])),
+    "no longer checked": planned(accused(MTU), fresh()),
+    "still there": planned(accused(MTU), fresh(LINK)),
+    "a file alone": planned(accused(MTU), fresh(MTU)),
+    "no scheduler": planned(accused(MTU), fresh(LINK), replace(FREE, drains=False)),
+    "the role of the cause": planned(accused(MTU), fresh(replace(MTU, because=CAUSE.id, fix="see to it"), CAUSE)),
+    **{
+        f"a driver, where {most} is permitted": planned(
+            accused(MTU), fresh(replace(MTU, disruption="driver")), replace(FREE, max_disruption=most)
+        )
+        for most in ("none", "link", "driver", "reboot")
+    },
+    "no role mends it": planned(accused(LINKS), fresh(LINKS)),
+    "no role mends it, kept out": planned(accused(LINKS), fresh(LINKS), KEPT_OUT),
+    "a minor one is not kept out": planned(accused(LINKS), fresh(replace(LINKS, severity="minor")), KEPT_OUT),
+    "an unknown one is not kept out": planned(accused(LINKS), fresh(replace(LINKS, state="unknown")), KEPT_OUT),
+    "unreachable": planned(accused(MTU), Fresh(silent="unreachable"), KEPT_OUT),
+    "its role was not queried": planned(accused(MTU), fresh(asked=ASKED - {"mtu"}), KEPT_OUT),
+    **{f"{check} cannot be queried": planned(accused(finding(check)), fresh(), KEPT_OUT) for check in OTHERS},
+    # What a node has stored of it is as old as it is.
+    "an old job": planned(accused(JOB), fresh(JOB, asked=ASKED | {"nccl_cluster"}), KEPT_OUT),
+    "an old figure": planned(accused(OLD_FIGURE), fresh(OLD_FIGURE), KEPT_OUT),
+    "a measurement of another boot": planned(accused(RAIL, boot_id="b0"), fresh()),
+    "a setting of another boot": planned(accused(MTU, boot_id="b0"), fresh(MTU)),
+    "slow, not searched again": planned(accused(NODE), fresh(), KEPT_OUT),
+    "slow, not searched again, still there": planned(accused(NODE), fresh(NODE), KEPT_OUT),
+    "slow no longer": planned(accused(NODE), GOOD, KEPT_OUT),
+    "slow, searched without a result": planned(accused(NODE), fresh(searched=True), KEPT_OUT),
+    "slow, now unknown": planned(accused(NODE), fresh(replace(NODE, state="unknown"), searched=True), KEPT_OUT),
+    "slow again": planned(accused(NODE), fresh(NODE, searched=True), KEPT_OUT),
+    "slow again, and a reason for it": planned(accused(NODE), fresh(NODE, MTU, searched=True), KEPT_OUT),
+    "a figure": planned(accused(SLOW), fresh(SLOW, MTU, LINKS)),
+    "tried once": planned(accused(MTU), fresh(MTU), log=TRIED[:1]),
+    "tried twice": planned(accused(MTU), fresh(MTU), log=TRIED),
+    "tried long ago, and elsewhere": planned(accused(MTU), fresh(MTU), log=[*LONG_AGO, *ELSEWHERE]),
+    "tried twice, kept out": planned(accused(MTU), fresh(MTU), KEPT_OUT, TRIED),
+    "mended, and back": planned(accused(MTU), fresh(MTU), log=[entry("verified", days=3)]),
+    "mended long ago": planned(accused(MTU), fresh(MTU), log=[entry("verified", days=20)]),
+    "drained by a killed run": planned([], fresh(), log=[entry("drained", "begun", why="netdev_mtu.live: 1500")]),
+    "left drained, now ok": planned(accused(MTU), fresh(passed=[MTU.id]), log=LEFT),
+    "resumed, now ok": planned(accused(MTU), fresh(passed=[MTU.id]), log=[*LEFT, entry("resumed")]),
+    "left drained, still there": planned(accused(MTU), fresh(MTU), log=LEFT),
+}
 
 
-def test_what_still_stands_is_mended_by_its_role_and_those_that_depend_on_it() -> None:
-    found = planned(accused(MTU), fresh(replace(MTU, disruption="link")))
-    assert (found.act, found.drain, found.roles) == (True, True, ("mtu",))
-    assert found.after == ("multirail", "roce_qos", "nccl_conf", "nccl_tests")
-    # A file alone disturbs nobody, and without a scheduler nobody is drained.
-    assert not planned(accused(MTU), fresh(MTU)).drain
-    assert not planned(accused(MTU), fresh(replace(MTU, disruption="link")), replace(FREE, drains=False)).drain
+def told(name: str, host: remediate.Host) -> str:
+    """Return what is done to a node, and what becomes of each accusation."""
+    plan = host.to_dict()
+    done = [word for word in ("act", "drain", "reboot", "measure", "between", "left", "returns") if plan[word]]
+    done += [f"{word} {','.join(plan[word])}" for word in ("roles", "after") if plan[word]]
+    lines = [f"{name}: {', '.join(done) or 'nothing'}; {host.refused or host.reason or '-'}"]
+    for item in host.items:
+        lines.append(f"    {item.verdict}, attempt {item.attempt}, {','.join(item.roles) or 'no role'}: {item.why}")
+        if item.said is not None:
+            lines.append(f"        {item.said.state} {item.said.check}: {item.said.have}; do: {item.said.fix}")
+    return "\n".join(lines)
 
 
-def test_the_role_that_mends_the_cause_is_played() -> None:
-    cause = finding("ofed.packages", "run site.yml --tags mofed for this host", disruption="driver")
-    now = fresh(replace(MTU, because=cause.id, fix="see to it"), cause)
-    found = planned(accused(MTU), now)
-    assert (found.roles, found.drain) == (("mofed",), True)
-
-
-@pytest.mark.parametrize(("most", "act"), [("none", False), ("link", False), ("driver", True), ("reboot", True)])
-def test_nothing_above_the_leave_of_the_inventory_is_done(most: str, act: bool) -> None:
-    found = planned(accused(MTU), fresh(replace(MTU, disruption="driver")), replace(FREE, max_disruption=most))
-    assert found.act is act
-    if not act:
-        said = found.items[0].said
-        assert said is not None
-        assert (said.check, said.state) == ("remediate.role", "withheld")
-        assert "busbar_max_disruption: driver" in said.fix
-
-
-def test_what_no_role_mends_is_told_or_kept_out_where_the_site_allows_that() -> None:
-    found = planned(accused(LINKS), fresh(LINKS))
-    assert (found.act, found.items[0].verdict) == (False, remediate.TOLD)
-    kept = planned(accused(LINKS), fresh(LINKS), replace(FREE, quarantine=True))
-    assert (kept.act, kept.drain, kept.roles, kept.items[0].verdict) == (True, True, (), remediate.QUARANTINE)
-    for other in (replace(LINKS, severity="minor"), replace(LINKS, state="unknown")):
-        assert not planned(accused(LINKS), fresh(other), replace(FREE, quarantine=True)).act
-
-
-@pytest.mark.parametrize(
-    ("check", "now"),
-    [
-        ("netdev_mtu.live", Fresh(silent="unreachable")),
-        ("netdev_mtu.live", fresh(asked=ASKED - {"mtu"})),
-        ("consistency.mtu", fresh()),
-        ("nccl_log.node", fresh()),
-        ("made_up.check", fresh()),
-        ("localise.leaf", fresh()),
-        ("localise.member", fresh()),
-        ("localise.node", fresh()),
-        # What a node has kept of it is as old as it is.
-        ("nccl_cluster.job", fresh(finding("nccl_cluster.job"), asked=ASKED | {"nccl_cluster"})),
-        ("nccl_perf.fresh", fresh(finding("nccl_perf.fresh", state="unknown"))),
-    ],
-)
-def test_what_cannot_be_asked_again_is_never_acted_on(check: str, now: Fresh) -> None:
-    state = "unknown" if check == "nccl_perf.fresh" else "drift"
-    found = planned(accused(finding(check, state=state)), now, replace(FREE, quarantine=True))
-    assert (found.act, found.items[0].verdict) == (False, remediate.TOLD)
-    assert found.items[0].said is not None
-    assert not found.items[0].said.ok
-
-
-def test_of_another_boot_only_what_is_asked_again_stands() -> None:
-    rail = finding("perftest.bandwidth")
-    found = planned(accused(rail, boot_id="b0"), fresh())
-    assert (found.act, found.items[0].verdict) == (False, remediate.STALE)
-    assert planned(accused(MTU, boot_id="b0"), fresh(MTU)).act
-
-
-def test_what_was_measured_with_others_is_acted_on_once_it_stands_with_good_ones() -> None:
-    slow = localise_judge.NODE.judge("host", "drift", "fast", "slow", "tests")
-    good = fresh(passed=[slow.id], searched=True)
-    for now, verdict in (
-        (fresh(), remediate.TOLD),
-        (fresh(slow), remediate.TOLD),
-        (good, remediate.STALE),
-        (fresh(searched=True), remediate.TOLD),
-        (fresh(replace(slow, state="unknown"), searched=True), remediate.TOLD),
-        (fresh(slow, searched=True), remediate.QUARANTINE),
-        (fresh(slow, MTU, searched=True), remediate.MEND),
-    ):
-        found = planned(accused(slow), now, replace(FREE, quarantine=True))
-        assert found.items[0].verdict == verdict, now
-    assert (found.roles, found.drain, found.between) == (("mtu",), True, True)
-    assert outcome(found, good).ok
-    assert not outcome(found, fresh(passed=["localise.bar[live]@bar"])).ok
-    assert not outcome(found, fresh(slow, searched=True)).ok
-    # What several nodes share is nobody's damage.
-    bar = localise_judge.BAR.judge("bar", "drift", "more good than bad", "fewer", "tests")
-    assert outcome(found, replace(good, findings={bar.id: bar})).ok
+@pytest.mark.golden
+def test_what_is_done_and_what_came_of_it() -> None:
+    lines = [told(name, host) for name, host in PLANS.items()]
+    for name, (plan, now, done) in OUTCOMES.items():
+        found = outcome(plan, now, done)
+        proofs = [(proof.finding, proof.state, proof.have) for proof in found.proofs]
+        lines.append(f"outcome, {name}: {'ok' if found.ok else 'not ok'}, {found.state}; {found.reason or '-'}")
+        lines.append(f"    proofs {proofs}; worse {[*found.worse]}")
+    for name, (plan, state, check_mode) in REPORTS.items():
+        of = remediate_report.result(plan.to_dict(), state, "", check_mode)
+        lines.append(f"report, {name}: repaired {of['repaired']}; notes {of['notes']}")
+        lines += [f"    {one['state']} {one['check']}: {one['have']}; do: {one['fix']}" for one in of["findings"]]
+    goldens.text("remediate", "\n".join([*lines, ""]))
 
 
 def test_partners_are_good_of_the_same_leaf_and_shared_out() -> None:
-    slow = localise_judge.NODE.judge("host", "drift", "fast", "slow", "tests")
+    slow = NODE
     suspects = [*accused(slow, host="node01", good=tuple(NODES)), *accused(slow, host="node02", good=tuple(NODES))]
     leaves = {name: "a" if name < "node07" else "b" for name in NODES}
     found = remediate.partners(suspects, NODES, leaves)
@@ -173,45 +162,6 @@ def test_partners_are_good_of_the_same_leaf_and_shared_out() -> None:
     assert remediate.good_first(found) == ["node03", "node04", "node05", "node06", "node01", "node02"]
     assert remediate.partners(suspects, NODES[:2], leaves) == {}
     assert remediate.partners(accused(MTU, good=tuple(NODES)), NODES, leaves) == {}
-
-
-def test_a_figure_is_measured_again_and_mended_by_whatever_is_not_as_it_should_be() -> None:
-    found = planned(accused(SLOW), fresh(SLOW, MTU, LINKS))
-    assert (found.act, found.drain, found.measure, found.roles) == (True, True, True, ("mtu",))
-
-
-def test_attempts_count_by_run_in_the_window_and_then_a_person_has_to_look() -> None:
-    tried = [entry("role", "begun", run=f"r{number}", role="mtu") for number in range(2)]
-    now = fresh(MTU)
-    assert planned(accused(MTU), now, log=tried[:1]).items[0].attempt == 2
-    found = planned(accused(MTU), now, log=tried)
-    assert (found.act, found.items[0].verdict) == (False, remediate.TOLD)
-    assert found.items[0].said is not None
-    assert found.items[0].said.check == "remediate.attempts"
-    old = [replace(one, at=NOW - 15 * DAY) for one in tried]
-    other = [replace(one, host="node02") for one in tried]
-    assert planned(accused(MTU), now, log=[*old, *other]).items[0].attempt == 1
-    assert planned(accused(MTU), now, replace(FREE, quarantine=True), tried).items[0].verdict == remediate.QUARANTINE
-
-
-def test_what_was_mended_and_is_back_goes_to_a_person() -> None:
-    found = planned(accused(MTU), fresh(MTU), log=[entry("verified", days=3)])
-    assert (found.act, "repaired 3 days ago and is back" in found.items[0].why) == (False, True)
-    assert planned(accused(MTU), fresh(MTU), log=[entry("verified", days=20)]).act
-
-
-def test_what_a_killed_run_has_drained_is_finished_whatever_it_is_accused_of() -> None:
-    log = [entry("drained", "begun", why="netdev_mtu.live: 1500")]
-    found = planned([], fresh(), log=log)
-    assert (found.act, found.left, found.drain, found.roles) == (True, True, True, ())
-    assert found.reason == "netdev_mtu.live: 1500"
-
-
-def test_what_was_kept_out_goes_back_when_the_check_that_failed_is_ok() -> None:
-    log = [entry("drained", "begun"), entry("left_drained")]
-    assert planned(accused(MTU), fresh(passed=[MTU.id]), log=log).returns
-    assert not planned(accused(MTU), fresh(passed=[MTU.id]), log=[*log, entry("resumed")]).act
-    assert not planned(accused(MTU), fresh(MTU), log=log).returns
 
 
 # -- all nodes ---------------------------------------------------------------------------------------------------------
@@ -271,31 +221,43 @@ def outcome(plan: remediate.Host, now: Fresh, done: bool = True) -> remediate_ju
     return remediate_judge.outcome(json.loads(json.dumps(plan.to_dict())), now, done)
 
 
-def test_a_node_goes_back_only_when_the_very_check_that_failed_is_ok() -> None:
-    plan = planned(accused(MTU), fresh(MTU))
-    assert outcome(plan, fresh(passed=[MTU.id])) == remediate_judge.Outcome(
-        (remediate_judge.Proof(MTU.id, "ok", "ok"),), (), "resumed", ""
-    )
-    for now, said in (
-        (fresh(MTU), "netdev_mtu.live not repaired: 1500"),
-        (fresh(replace(MTU, state="unknown")), "not repaired"),
-        (fresh(), "no longer checked for netdev_mtu.live"),
-        (Fresh(silent="unreachable"), "did not respond any more: unreachable"),
-    ):
-        found = outcome(plan, now)
-        assert (found.ok, found.state, said in found.reason) == (False, "resumed", True), found
-
-
-def test_what_was_not_there_before_makes_it_worse_and_stops_all_others() -> None:
-    plan = planned(accused(MTU), fresh(MTU))
-    new = finding("gpudirect.loaded", "see to it")
-    found = outcome(plan, fresh(new, passed=[MTU.id]))
-    assert found.worse == ("gpudirect.loaded: 1500",)
-    assert found.reason.startswith("got worse, gpudirect.loaded")
-    assert outcome(plan, fresh(replace(new, severity="minor"), passed=[MTU.id])).worse == ()
+MENDED, MEASURED, QUARANTINED = (
+    PLANS[name] for name in ("a file alone", "slow again, and a reason for it", "no role mends it, kept out")
+)
+NEW = finding("gpudirect.loaded", "see to it")
+CRITICAL = replace(LINKS, severity="critical")
+TWO_FAULTS = planned(accused(MTU), fresh(MTU, CRITICAL))
+# What several nodes share is damage of none of them.
+BAR = localise_judge.BAR.judge("bar", "drift", "more good than bad", "fewer", "tests")
+OUTCOMES: dict[str, tuple[remediate.Host, Fresh, bool]] = {
+    "the check that failed is ok": (MENDED, fresh(passed=[MTU.id]), True),
+    "not mended": (MENDED, fresh(MTU), True),
+    "unknown now": (MENDED, fresh(replace(MTU, state="unknown")), True),
+    "no longer checked": (MENDED, fresh(), True),
+    "unreachable": (MENDED, Fresh(silent="unreachable"), True),
+    "worse": (MENDED, fresh(NEW, passed=[MTU.id]), True),
+    "a new minor one": (MENDED, fresh(replace(NEW, severity="minor"), passed=[MTU.id]), True),
     # A result that has become old is no damage.
-    assert outcome(plan, fresh(SLOW, passed=[MTU.id])).worse == ()
-    state = {"worse": list(found.worse), "begun": True, "closed": True}
+    "a figure of before": (MENDED, fresh(SLOW, passed=[MTU.id]), True),
+    "a critical one of before": (TWO_FAULTS, fresh(CRITICAL, passed=[MTU.id]), True),
+    "nothing done": (MENDED, fresh(MTU), False),
+    "nothing done, kept out": (QUARANTINED, fresh(LINKS), False),
+    "fast with others": (MEASURED, GOOD, True),
+    "the others have a bar": (MEASURED, fresh(passed=["localise.bar[live]@bar"]), True),
+    "slow with others": (MEASURED, fresh(NODE, searched=True), True),
+    "a bar that all miss": (MEASURED, replace(GOOD, findings={BAR.id: BAR}), True),
+}
+SEVERAL = planned(accused(MTU, LINKS, finding("nccl_conf.file"), finding("consistency.mtu")), fresh(MTU, LINKS))
+PROVEN = {"proofs": [{"finding": MTU.id, "state": "ok", "have": "ok"}], "begun": True, "closed": True, "done": ["mtu"]}
+REPORTS: dict[str, tuple[remediate.Host, dict[str, Any], bool]] = {
+    "each accusation once": (SEVERAL, PROVEN, False),
+    "each accusation once, check mode": (SEVERAL, {}, True),
+    "not ended": (MENDED, {"begun": True, "done": ["mtu"]}, False),
+}
+
+
+def test_what_is_worse_or_not_known_stops_all_others() -> None:
+    state = {"worse": list(outcome(*OUTCOMES["worse"]).worse), "begun": True, "closed": True}
     assert "node01 got worse: gpudirect.loaded" in remediate_judge.stop({"node01": state})
     assert "unknown" in remediate_judge.stop({"node01": {"begun": True}})
     assert remediate_judge.stop({"node01": {"worse": [], "begun": True, "closed": True}}) == ""
@@ -303,10 +265,8 @@ def test_what_was_not_there_before_makes_it_worse_and_stops_all_others() -> None
 
 
 def test_a_critical_finding_that_nobody_names_keeps_out_only_what_was_kept_out_before() -> None:
-    plan = planned(accused(MTU), fresh(MTU, replace(LINKS, severity="critical")))
-    now = fresh(replace(LINKS, severity="critical"), passed=[MTU.id])
-    assert outcome(plan, now).reason == ""
-    kept = remediate_judge.outcome(plan.to_dict(), now, True, kept_out=True)
+    now = fresh(CRITICAL, passed=[MTU.id])
+    kept = remediate_judge.outcome(TWO_FAULTS.to_dict(), now, True, kept_out=True)
     assert kept.reason.startswith("platform.nvlinks 0000:1b:00.0")
 
 
@@ -314,14 +274,6 @@ def test_what_was_not_mended_on_one_node_is_not_tried_on_the_next() -> None:
     state = {"missed": ["netdev_mtu.live"]}
     assert "netdev_mtu.live was not repaired on a" in remediate_judge.in_vain({"a": state}, ["netdev_mtu.live"])
     assert remediate_judge.in_vain({"a": state}, ["nccl_conf.file"]) == ""
-
-
-def test_a_node_to_which_nothing_was_done_goes_back_as_it_was() -> None:
-    plan = planned(accused(MTU), fresh(MTU))
-    assert outcome(plan, fresh(MTU), done=False).state == "undone"
-    kept = planned(accused(LINKS), fresh(LINKS), replace(FREE, quarantine=True))
-    found = outcome(kept, fresh(LINKS), done=False)
-    assert (found.state, found.reason.startswith("platform.nvlinks")) == ("resumed", True)
 
 
 def test_a_figure_that_is_fast_enough_when_measured_again_is_stale() -> None:
@@ -333,33 +285,6 @@ def test_a_figure_that_is_fast_enough_when_measured_again_is_stale() -> None:
     assert remediate_judge.stale(plan, now)
     assert remediate_judge.figure(SLOW, measured) == 310.5
     assert not remediate_judge.stale(plan, remediate_judge.with_measured(Fresh(), {"failed": True, "msg": "x"}))
-
-
-@pytest.mark.parametrize("check_mode", [False, True])
-def test_every_accusation_ends_in_the_report_once(check_mode: bool) -> None:
-    items = [MTU, LINKS, finding("nccl_conf.file"), finding("consistency.mtu")]
-    plan = planned(accused(*items), fresh(MTU, LINKS)).to_dict()
-    state = {
-        "proofs": [{"finding": MTU.id, "state": "ok", "have": "ok"}],
-        "begun": True,
-        "closed": True,
-        "done": ["mtu"],
-    }
-    found = remediate_report.result(plan, {} if check_mode else state, "", check_mode)
-    told = {one["check"]: one["state"] for one in found["findings"]}
-    mended = {"remediate.mended": "drift"} if check_mode else {}
-    assert told == {**mended, "remediate.role": "drift", "remediate.asked": "unknown"}
-    assert found["repaired"] == [MTU.id]
-    assert len(found["notes"]) == 1
-
-
-def test_a_run_that_did_not_come_to_its_end_is_said_to_be_unknown() -> None:
-    plan = planned(accused(MTU), fresh(MTU)).to_dict()
-    found = remediate_report.result(plan, {"begun": True, "done": ["mtu"]}, "", False)
-    assert {one["check"]: one["state"] for one in found["findings"]} == {
-        "remediate.mended": "unknown",
-        "remediate.left": "unknown",
-    }
 
 
 # -- the record --------------------------------------------------------------------------------------------------------

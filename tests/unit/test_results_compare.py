@@ -15,10 +15,11 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measured, results_compare
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, of_record
 
 from busbar.cli import main
+from tests import goldens
 from tests.unit.test_cluster_record import GIB, JOB, RECORD, changed, places
 
 SMALL = Row(size=8, time_us=20.0, algbw=0.0, busbw=0.0, time_p99_us=22.0, spread=0.02, repeats=5)
@@ -53,10 +54,6 @@ def results(*jobs: Job, **more: Any) -> Results:
 
 def verdicts(before: Results, after: Results, **more: Any) -> list[str]:
     return [one.verdict for one in results_compare.compare(before, after, **more)]
-
-
-def whys(before: Results, after: Results) -> list[str]:
-    return [one.why for one in results_compare.compare(before, after)]
 
 
 @pytest.mark.parametrize(
@@ -126,130 +123,75 @@ def test_a_regression_is_found_where_noise_is_1_percent(true: float, repeats: in
     assert _share(DISTRIBUTIONS["normal 1 %"], true, repeats) >= least
 
 
-def test_small_messages_are_compared_by_time() -> None:
-    before, after = results(job(350.0)), results(job(350.0, name="x"))
-    slow = replace(JOB, rows=(replace(SMALL, time_us=47.0), job(350.0).rows[1]))
-    assert verdicts(before, results(slow)) == ["worse", "within noise"]
-    assert verdicts(before, after) == ["within noise", "within noise"]
-    unrepeated = replace(slow, rows=(replace(SMALL, time_us=23.0, spread=None, repeats=1),))
-    assert verdicts(before, results(unrepeated))[0] == "not judged"
+def of_time(time_us: float | None, **more: Any) -> Job:
+    return replace(job(341.0), rows=(replace(SMALL, time_us=time_us), job(341.0).rows[1]), **more)
 
 
-def test_what_was_not_measured_alike_is_not_compared() -> None:
-    before = results(job(350.0))
-    assert whys(before, results(job(350.0, hosts=("n1", "n3")))) == [
-        "other hosts before: n[1-2]",
-        "other hosts after: n[1,3]",
-    ]
-    assert whys(before, results(job(350.0, ranks=8))) == ["16 ranks before, 8 after"]
-    assert whys(before, results(job(350.0, collective="reduce"))) == ["not measured before", "not measured after"]
-    newer = results(job(200.0, versions={"nccl": "2.29.1"}))
-    assert whys(before, newer) == ["nccl 2.28.3 before, 2.29.1 after"]
-    assert verdicts(before, newer, versions=True) == ["within noise", "worse"]
-    assert whys(before, results(job(350.0), simulated=False)) == ["simulated before, measured after"]
-    larger = replace(JOB, rows=(replace(job(1).rows[1], size=2 * GIB),))
-    assert whys(before, results(larger)) == ["2 sizes up to 1G only before", "2G only after"]
-    silent = replace(JOB, rows=(SMALL, Row(size=GIB)))
-    assert whys(before, results(silent)) == ["", "no figure after"]
-    assert whys(results(replace(JOB, rows=())), results(replace(JOB, rows=()))) == [
-        "no figures, neither before nor after"
-    ]
-    assert results_compare.exit_code(results_compare.compare(results(), results())) == 3
+def pairs(factor: float) -> Results:
+    return results(*(job(350.0 * (factor if i == 7 else 1), hosts=(f"n{2 * i}", f"n{2 * i + 1}")) for i in range(500)))
 
 
-def test_the_order_of_hosts_and_of_programs_does_not_matter() -> None:
-    ours = job(350.0, hosts=("n2", "n1"))
-    row = Row(size=14 * 10**9, busbw=351.0, spread=0.01, repeats=5)
-    model = replace(JOB, rows=(row,), what="whole gradient", max_bytes=14 * 10**9)
-    assert verdicts(results(model, job(350.0)), results(ours, model)) == ["within noise"] * 3
-
-
-TABLE = """\
-HOSTS   COLLECTIVE  SIZE  BEFORE  AFTER  CHANGE    NOISE  RESULT
-n[1-2]  all_reduce  1G    350.0   300.0  -14.3 %   3.0 %  worse
-n[1-2]  reduce      8     20 us   47 us  -57.4 %   4.0 %  worse
-n[1-2]  all_gather  1G    340.0   341.0  +0.3 %    3.0 %  within noise
-n[1-2]  reduce      1G    340.0   341.0  +0.3 %    3.0 %  within noise
-n[1-2]  alltoall    1G    40.0    90.0   +125.0 %  -      not judged
-
-not judged: alltoall on n[1-2]: fewer than 3 repeats on a side, so its noise is
-  not known: repeat with nccl_benchmark_repeats: 5
-not comparable: broadcast on n[1-2]: not measured after
-COMPARED (simulated: no figure in it is a measurement): 2 worse, 0 better, 5
-  within noise, 1 not judged, 1 not comparable; before: x of
-  2026-11-18T11:16:40Z, after: x of 2026-11-18T11:16:40Z; busbw in GB/s"""
-
-
-def test_the_table_names_what_changed_first() -> None:
-    before = results(
-        job(350.0),
-        job(340.0, collective="all_gather"),
-        job(340.0, collective="reduce"),
-        job(40.0, collective="alltoall"),
-        job(1.0, collective="broadcast"),
+def rails(*figures: float) -> Results:
+    return results(
+        *(job(busbw, scope="rail", name=f"rail sendrecv 1G rail {n} n1+n2") for n, busbw in enumerate(figures))
     )
-    slow = replace(job(341.0, collective="reduce"), rows=(replace(SMALL, time_us=47.0), job(341.0).rows[1]))
-    once = job(90.0, None, 1, collective="alltoall")
-    after = results(job(300.0), job(341.0, collective="all_gather"), slow, once)
-    found = results_compare.compare(before, after)
-    assert results_compare.render(before, after, found, 80) == TABLE
-    assert results_compare.exit_code(found) == 2
-    for width in (40, 60, 200):
-        lines = results_compare.render(before, after, found, width).splitlines()
-        assert max(map(len, lines)) <= width
 
 
-def test_what_is_of_another_scope_says_so() -> None:
-    before, after = results(job(350.0, scope="leaf")), results(job(350.0, scope="cluster"))
-    text = results_compare.render(before, after, results_compare.compare(before, after), 120)
-    assert "not comparable: leaf all_reduce on n[1-2]: not measured after" in text
-    assert "not comparable: cluster all_reduce on n[1-2]: not measured before" in text
+ONE = results(job(350.0))
+LARGE = results(replace(JOB, rows=(replace(job(1).rows[1], size=2 * GIB),)))
+NO_ROWS = results(replace(JOB, rows=()))
+GRADIENT = Row(size=14 * 10**9, busbw=351.0, spread=0.01, repeats=5)
+MODEL = replace(JOB, rows=(GRADIENT,), what="whole gradient", max_bytes=14 * 10**9)
+NEWER = results(job(200.0, versions={"nccl": "2.29.1"}))
+UNREPEATED = replace(SMALL, time_us=23.0, spread=None, repeats=1)
+HUNDREDS = results(*(job(350.0, hosts=(f"n{i}",)) for i in range(1000)))
+SLOWER = results(*(job(100.0 if i == 7 else 300.0 + i % 3, hosts=(f"n{i}",)) for i in range(1000)))
+PARTS = results(*(job(400.0 / n, hosts=tuple(f"n{i}" for i in range(n))) for n in (1, 2, 4)))
+SEVERAL = [("all_gather", 340.0), ("reduce", 340.0), ("alltoall", 40.0), ("broadcast", 1.0)]
+BEFORE = results(job(350.0), *(job(busbw, collective=name) for name, busbw in SEVERAL))
+ONCE = job(90.0, None, 1, collective="alltoall")
+AFTER = results(job(300.0), job(341.0, collective="all_gather"), of_time(47.0, collective="reduce"), ONCE)
+COMPARED: dict[str, tuple[Results, Results, int, bool]] = {
+    "small messages by their time": (ONE, results(of_time(47.0)), 80, False),
+    "another name": (ONE, results(job(350.0, name="x")), 80, False),
+    "small messages, not repeated": (ONE, results(replace(JOB, rows=(UNREPEATED, job(350.0).rows[1]))), 80, False),
+    "other hosts": (ONE, results(job(350.0, hosts=("n1", "n3"))), 80, False),
+    "other ranks": (ONE, results(job(350.0, ranks=8)), 80, False),
+    "another collective": (ONE, results(job(350.0, collective="reduce")), 80, False),
+    "another NCCL": (ONE, NEWER, 80, False),
+    "another NCCL, as requested": (ONE, NEWER, 80, True),
+    "simulated and measured": (ONE, results(job(350.0), simulated=False), 80, False),
+    "other sizes": (ONE, LARGE, 80, False),
+    "no figure": (ONE, results(replace(JOB, rows=(SMALL, Row(size=GIB)))), 80, False),
+    "no figures on both sides": (NO_ROWS, NO_ROWS, 80, False),
+    "nothing": (results(), results(), 80, False),
+    "the order of hosts and programs": (
+        results(MODEL, job(350.0)),
+        results(job(350.0, hosts=("n2", "n1")), MODEL),
+        80,
+        False,
+    ),
+    "what changed stands first": (BEFORE, AFTER, 80, False),
+    "another scope": (results(job(350.0, scope="leaf")), results(job(350.0, scope="cluster")), 120, False),
+    # Where names leave no room for the noise it stands below.
+    "each rail": (rails(48.0, 48.0), rails(19.0, 48.0), 72, False),
+    "parts of a cluster": (PARTS, PARTS, 80, False),
+    "500 pairs": (pairs(1), pairs(0.5), 120, False),
+    "1000 hosts that changed alike": (HUNDREDS, SLOWER, 100, False),
+    "figures next to nothing": (results(job(5e-324)), results(job(1e6)), 80, False),
+}
 
 
-def test_each_rail_is_compared_with_itself() -> None:
-    def rails(*figures: float) -> Results:
-        return results(
-            *(job(busbw, scope="rail", name=f"rail sendrecv 1G rail {n} n1+n2") for n, busbw in enumerate(figures))
-        )
-
-    before, after = rails(48.0, 48.0), rails(19.0, 48.0)
-    found = results_compare.compare(before, after)
-    assert [(one.collective, one.verdict) for one in found if one.largest] == [
-        ("all_reduce rail 0", "worse"),
-        ("all_reduce rail 1", "within noise"),
-    ]
-    # Where their names leave no room for the noise it stands below.
-    head, _line, note = results_compare.render(before, after, found, 72).splitlines()[:3]
-    assert head.split() == ["HOSTS", "COLLECTIVE", "SIZE", "BEFORE", "AFTER", "CHANGE", "RESULT"]
-    assert note == "    noise 3.0 %"
-
-
-def test_parts_of_a_cluster_have_a_line_each() -> None:
-    parts = results(*(job(400.0 / n, hosts=tuple(f"n{i}" for i in range(n))) for n in (1, 2, 4)))
-    lines = results_compare.render(parts, parts, results_compare.compare(parts, parts), 80).splitlines()
-    assert [line.split()[3] for line in lines[1:4]] == ["400.0", "200.0", "100.0"]
-
-
-def test_a_fleet_of_pairs_is_few_lines() -> None:
-    def pairs(factor: float) -> Results:
-        return results(
-            *(job(350.0 * (factor if i == 7 else 1), hosts=(f"n{2 * i}", f"n{2 * i + 1}")) for i in range(500))
-        )
-
-    found = results_compare.compare(pairs(1), pairs(0.5))
-    lines = results_compare.render(pairs(1), pairs(0.5), found, 120).splitlines()
-    assert len(lines) < 8
-    assert lines[1].split()[:2] == ["n[14-15]", "all_reduce"]
-    assert lines[2].startswith("n[0-13,16-999]")
-
-
-def test_a_fleet_that_changed_alike_is_one_line() -> None:
-    before = results(*(job(350.0, hosts=(f"n{i}",)) for i in range(1000)))
-    after = results(*(job(100.0 if i == 7 else 300.0 + i % 3, hosts=(f"n{i}",)) for i in range(1000)))
-    lines = results_compare.render(before, after, results_compare.compare(before, after), 100).splitlines()
-    assert lines[1].split() == ["n[0-999]", "all_reduce", "1G", "350.0", "301.0", "-14.0", "%", "3.0", "%", "worse"]
-    assert lines[2].strip() == "1000 runs, figures are medians; most on n7: -71.4 %"
-    assert len(lines) < 10
+@pytest.mark.golden
+def test_two_results_compared() -> None:
+    written = []
+    for name, (before, after, width, versions) in COMPARED.items():
+        found = results_compare.compare(before, after, versions=versions)
+        for other in (40, 60, 200):
+            assert max(map(len, results_compare.render(before, after, found, other).splitlines())) <= other
+        code = results_compare.exit_code(found)
+        written.append(f"== {name}: exit code {code}\n{results_compare.render(before, after, found, width)}\n")
+    goldens.text("compare", "\n".join(written))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -285,21 +227,29 @@ def test_node_results_are_compared_by_the_command(tmp_path: Path, capsys: pytest
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["before-after.png", "before-after.svg"]
 
 
-def test_repeats_within_a_node_reach_its_record() -> None:
+@pytest.mark.parametrize(("repeats", "point"), [(True, Point(310.0, None, 0.02, 5)), (False, Point(300.0))])
+def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> None:
     placement = {"busbw": 300.0}
     told = {
         "measured": {"rows": [{"size": GIB, "out_of_place": placement, "in_place": placement}]},
-        "statistics": [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}],
-        **dict.fromkeys(("simulated", "stored"), False),
+        "statistics": [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}] * repeats,
+        "simulated": False,
+        "stored": False,
         "due": "",
     }
     [joined] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
-    assert joined.points[GIB] == Point(310.0, None, 0.02, 5)
-    [alone] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, {**told, "statistics": []})}], "x").runs
-    assert alone.points[GIB] == Point(300.0)
+    assert joined.points[GIB] == point
 
 
-def test_the_latest_results_of_both_kinds_are_taken(tmp_path: Path) -> None:
+def test_versions_of_one_run_that_differ_are_both_told() -> None:
+    rows = [{"size": GIB, "out_of_place": 1.0, "in_place": None}]
+    [joined] = measured.of_node("n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x").runs
+    assert joined.versions["nccl"] == "2.27.3, 2.28.3"
+    with pytest.raises(ParseError, match="nccl_library"):
+        measured.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
+
+
+def test_the_latest_results_of_both_kinds_are_taken_and_are_the_same_as_themselves(tmp_path: Path) -> None:
     write(tmp_path / "run" / "n1.json", NODE)
     (tmp_path / "latest").symlink_to("run")
     assert {one.scope for one in measured.load(tmp_path).runs} == {"node"}
@@ -307,6 +257,7 @@ def test_the_latest_results_of_both_kinds_are_taken(tmp_path: Path) -> None:
     assert {one.scope for one in measured.load(tmp_path).runs} == {"node", "cluster"}
     for path in (tmp_path / "cluster", tmp_path / "cluster" / "latest"):
         assert measured.load(path).runs == of_record(RECORD, "").runs
+        assert set(verdicts(measured.load(path), of_record(RECORD, "b"))) == {"within noise"}
 
 
 @pytest.mark.parametrize("value", [[], {}, "\x1b[2J", -1, 1e300, 10**400, True, None, "x" * 5000, [[[]]]])
@@ -323,11 +274,6 @@ def test_a_hostile_file_is_refused_or_told_safely(value: Any, tmp_path: Path) ->
                 text = results_compare.render(good, found, results_compare.compare(good, found), 60)
                 assert all(line.isprintable() and len(line) <= 60 for line in text.split("\n"))
                 json.dumps(results_compare.to_dict(good, found, results_compare.compare(found, good)), allow_nan=False)
-
-
-def test_figures_next_to_nothing_are_no_change() -> None:
-    before, after = results(job(5e-324)), results(job(1e6))
-    assert whys(before, after) == ["", "figures of which one is next to nothing"]
 
 
 def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,20 +299,6 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as ended:
         main(["compare", good, good, "--noise", "-1"])
     assert ended.value.code == 1
-
-
-def test_versions_of_one_run_that_differ_are_both_told() -> None:
-    other = {**run(1.0), "nccl_library": "2.27.3", "max_bytes": GIB, "rows": [{"size": GIB, "out_of_place": 1.0}]}
-    other["rows"][0]["in_place"] = None
-    [joined] = measured.of_node("n1", [RUN, other], "x").runs
-    assert joined.versions["nccl"] == "2.27.3, 2.28.3"
-    with pytest.raises(ParseError, match="nccl_library"):
-        measured.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
-
-
-def test_a_record_is_the_same_as_itself() -> None:
-    record: Record = RECORD
-    assert set(verdicts(of_record(record, "a"), of_record(record, "b"))) == {"within noise"}
 
 
 def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Ch
 from ansible_collections.busbar.fabric.plugins.plugin_utils.roce_chain import disagreements
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests import goldens
 
 DSCP = {"dscp": 26}
 
@@ -73,73 +77,37 @@ def test_a_value_that_cannot_be_is_named(roce: dict[str, Any], changed: dict[str
         resolve(roce, changed)
 
 
-@pytest.mark.parametrize(
-    ("roce", "changed", "variables", "says"),
-    [
-        (
-            DSCP,
-            {"pfc": [4]},
-            {"NCCL_IB_TC": 106},
-            ["NCCL_IB_TC 106 is DSCP 26; DSCP 26 maps to priority 3; PFC is on for 4"],
-        ),
-        (DSCP, {"pfc": [4]}, {}, ["rdma_cm's ToS 106 is DSCP 26; DSCP 26 maps to priority 3; PFC is on for 4"]),
-        (
-            DSCP,
-            {"ecn": [4, 5]},
-            {"NCCL_IB_TC": "104"},
-            ["NCCL_IB_TC 104 is DSCP 26; DSCP 26 maps to priority 3; ECN is on for 4, 5"],
-        ),
-        (DSCP, {}, {"NCCL_IB_TC": 136}, ["NCCL_IB_TC 136 is DSCP 34; busbar_roce.dscp is 26"]),
-        (DSCP, {}, {"UCX_IB_TRAFFIC_CLASS": "105"}, []),
-        *(
-            (DSCP, {}, {name: value}, [f"{name} {value} is DSCP {int(value) >> 2}; busbar_roce.dscp is 26"])
-            for name in ("NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS", "job.MC_IB_TC")
-            for value in ("0", "136")
-        ),
-        (DSCP, {}, {"NCCL_GIN_IB_TC": -1, "NVSHMEM_IB_TRAFFIC_CLASS": "106", "NCCL_IB_SL": 5}, []),
-        (
-            {"priority": 3},
-            {"trust": "pcp"},
-            {"EP_OVERRIDE_RDMA_SL": 5, "NCCL_IB_SL": "3"},
-            ["EP_OVERRIDE_RDMA_SL 5 is priority 5; busbar_roce.priority is 3"],
-        ),
-        (DSCP, {}, {"job.NCCL_IB_TC": 136}, ["job.NCCL_IB_TC 136 is DSCP 34; busbar_roce.dscp is 26"]),
-        (DSCP, {}, {"NCCL_IB_TC": "²"}, ["NCCL_IB_TC is '²', expected 0 to 255"]),
-        (DSCP, {}, {"NCCL_IB_TC": "0x6a"}, ["NCCL_IB_TC is '0x6a', expected 0 to 255"]),
-        (DSCP, {"tos": 26}, {}, ["rdma_cm's ToS 26 is DSCP 6; busbar_roce.dscp is 26"]),
-        (DSCP, {"traffic_class": 160}, {}, ["traffic_class 160 is DSCP 40; busbar_roce.dscp is 26"]),
-        (DSCP, {"traffic_class": -1}, {}, []),
-        (
-            {"dscp": 26, "priority": 4},
-            {"dscp2prio": {26: 3}},
-            {},
-            ["rdma_cm's ToS 106 is DSCP 26; DSCP 26 maps to priority 3; busbar_roce.priority is 4"],
-        ),
-        (
-            DSCP,
-            {"trust": "pcp"},
-            {},
-            ["trust is pcp, so that NICs do not look at DSCP 26 (busbar_roce.dscp): trust dscp"],
-        ),
-        (
-            {"dscp": 26, "cnp_priority": 7},
-            {"dscp2prio": {48: 6}},
-            {},
-            ["congestion notifications are DSCP 48; DSCP 48 maps to priority 6; busbar_roce.cnp_priority is 7"],
-        ),
-        ({}, {"pfc": [3]}, {"NCCL_IB_TC": 106}, []),
-        (
-            {},
-            {"pfc": [4], "dscp2prio": {26: 3}},
-            {"NCCL_IB_TC": 106},
-            ["NCCL_IB_TC 106 is DSCP 26; DSCP 26 maps to priority 3; PFC is on for 4"],
-        ),
-    ],
-)
-def test_the_wrong_link_is_named(
-    roce: dict[str, Any], changed: dict[str, Any], variables: dict[str, Any], says: list[str]
-) -> None:
-    assert disagreements(resolve(roce, changed), variables) == says
+NAMES = ("NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS", "job.MC_IB_TC", "job.NCCL_IB_TC", "NCCL_IB_TC")
+# busbar_roce, the settings and a job's variables.
+CHAINS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    (DSCP, {"pfc": [4]}, {"NCCL_IB_TC": 106}),
+    (DSCP, {"pfc": [4]}, {}),
+    (DSCP, {"ecn": [4, 5]}, {"NCCL_IB_TC": "104"}),
+    (DSCP, {}, {"UCX_IB_TRAFFIC_CLASS": "105"}),
+    *((DSCP, {}, {name: value}) for name in NAMES for value in ("0", 136)),
+    (DSCP, {}, {"NCCL_GIN_IB_TC": -1, "NVSHMEM_IB_TRAFFIC_CLASS": "106", "NCCL_IB_SL": 5}),
+    ({"priority": 3}, {"trust": "pcp"}, {"EP_OVERRIDE_RDMA_SL": 5, "NCCL_IB_SL": "3"}),
+    ({"priority": 5}, {"trust": "pcp"}, {"NVSHMEM_IB_SL": 13}),
+    (DSCP, {}, {"NCCL_IB_TC": "-1"}),
+    (DSCP, {}, {"NCCL_IB_TC": "²"}),
+    (DSCP, {}, {"NCCL_IB_TC": "0x6a"}),
+    (DSCP, {"tos": 26}, {}),
+    (DSCP, {"traffic_class": 160}, {}),
+    (DSCP, {"traffic_class": -1}, {}),
+    ({"dscp": 26, "priority": 4}, {"dscp2prio": {26: 3}}, {}),
+    (DSCP, {"trust": "pcp"}, {}),
+    ({"dscp": 26, "cnp_priority": 7}, {"dscp2prio": {48: 6}}, {}),
+    ({}, {"pfc": [3]}, {"NCCL_IB_TC": 106}),
+    ({}, {"pfc": [4], "dscp2prio": {26: 3}}, {"NCCL_IB_TC": 106}),
+]
+
+
+@pytest.mark.golden
+def test_the_wrong_link_is_named() -> None:
+    said = []
+    for roce, changed, variables in CHAINS:
+        said += [f"== {roce} {changed} {variables}", *disagreements(resolve(roce, changed), variables)]
+    goldens.text("roce_chain", "\n".join(said) + "\n")
 
 
 @given(st.integers(0, 63), st.none() | st.integers(0, 7), st.none() | st.integers(0, 63), st.integers(0, 3))
@@ -161,18 +129,7 @@ def test_settings_are_named_as_the_inventory_names_them() -> None:
 
 
 def test_the_filter_gives_plain_data() -> None:
-    assert as_filter(DSCP) == {
-        "dscp": 26,
-        "priority": 3,
-        "cnp_dscp": 48,
-        "cnp_priority": 6,
-        "trust": "dscp",
-        "dscp2prio": {"26": 3, "48": 6},
-        "pfc": [3],
-        "ecn": [3],
-        "tos": 106,
-        "traffic_class": None,
-    }
+    assert as_filter(DSCP) == json.loads(json.dumps(asdict(resolve(DSCP, {}))))
 
 
 def test_the_filter_fails_with_the_sentence() -> None:

@@ -34,6 +34,7 @@ from hypothesis import strategies as st
 
 from busbar.lab import qos, tree
 from busbar.lab.machines import hgx_h200_roce
+from tests import goldens, plans
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
@@ -66,86 +67,60 @@ def states(plan: Plan) -> list[tuple[str, str, str]]:
     return [(finding.aspect, finding.identity, finding.state) for finding in plan.findings]
 
 
-def commands(plan: Plan) -> list[str]:
-    return [str(command) for command in plan.commands]
-
-
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def test_a_fresh_node_gets_all_files_and_systemd_is_told() -> None:
-    plan = planned(NOTHING)
-    assert states(plan) == [("persisted", UNIT, "drift")]
-    assert [change.path for change in plan.changes] == list(OWN)
-    assert {change.disruption for change in plan.changes} == {"none"}
-    assert commands(plan) == ["systemctl daemon-reload"]
-    assert commands(planned(replace(NOTHING, systemctl=False))) == []
+GOOD, LOST = provisioned(), replace(planned(NOTHING).findings[0], check="platform.rail_device", subject="rail 3")
+FAILED = provisioned(Result("failed", ("busy: process python (pid 7)", "and more")))
+FRONT = f"busbar-roce-qos@{OTHER}.service"
+PLANS: dict[str, tuple[Have, Intent | None, Finding | None]] = {
+    "a fresh node": (NOTHING, WANTED, None),
+    "a fresh node without systemctl": (replace(NOTHING, systemctl=False), WANTED, None),
+    "a fresh node without udev": (replace(NOTHING, udev=False), WANTED, None),
+    "as wanted": (GOOD, WANTED, None),
+    "nothing is asked for": (NOTHING, None, None),
+    "nothing is asked for, and all is there": (GOOD, None, None),
+    **{
+        f"{path}, edited": (replace(GOOD, files={**GOOD.files, path: "something else\n"}), WANTED, None) for path in OWN
+    },
+    **{f"{path}, absent": (replace(GOOD, files={**GOOD.files, path: None}), WANTED, None) for path in OWN},
+    **{f"{path}, mode 0666": (replace(GOOD, modes={**GOOD.modes, path: 0o666}), WANTED, None) for path in OWN},
+    "a rail is missing": (GOOD, WANTED, LOST),
+    "a rail is missing, nothing is asked for": (GOOD, None, LOST),
+    "a rail is missing on a fresh node, nothing is asked for": (NOTHING, None, LOST),
+    "a rail is missing, another one has failed": (FAILED, WANTED, LOST),
+    "a port's last run": (provisioned(Result("ok")), WANTED, None),
+    "a port's last run has failed": (FAILED, WANTED, None),
+    "a port's last run has not ended": (provisioned(Result("started")), WANTED, None),
+    "a port's last run is not readable": (provisioned(Result("unread", ("is not JSON",))), WANTED, None),
+}
 
 
-def test_a_plan_of_its_own_result_is_empty() -> None:
-    plan = planned(provisioned())
-    assert (states(plan), plan.changed) == ([("persisted", UNIT, "ok")], False)
+@pytest.mark.golden
+def test_what_is_planned_for_the_unit() -> None:
+    said = []
+    for case, (have, wanted, missing) in PLANS.items():
+        plan = planned(have, wanted, missing)
+        # The texts of the files are a golden of their own.
+        goldens.check("roce_unit", case, plans.rows(plan, texts=False))
+        said += plans.sentences(case, plan)
+    goldens.text("roce_unit", "\n".join(said) + "\n")
 
 
-def test_where_nothing_is_asked_for_nothing_is_said_and_what_is_there_goes() -> None:
-    assert planned(NOTHING, None) == Plan()
-    plan = planned(provisioned(), None)
-    assert states(plan) == [("persisted", UNIT, "drift")]
-    assert [(change.path, change.after) for change in plan.changes] == [(path, None) for path in OWN]
-    assert commands(plan) == ["systemctl daemon-reload"]
-
-
-@pytest.mark.parametrize("path", OWN)
-def test_each_file_that_somebody_has_changed_or_taken_away_is_told_and_mended(path: str) -> None:
-    have = provisioned()
-    for text, said in (("something else\n", "not as written"), (None, "absent")):
-        plan = planned(replace(have, files={**have.files, path: text}))
-        assert plan.findings[0].have == f"{path} is {said}"
-        assert [change.path for change in plan.changes] == [path]
-    plan = planned(replace(have, modes={**have.modes, path: 0o666}))
-    assert plan.findings[0].have == f"{path} has mode 0666"
-    assert [(change.path, change.mode) for change in plan.changes] == [(path, 0o644)]
+@pytest.mark.golden
+@pytest.mark.parametrize("path", [RULE, UNIT])
+def test_what_is_written_for_the_unit(path: str) -> None:
+    goldens.check("rendered_network", path, plans.lines(roce_unit.render(WANTED)[path]))
 
 
 def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path: Path) -> None:
-    front = tmp_path / "etc/systemd/system" / f"busbar-roce-qos@{OTHER}.service"
-    front.parent.mkdir(parents=True)
-    front.symlink_to("/dev/null")
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system" / FRONT).symlink_to("/dev/null")
     masked = roce_unit.read(Host(str(tmp_path), str(tmp_path)), WANTED).masked
-    plan = planned(replace(provisioned(), masked=masked))
+    plan = planned(replace(GOOD, masked=masked))
     assert (states(plan), plan.changed) == ([("persisted", UNIT, "not_owned")], False)
-    assert str(plan.findings[0].have).startswith(f"/etc/systemd/system/{front.name} overrides it")
-    assert plan.findings[0].fix.endswith(f"systemctl unmask {front.name}")
-
-
-def test_without_udev_and_systemd_it_is_said_and_nothing_is_written() -> None:
-    plan = planned(replace(NOTHING, udev=False))
-    assert (states(plan), plan.changed) == ([("persisted", UNIT, "unsupported")], False)
-    assert "99-systemd.rules is not there" in str(plan.findings[0].have)
-
-
-@pytest.mark.parametrize("wanted", [WANTED, None])
-def test_while_a_rail_is_missing_nothing_shrinks_to_those_that_are_left(wanted: Intent | None) -> None:
-    lost = replace(planned(NOTHING).findings[0], check="platform.rail_device", subject="rail 3")
-    plan = planned(provisioned(), wanted, lost)
-    assert (states(plan), plan.changed) == ([("persisted", UNIT, "unknown")], False)
-    assert plan.findings[0].because == "platform.rail_device[persisted]@rail 3"
-    assert planned(NOTHING, None, lost) == Plan()
-    # What is there serves the other ports, and is run again for one where it failed.
-    failed = planned(provisioned(Result("failed", ("busy",))), WANTED, lost)
-    assert commands(failed) == [f"systemctl restart busbar-roce-qos@{ONE}.service"]
-
-
-def test_the_last_run_of_each_port_is_a_finding_of_its_own() -> None:
-    assert states(planned(provisioned(Result("ok")))) == [("persisted", UNIT, "ok"), ("live", ONE, "ok")]
-    plan = planned(provisioned(Result("failed", ("busy: process python (pid 7)", "and more"))))
-    assert states(plan)[1:] == [("live", ONE, "drift")]
-    assert plan.findings[1].have == "busy: process python (pid 7); and more"
-    assert f"journalctl -b -u busbar-roce-qos@{ONE}.service" in plan.findings[1].fix
-    assert commands(plan) == [f"systemctl restart busbar-roce-qos@{ONE}.service"]
-    for result in (Result("started"), Result("unread", ("is not JSON",))):
-        plan = planned(provisioned(result))
-        assert (states(plan)[1:], plan.changed) == ([("live", ONE, "unknown")], False)
+    assert str(plan.findings[0].have).startswith(f"/etc/systemd/system/{FRONT} overrides it")
+    assert plan.findings[0].fix.endswith(f"systemctl unmask {FRONT}")
 
 
 def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
@@ -158,14 +133,6 @@ def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     nothing = Want.of(roce_chain.resolve({}, {}), {})
     assert roce_unit.intent(PORTS, nothing, GIVEN["roce"], SETTINGS, "/", "/") is None
     assert roce_unit.intent((), WANT, GIVEN["roce"], SETTINGS, "/", "/") is None
-
-
-def test_the_rule_is_for_these_ports_and_their_virtual_functions_and_starts_only_units() -> None:
-    rule = roce_unit.render(WANTED)[RULE]
-    assert f'KERNELS=="{ONE}|{OTHER}", ' in rule
-    assert f'ATTR{{device/physfn/uevent}}=="*PCI_SLOT_NAME={ONE}*|*PCI_SLOT_NAME={OTHER}*", ' in rule
-    assert rule.count('ENV{SYSTEMD_WANTS}+="busbar-roce-qos@$id.service"') == 2
-    assert "RUN" not in rule
 
 
 # -- what the script reads and leaves ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,6 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
-    finding_groups,
     hang,
     screen,
     terminal,
@@ -30,6 +29,7 @@ from busbar.drift import text
 from busbar.drift.history import History
 from busbar.drift.run import HostResult
 from busbar.preflight import command as preflight
+from tests import goldens
 
 from .test_drift_report import AGAIN, RUN, report
 
@@ -156,82 +156,52 @@ def test_the_default_output_is_one_screen_and_leaves_nothing_out_silently(name: 
             assert f"and {16 * len(found)} that follow" in words
 
 
-@pytest.mark.parametrize(
-    ("found", "verdicts"),
-    [
-        (hosts(3), ("OK: 3 of 3", "OK: 3 of 3")),
-        ({**hosts(3), "n9": [MTU]}, ("NOT OK: 3 of 4", "NOT OK: 3 of 4")),
-        ({**hosts(3), "n9": [replace(MTU, state="unknown")]}, ("INCOMPLETE: 3 of 4", "INCOMPLETE: 3 of 4")),
-    ],
-)
-def test_both_commands_begin_with_the_same_verdict(found: Hosts, verdicts: Sequence[str]) -> None:
-    for shown, word in zip((of_site(found, 200), of_drift(found, 200)), verdicts, strict=True):
-        assert shown.startswith(f"VERDICT {word} hosts ok, {len(found)} checks passed")
-        assert "(check mode)" in shown.splitlines()[0]
-    assert "(simulated)" in of_drift(found, 200).splitlines()[0]
-    assert of_site(found, 200, ended=True).startswith("VERDICT INCOMPLETE") or not rows_of(of_site(found, 200))
+PERSISTED = replace(MTU, aspect="persisted", have="no MTU", fix=PLAIN)
+# What is one row, and what never is.
+ROWS: dict[str, Hosts] = {
+    "no finding": hosts(3),
+    "one of four": {**hosts(3), "n9": [MTU]},
+    "one of four, unknown": {**hosts(3), "n9": [replace(MTU, state="unknown")]},
+    "accepted": hosts(40, FILE),
+    "a number in the advice of each rail": {
+        "n1": [replace(RAIL, subject=f"rail {i}", fix=f"reseat the cable of rail {i}") for i in range(8)]
+    },
+    # They differ in the value, and in the permission that the fix needs.
+    "live and persisted": {"n1": [MTU, PERSISTED]},
+    "four devices": {"n1": [replace(MTU, subject=f"0000:{i}b:00.0 mlx5_{i} ens{i}") for i in range(4)]},
+    "other severity, state and action": {
+        "n1": [replace(MTU, subject="a"), *(replace(MTU, subject="b " + next(iter(more)), **more) for more in OTHER)]
+    },
+    "live and persisted on all": hosts(40, MTU, PERSISTED),
+}
 
 
-def test_an_accepted_deviation_is_counted_and_in_one_line() -> None:
-    shown = of_site(hosts(40, FILE), 120)
-    assert "VERDICT OK: 40 of 40 hosts ok, 40 checks passed, 40 accepted" in shown
-    assert [line for line in shown.splitlines() if line.startswith("accepted on node[0001-0040]: nccl_conf.file")]
+@pytest.mark.golden
+def test_both_commands_print_the_same_rows() -> None:
+    written = []
+    for name, found in ROWS.items():
+        site, drift = of_site(found, 200), of_drift(found, 200)
+        if name != "accepted":
+            assert rows_of(site) == rows_of(drift)
+            assert site.split("(")[0] == drift.split("(")[0]
+        # What every host has alike, and commands, which name the checkout.
+        left_out = ("note (", "repaired", "a run would", "off: ", "checked: ", "fabric: ", "slow nodes: ", "    $ ")
+        lines = [line for line in (*site.splitlines(), "--", *drift.splitlines()) if not line.startswith(left_out)]
+        written += [f"== {name}", *lines, ""]
+    goldens.text("screen", "\n".join(written))
+    assert of_site(hosts(3), 200, ended=True).startswith("VERDICT INCOMPLETE")
 
 
-def folded(*findings: Finding, of: str = "n1") -> list[finding_groups.Group]:
-    return screen.rows(finding_groups.fold(finding_groups.rows_of({of: findings})))
-
-
-@pytest.mark.parametrize(
-    ("findings", "names"),
-    [
-        # Each of eight rails has its own number in the advice.
-        (
-            [replace(RAIL, subject=f"rail {i}", fix=f"reseat the cable of rail {i}") for i in range(8)],
-            ["critical  drift  platform.rail_device  on n1  8 rails: 0-7"],
-        ),
-        # The live and the persisted part differ in the value, and in the permission that the fix needs.
-        (
-            [MTU, replace(MTU, aspect="persisted", have="no MTU", fix=PLAIN)],
-            ["major  drift  netdev_mtu.live[live,persisted]  on n1  0000:1b:00.0 mlx5_0 ens1"],
-        ),
-        (
-            [replace(MTU, subject=f"0000:{i}b:00.0 mlx5_{i} ens{i}") for i in range(4)],
-            ["major  drift  netdev_mtu.live  on n1  4 devices: mlx5_[0-3]"],
-        ),
-        # What differs in severity, state or action is never one row.
-        (
-            [replace(MTU, subject="a"), *(replace(MTU, subject=f"{more}", **more) for more in OTHER)],
-            [
-                *(f"major  drift  netdev_mtu.live  on n1  {subject}" for subject in ("a", OTHER[0])),
-                f"major  unknown  netdev_mtu.live  on n1  {OTHER[1]}",
-                f"minor  drift  netdev_mtu.live  on n1  {OTHER[2]}",
-            ],
-        ),
-    ],
-)
-def test_what_one_action_removes_is_one_row(findings: list[Finding], names: list[str]) -> None:
-    assert rows_of(of_site({"n1": findings}, 200)) == names
-    assert rows_of(of_drift({"n1": findings}, 200)) == names
-
-
-def test_a_row_has_its_values_history_and_a_command_that_is_complete() -> None:
-    persisted = replace(MTU, aspect="persisted", have="no MTU", fix=PLAIN)
-    shown = of_site(hosts(40, MTU, persisted), 200)
-    assert "expected MTU 9000; actual live MTU 1500, persisted no MTU" in shown
+def test_a_row_has_a_command_that_is_complete() -> None:
     # All hosts of a run without --limit need none. The largest permission removes both parts.
-    command = re.search(r"\$ (ansible-playbook .*)", shown)
-    assert command is not None
-    assert command[1].endswith("-i /srv/inventory --tags mtu -e busbar_max_disruption=link")
+    [command] = re.findall(r"\$ (ansible-playbook .*)", of_site(hosts(40, MTU, PERSISTED), 200))
+    assert command.endswith("-i /srv/inventory --tags mtu -e busbar_max_disruption=link")
     # Where not all of them are bad, they go through a file, of all groups of the row.
-    shown = of_drift({**hosts(40, MTU, persisted), "well": []}, 200)
-    assert "new, never ok" in shown
-    command = re.search(r"\$ (busbar report .*)", shown)
-    assert command is not None
-    groups = [group["fingerprint"] for group in report(HostResult("n1", "complete", (MTU, persisted)))["groups"]]
-    names = set(re.findall(r"--nodes (\S+)", command[1])[0].split(","))
-    assert names == set(groups)
-    assert command[1].endswith(f"--limit @nodes-{re.findall(r'--nodes (.*?) >', command[1])[0]}")
+    [command] = re.findall(r"\$ (busbar report .*)", of_drift({**hosts(40, MTU, PERSISTED), "well": []}, 200))
+    groups = [group["fingerprint"] for group in report(HostResult("n1", "complete", (MTU, PERSISTED)))["groups"]]
+    [names] = re.findall(r"--nodes (\S+) >", command)
+    assert set(names.split(",")) == set(groups)
+    assert command.endswith(f"--limit @nodes-{names}")
 
 
 def test_verbose_prints_every_value_subject_note_and_fix() -> None:

@@ -21,6 +21,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine, slurm_step, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Answers, SlurmError, Words
 
+from tests import goldens
+from tests.trees import tool
+
 SINFO = """\
 n1|idle|main|none
 n2|mixed|main|none
@@ -46,32 +49,6 @@ def frame(node: str, text: bytes, label: int, packed: bytes | None = None) -> by
 
 def heard(answers: Answers, pieces: Iterable[bytes]) -> dict[str, bytes]:
     return {node: text for piece in pieces for node, text in answers.feed(piece)}
-
-
-@pytest.mark.parametrize(
-    ("name", "class_", "said"),
-    [
-        ("n1", "", ""),
-        ("n9", "", ""),
-        ("n10", "", ""),
-        ("n2", "not_run", "not queried: busy in Slurm: mixed"),
-        ("n3", "not_run", "not queried: drained* in Slurm (disk | of raid), which starts nothing there"),
-        ("n4", "unreachable", "down* in Slurm (Not responding)"),
-        ("n5", "unreachable", "idle* in Slurm"),
-        ("n6", "unreachable", "idle~ in Slurm"),
-        ("n7", "not_run", "not queried: idle@ in Slurm (ASAP): it is about to be rebooted"),
-        ("n8", "not_run", "not queried: reserved in Slurm: it is held for a reservation"),
-        ("n11", "unreachable", "inval in Slurm (gres/gpu count too low)"),
-        ("n12", "not_run", "not queried: Slurm has no node of its name"),
-    ],
-)
-def test_a_node_is_asked_or_in_its_class(name: str, class_: str, said: str) -> None:
-    given = slurm_engine.refused(slurm_engine.nodes_of(SINFO).get(name), overlap=False)
-    assert ((given or {}).get("msg", ""), class_ == "" or (given or {})[class_]) == (said, True)
-    if given:
-        found = verdict.judge({name: {"platform": given}}, ["platform"], partial=False).hosts[0].findings[0]
-        assert found.have in (said, f"unreachable: {said}")
-        assert (found.fix, "--engine ssh --limit HOST" in found.fix) == (given["fix"], True)
 
 
 def test_beside_jobs_only_where_that_is_wanted() -> None:
@@ -123,28 +100,24 @@ def test_answers_come_together_from_pieces_of_any_size_and_in_any_order() -> Non
     assert heard(Answers("abc"), pieces) == {name: text + name.encode() for name in "abc"}
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (frame("b", b"[]", 1) + frame("b", b"[]", 2), "two tasks of the step respond by its name"),
-        (frame("b", b"[]", 1) + b"1: more\n", "something follows its end"),
-        (
-            frame("b", b"[]", 1).replace(b"busbar-answer 16 ", b"busbar-answer 12 "),
-            "it does not have the announced length",
-        ),
-        (frame("b", b"[]", 1).replace(b": eJ", b": eK"), "or was changed on its way"),
-        (frame("b", b"", 1, b"A" * 8), "it cannot be unpacked"),
-        (frame("b", b"", 1, base64.b64encode(zlib.compress(b"x" * 99)[:-4])), "once unpacked, or cut off"),
-        (frame("b", b"x" * 5000, 1), "more than 4000 bytes once unpacked"),
-        (b"1: busbar-node b\n" + b"1: noise\n" * 800, "more than 4000 bytes"),
-    ],
-)
-def test_what_is_no_answer_costs_its_own_host_and_no_other(said: bytes, why: str) -> None:
+BROKEN = {
+    "two tasks of a name": frame("b", b"[]", 1) + frame("b", b"[]", 2),
+    "more behind its end": frame("b", b"[]", 1) + b"1: more\n",
+    "another length": frame("b", b"[]", 1).replace(b"busbar-answer 16 ", b"busbar-answer 12 "),
+    "another digest": frame("b", b"[]", 1).replace(b": eJ", b": eK"),
+    "not packed": frame("b", b"", 1, b"A" * 8),
+    "half of what was packed": frame("b", b"", 1, base64.b64encode(zlib.compress(b"x" * 99)[:-4])),
+    "large once unpacked": frame("b", b"x" * 5000, 1),
+    "noise": b"1: busbar-node b\n" + b"1: noise\n" * 800,
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_no_answer_costs_its_own_host_and_no_other(kind: str) -> None:
     answers = Answers("abc", limit=4000)
-    found = heard(answers, [frame("a", b"[1]", 0), said])
+    found = heard(answers, [frame("a", b"[1]", 0), BROKEN[kind]])
     assert {name: text for name, text in found.items() if name not in answers.wrong} == {"a": b"[1]"}
     assert set(answers.wrong) == {"b"}
-    assert why in answers.wrong["b"]
     assert slurm_engine.silent("b", answers, Words(frozenset("abc")), 60, False)["msg"] == answers.wrong["b"]
 
 
@@ -193,21 +166,42 @@ def test_only_nodes_without_an_answer_through_others_are_tried_again(lines: list
     assert words.blameless("abc") == set(again)
 
 
-def test_a_node_without_an_answer_ends_in_its_class() -> None:
-    lost = ended("", "srun: error: Task launch for StepId=12.0 failed on node n1: Communication connection failure")
-    assert (lost["unreachable"], "Communication connection failure" in lost["msg"]) == (True, True)
-    assert ended("", "srun: error: Node failure on n[1-2]")["unreachable"]
-    assert ended("0: busbar-node n1\n", late=True)["timedout"]
-    killed = ended("0: busbar-node n1\n0: no python\n", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 127")
-    said = "ended without a result: Slurm reports: Exited with exit code 127: no python"
-    assert killed == {"failed": True, "msg": said}
-    half = frame("n1", os.urandom(4000), 0)[:2000].decode()
-    assert "it is cut off, " in ended(half[: half.rindex("\n") + 1], "srun: error: n1: task 0: Killed")["msg"]
-    # Names that were not asked, and what no list of nodes is, are nobody's.
-    assert (
-        "the step ended"
-        in ended("", "srun: error: n[3-9999999]: tasks 0: Killed", "srun: error: Node failure on x")["msg"]
-    )
+HALF = frame("n1", b"", 0, b"A" * 4000)[:2000].decode()
+BEGUN = "0: busbar-node n1\n"
+EXITED = "srun: error: n[1-2]: tasks 0-1: Exited with exit code 127"
+LAUNCH = "srun: error: Task launch for StepId=12.0 failed on node n1: Communication connection failure"
+STRANGERS = ("srun: error: n[3-9999999]: tasks 0: Killed", "srun: error: Node failure on x")
+
+
+@pytest.mark.golden
+def test_a_node_is_asked_or_in_its_class() -> None:
+    """Names that were not asked, and what no list of nodes is, are nobody's."""
+    nodes = slurm_engine.nodes_of(SINFO)
+    given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}"), overlap=False) for number in range(1, 13)}
+    for kind, said in BROKEN.items():
+        answers = Answers("abc", limit=4000)
+        heard(answers, [said])
+        given[kind] = slurm_engine.silent("b", answers, Words(frozenset("abc")), 60, False)
+    given["no launch"] = ended("", LAUNCH)
+    given["a node failure"] = ended("", "srun: error: Node failure on n[1-2]")
+    given["late"] = ended(BEGUN, late=True)
+    given["no python"] = ended(f"{BEGUN}0: no python\n", EXITED)
+    given["killed in its answer"] = ended(HALF[: HALF.rindex("\n") + 1], "srun: error: n1: task 0: Killed")
+    given["of strangers"] = ended("", *STRANGERS)
+    lines = []
+    for name, answer in given.items():
+        lines.append(f"== {name}: {'queried' if answer is None else ''}")
+        lines += [f"{key}: {value}" for key, value in (answer or {}).items()]
+    goldens.text("slurm_engine", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("name", ["n2", "n4"])
+def test_a_node_that_was_not_asked_is_a_finding_with_its_fix(name: str) -> None:
+    given = slurm_engine.refused(slurm_engine.nodes_of(SINFO)[name], overlap=False)
+    found = verdict.judge({name: {"platform": given}}, ["platform"], partial=False).hosts[0].findings[0]
+    assert given is not None
+    assert (found.have or "").removeprefix("unreachable: ") == given["msg"]
+    assert found.fix == given["fix"]
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "{{ lookup('pipe', 'id') }}\x07"])
@@ -235,10 +229,8 @@ def test_what_slurm_keeps_from_a_step_is_no_missing_gpu() -> None:
 
 
 def program(folder: Path, name: str, text: str) -> str:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
+    tool(folder, name, text)
+    return str(folder / name)
 
 
 def test_a_controller_that_hangs_or_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

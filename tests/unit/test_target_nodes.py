@@ -23,9 +23,33 @@ def inventory(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("limit", [None, "a", "all:!s", "gpu_nodes"])
-def test_the_group_is_targeted(inventory: str, limit: str | None) -> None:
-    assert target_nodes(GROUPS, ["a"], limit, [inventory]) == "gpu_nodes"
+EMPTY_LIMIT = "takes an empty limit for all hosts"
+
+
+@pytest.mark.parametrize(
+    ("groups", "hosts", "limit", "path", "message"),
+    [
+        *((GROUPS, "a", limit, "{inventory}", "") for limit in (None, "a", "all:!s", "gpu_nodes", "@{retry}")),
+        # A list of hosts is an inventory, too.
+        (GROUPS, "a", None, "a,b,", ""),
+        ({"all": []}, "", None, "/no/such", "inventory /no/such does not exist"),
+        ({"all": ["a"]}, "", None, "{inventory}", "has no group gpu_nodes"),
+        ({"gpu_nodes": []}, "", None, "{inventory}", "gpu_nodes .* is empty"),
+        *((GROUPS, "abs", limit, "{inventory}", EMPTY_LIMIT) for limit in ("", " ", ":", ",")),
+        (GROUPS, "abs", "@{failed}", "{inventory}", "is empty"),
+        (GROUPS, "a", "@{inventory}/none", "{inventory}", "cannot be read"),
+        (GROUPS, "s", "s", "{inventory}", "'s' leaves no host of the group gpu_nodes"),
+    ],
+)
+def test_the_group_is_targeted_or_there_is_an_error(
+    inventory: str, tmp_path: Path, groups: dict[str, list[str]], hosts: str, limit: str | None, path: str, message: str
+) -> None:
+    names = {"inventory": inventory, "retry": tmp_path / "retry", "failed": tmp_path / "failed"}
+    (tmp_path / "retry").write_text("a\n")
+    (tmp_path / "failed").write_text("\n# nobody failed\n")
+    with pytest.raises(AnsibleFilterError, match=message) if message else contextlib.nullcontext():
+        found = target_nodes(groups, [*hosts], limit and limit.format(**names), [path.format(**names)])
+        assert (found, message) == ("gpu_nodes", "")
 
 
 @pytest.mark.parametrize(
@@ -48,45 +72,6 @@ def test_a_tag_that_no_role_has_is_refused_in_our_playbooks(
         target_nodes(GROUPS, ["a"], None, [inventory])
 
 
-def test_a_host_list_is_an_inventory_too() -> None:
-    assert target_nodes(GROUPS, ["a"], None, ["a,b,"]) == "gpu_nodes"
-
-
-def test_a_missing_inventory_is_named() -> None:
-    with pytest.raises(AnsibleFilterError, match=r"inventory /no/such does not exist"):
-        target_nodes({"all": []}, [], None, ["/no/such"])
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"), [({"all": ["a"]}, "has no group gpu_nodes"), ({"gpu_nodes": []}, "gpu_nodes .* is empty")]
-)
-def test_nobody_to_target_is_an_error(inventory: str, groups: dict[str, list[str]], message: str) -> None:
-    with pytest.raises(AnsibleFilterError, match=message):
-        target_nodes(groups, [], None, [inventory])
-
-
-@pytest.mark.parametrize("limit", ["", " ", ":", ","])
-def test_an_empty_limit_never_means_all(inventory: str, limit: str) -> None:
-    with pytest.raises(AnsibleFilterError, match="takes an empty limit for all hosts"):
-        target_nodes(GROUPS, ["a", "b", "s"], limit, [inventory])
-
-
-def test_a_limit_file_is_read(inventory: str, tmp_path: Path) -> None:
-    retry = tmp_path / "site.retry"
-    retry.write_text("a\n")
-    assert target_nodes(GROUPS, ["a"], f"@{retry}", [inventory]) == "gpu_nodes"
-    retry.write_text("\n# nobody failed\n")
-    with pytest.raises(AnsibleFilterError, match="is empty"):
-        target_nodes(GROUPS, ["a", "b", "s"], f"@{retry}", [inventory])
-    with pytest.raises(AnsibleFilterError, match="cannot be read"):
-        target_nodes(GROUPS, ["a"], f"@{tmp_path}/none", [inventory])
-
-
-def test_a_limit_outside_the_group_is_an_error(inventory: str) -> None:
-    with pytest.raises(AnsibleFilterError, match="'s' leaves no host of the group gpu_nodes"):
-        target_nodes(GROUPS, ["s"], "s", [inventory])
-
-
 @pytest.mark.parametrize("version", ["2.18.19", "2.23.0"])
 def test_another_ansible_core_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(ansible_core.unsupported, "__defaults__", (version,))
@@ -94,14 +79,16 @@ def test_another_ansible_core_is_refused_before_anything_else(monkeypatch: pytes
         target_nodes({}, [], None, ["/no/such"])
 
 
-@pytest.mark.parametrize("syntax", [True, False])
-def test_a_syntax_check_needs_no_inventory_and_a_run_does(monkeypatch: pytest.MonkeyPatch, syntax: bool) -> None:
+@pytest.mark.parametrize(
+    ("syntax", "refused"),
+    [(True, contextlib.nullcontext()), (False, pytest.raises(AnsibleFilterError, match="does not exist"))],
+)
+def test_a_syntax_check_needs_no_inventory_and_a_run_does(
+    monkeypatch: pytest.MonkeyPatch, syntax: bool, refused: contextlib.AbstractContextManager[object]
+) -> None:
     monkeypatch.setattr(context, "CLIARGS", CLIArgs({"syntax": syntax}))
-    if syntax:
+    with refused:
         assert target_nodes({"all": []}, [], "", ["/no/such"]) == "gpu_nodes"
-    else:
-        with pytest.raises(AnsibleFilterError, match="does not exist"):
-            target_nodes({"all": []}, [], "", ["/no/such"])
 
 
 @pytest.mark.parametrize(

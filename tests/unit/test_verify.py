@@ -127,19 +127,16 @@ def test_a_host_that_nobody_compared_is_unknown_with_what_its_module_said() -> N
     assert (one.check, one.state, one.have) == ("perftest.pair", "unknown", "profile x: no rails")
 
 
-def test_a_slow_rail_follows_from_what_a_role_found_on_its_nic() -> None:
-    cause = finding("roce_qos.pfc", f"{NIC} mlx5_9 eth3")
-    of_host = host(SESSION, roce_qos_result={"findings": [cause.to_dict()]})
-    slow = finding("perftest.bandwidth", "rail 3 to node02")
-    lost = finding("counters.loss", "rail 3 from node02")
-    elsewhere = finding("counters.loss", "rail 4 from node02")
-    found, _passed = verify.join("node01", of_host, [measured(slow, lost, elsewhere)], False)
-    assert [one.because for one in found] == [cause.id, cause.id, None]
+SLOW_HERE = finding("perftest.bandwidth", "rail 3 to node02")
+LOST_HERE = finding("counters.loss", "rail 3 from node02")
+LOST_THERE = finding("counters.loss", "rail 4 from node02")
+PATH = finding("rail_ping.path", "rail 3 to node02", because=f"netdev_mtu.live[live]@{NIC}")
 
 
 @pytest.mark.parametrize(
     ("check", "state", "explains"),
     [
+        ("roce_qos.pfc", "drift", True),
         ("lldp.pfc", "drift", True),
         ("lldp.mtu", "drift", True),
         ("lldp.pfc", "unknown", False),
@@ -149,30 +146,23 @@ def test_a_slow_rail_follows_from_what_a_role_found_on_its_nic() -> None:
         ("node_health.port_counters", "unknown", False),
     ],
 )
-def test_a_slow_rail_follows_from_what_its_switch_or_its_port_says_and_not_from_silence(
+def test_a_slow_rail_follows_from_what_is_found_on_its_nic_switch_or_port(
     check: str, state: str, explains: bool
 ) -> None:
     cause = replace(finding(check, f"{NIC} mlx5_9 eth3"), state=state)
     of_host = host(SESSION, **{f"{check.partition('.')[0]}_result": {"findings": [cause.to_dict()]}})
-    lost = finding("counters.loss", "rail 3 from node02")
-    [found] = verify.join("node01", of_host, [measured(lost)], False)[0]
-    assert found.because == (cause.id if explains else None)
+    found = verify.join("node01", of_host, [measured(SLOW_HERE, LOST_HERE, LOST_THERE)], False)[0]
+    because = cause.id if explains else None
+    assert [one.because for one in found] == [because, because, None]
 
 
-def test_else_from_what_the_comparison_of_all_hosts_found() -> None:
-    odd = finding("consistency.qos", "rails")
+@pytest.mark.parametrize(("check", "found"), [("consistency.qos", LOST_HERE), ("consistency.mtu", PATH)])
+def test_else_from_what_the_comparison_of_all_hosts_found(check: str, found: Finding) -> None:
+    """A cause that no role has found is none."""
+    odd = finding(check, "rails")
     of_host = host(SESSION)
     of_host["consistency_result"]["hosts"]["node01"].update(findings=[odd.to_dict()], rails={odd.id: [3]})
-    lost = finding("counters.loss", "rail 3 from node02")
-    assert verify.join("node01", of_host, [measured(lost)], False)[0][1].because == odd.id
-
-
-def test_a_cause_that_no_role_has_found_is_none() -> None:
-    odd = finding("consistency.mtu", "rails")
-    of_host = host(SESSION)
-    of_host["consistency_result"]["hosts"]["node01"].update(findings=[odd.to_dict()], rails={odd.id: [3]})
-    path = finding("rail_ping.path", "rail 3 to node02", because=f"netdev_mtu.live[live]@{NIC}")
-    assert verify.join("node01", of_host, [measured(path)], False)[0][1].because == odd.id
+    assert verify.join("node01", of_host, [measured(found)], False)[0][1].because == odd.id
 
 
 def results(**more: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import virtu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import goldens
 from tests.trees import line
 
 GUEST = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\nbugs\t\t: x\n\n"
@@ -33,64 +35,46 @@ def machine(root: Path, cpuinfo: str | None, vendor: str = "", product: str = ""
     return Host(str(root))
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "vendor", "product", "xen", "hypervisor"),
-    [
-        pytest.param(GUEST, "QEMU", "Standard PC (Q35 + ICH9, 2009)", "", "kvm", id="qemu"),
-        pytest.param(GUEST, "OpenStack Foundation", "OpenStack Nova", "", "kvm", id="openstack"),
-        pytest.param(GUEST, "VMware, Inc.", "VMware7,1", "", "vmware", id="vmware"),
-        pytest.param(GUEST, "Microsoft Corporation", "Virtual Machine", "", "hyper-v", id="azure"),
-        pytest.param(GUEST, "Amazon EC2", "p5.48xlarge", "", "amazon", id="amazon"),
-        pytest.param(GUEST, "Google", "Google Compute Engine", "", "google", id="google"),
-        pytest.param(GUEST, "Xen", "HVM domU", "xen", "xen", id="xen"),
-        pytest.param(GUEST, "Dell Inc.", "PowerEdge XE9680", "xen", "xen", id="xen dom0 goes by its flag"),
-        pytest.param(GUEST, "", "", "", "unknown", id="firecracker without dmi"),
-        pytest.param(METAL, "QEMU", "Standard PC", "", "kvm", id="flag hidden by the hypervisor"),
-        pytest.param(ARM, "QEMU", "KVM Virtual Machine", "", "kvm", id="arm guest"),
-        pytest.param(ARM, "Amazon EC2", "g5g.xlarge", "", "amazon", id="arm amazon"),
-        pytest.param(ARM, "", "", "xen", "xen", id="arm xen"),
-        pytest.param(None, "QEMU", "", "", "kvm", id="no cpuinfo"),
-    ],
-)
-def test_guest(tmp_path: Path, cpuinfo: str | None, vendor: str, product: str, xen: str, hypervisor: str) -> None:
-    found, problems = virtualization.read(machine(tmp_path, cpuinfo, vendor, product, xen))
-    assert (found.is_vm, found.hypervisor) == (True, hypervisor)
-    assert problems == ()
+MICROSOFT, AMAZON = "Microsoft Corporation", "Amazon EC2"
+# /proc/cpuinfo, then vendor and product of DMI, type of /sys/hypervisor, and asset tag.
+CASES: dict[str, tuple[str | None, *tuple[str, ...]]] = {
+    "qemu": (GUEST, "QEMU", "Standard PC (Q35 + ICH9, 2009)"),
+    "openstack": (GUEST, "OpenStack Foundation", "OpenStack Nova"),
+    "vmware": (GUEST, "VMware, Inc.", "VMware7,1"),
+    "azure": (GUEST, MICROSOFT, "Virtual Machine", "", AZURE_TAG),
+    "azure without a tag": (GUEST, MICROSOFT, "Virtual Machine"),
+    "hyper-v at home": (GUEST, MICROSOFT, "Virtual Machine", "", "1234"),
+    "amazon": (GUEST, AMAZON, "p5.48xlarge"),
+    "amazon with a tag": (GUEST, AMAZON, "p5.48xlarge", "", AMAZON),
+    "google": (GUEST, "Google", "Google Compute Engine"),
+    "oci": (GUEST, "QEMU", "Standard PC", "", "OracleCloud.com"),
+    "xen": (GUEST, "Xen", "HVM domU", "xen"),
+    "xen dom0 goes by its flag": (GUEST, "Dell Inc.", "PowerEdge XE9680", "xen"),
+    "firecracker without dmi": (GUEST,),
+    "flag hidden by the hypervisor": (METAL, "QEMU", "Standard PC"),
+    "arm guest": (ARM, "QEMU", "KVM Virtual Machine"),
+    "arm amazon": (ARM, AMAZON, "g5g.xlarge"),
+    "arm xen": (ARM, "", "", "xen"),
+    "no cpuinfo": (None, "QEMU"),
+    "dgx": (METAL, "NVIDIA", "DGXH100"),
+    "hardware of a hypervisor's maker": (METAL, MICROSOFT, "Surface"),
+    "amazon metal": (METAL, AMAZON, "p5.metal"),
+    "metal of oci": (METAL, "Supermicro", "SYS-821GE", "", "OracleCloud.com"),
+    "one's own metal": (METAL, "Dell Inc.", "PowerEdge XE9680", "", "To be filled"),
+    "metal without dmi": (METAL,),
+    "grace": (ARM, "NVIDIA", "P3880"),
+    "amazon arm metal": (ARM, AMAZON, "c7g.metal"),
+    # Taken for bare metal, with a problem.
+    "nothing": (None,),
+    "arm and nothing that tells": (ARM,),
+}
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "vendor", "product", "source"),
-    [
-        pytest.param(METAL, "NVIDIA", "DGXH100", "/proc/cpuinfo", id="dgx"),
-        pytest.param(METAL, "Microsoft Corporation", "Surface", "/proc/cpuinfo", id="hardware of a hypervisor's maker"),
-        pytest.param(METAL, "Amazon EC2", "p5.metal", "/proc/cpuinfo", id="amazon metal"),
-        pytest.param(METAL, "", "", "/proc/cpuinfo", id="no dmi"),
-        pytest.param(ARM, "NVIDIA", "P3880", "/sys/class/dmi/id/sys_vendor", id="grace"),
-        pytest.param(ARM, "Amazon EC2", "c7g.metal", "/sys/class/dmi/id/sys_vendor", id="amazon arm metal"),
-    ],
-)
-def test_bare_metal(tmp_path: Path, cpuinfo: str, vendor: str, product: str, source: str) -> None:
-    found, problems = virtualization.read(machine(tmp_path, cpuinfo, vendor, product))
-    cloud = "AWS" if vendor.startswith("Amazon") else ""
-    assert found == virtualization.Virtualization(False, "none", source, cloud)
-    assert problems == ()
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "vendor", "product", "tag", "owner"),
-    [
-        pytest.param(GUEST, "Microsoft Corporation", "Virtual Machine", AZURE_TAG, "Azure, hyper-v", id="azure"),
-        pytest.param(GUEST, "Microsoft Corporation", "Virtual Machine", "1234", "hyper-v", id="hyper-v at home"),
-        pytest.param(GUEST, "QEMU", "Standard PC", "OracleCloud.com", "OCI, kvm", id="oci"),
-        pytest.param(METAL, "Supermicro", "SYS-821GE", "OracleCloud.com", "OCI, none", id="metal of oci"),
-        pytest.param(GUEST, "Amazon EC2", "p5.48xlarge", "Amazon EC2", "AWS, amazon", id="aws"),
-        pytest.param(GUEST, "Google", "Google Compute Engine", "", "Google Cloud, google", id="google"),
-        pytest.param(METAL, "Dell Inc.", "PowerEdge XE9680", "To be filled", "none", id="one's own"),
-    ],
-)
-def test_a_cloud_by_its_dmi(tmp_path: Path, cpuinfo: str, vendor: str, product: str, tag: str, owner: str) -> None:
-    found, problems = virtualization.read(machine(tmp_path, cpuinfo, vendor, product, tag=tag))
-    assert (found.owner, problems) == (owner, ())
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_machine_is(tmp_path: Path, case: str) -> None:
+    found, problems = virtualization.read(machine(tmp_path, *CASES[case]))
+    goldens.check("virtualization", case, [[*asdict(found).values(), found.owner, len(problems)]])
 
 
 @pytest.mark.parametrize(
@@ -113,13 +97,6 @@ def test_a_cloud_by_its_devices_where_a_container_hides_the_dmi(
                 line(root / "sys/bus/pci/devices" / address / name, text)
         found, problems = virtualization.read(machine(root, cpuinfo))
         assert (found.cloud, problems) == (cloud if cpuinfo == GUEST else "", ())
-
-
-@pytest.mark.parametrize("cpuinfo", [None, ARM])
-def test_nothing_that_tells_is_taken_for_bare_metal_with_a_problem(tmp_path: Path, cpuinfo: str | None) -> None:
-    found, problems = virtualization.read(machine(tmp_path, cpuinfo))
-    assert (found.is_vm, found.hypervisor) == (False, "none")
-    assert len(problems) == 1
 
 
 def test_unreadable_dmi_is_a_problem_and_the_flag_decides(tmp_path: Path) -> None:

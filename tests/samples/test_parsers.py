@@ -1,0 +1,91 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Captured outputs, each with what its parser reads: of the driver and nvidia-smi, of NCCL, perftest and sysfs."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu, nvidia_smi_topo, rdma
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_answer
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
+
+from tests import goldens
+from tests.readings import plain
+
+# Lines that the client of NCCL's RAS has printed beside the answer, as one of a job of one rank.
+CLIENT = re.compile(r"^(b'.*'|== .*)\n", re.MULTILINE)
+
+
+def text_of(path: Path) -> str:
+    return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+
+
+def parts(text: str) -> list[list[str]]:
+    """Head and body of what begins each with ``== HEAD``."""
+    return [part.split("\n", 1) for part in re.split(r"^== ", text, flags=re.MULTILINE)[1:]]
+
+
+def matrix(text: str) -> list[Any]:
+    found = nvidia_smi_topo.parse(text)
+    names = (*found.gpus, *found.nics)
+    assert len(found.cells) == len(names) ** 2
+    return [found.nics, *([row, " ".join(found.cells[row, column] for column in names)] for row in names)]
+
+
+def topology(text: str) -> list[Any]:
+    found = nccl_topology.parse(text)
+    nets = plain(found.nets)
+    return [nets, *([g.busid, g.nvlinks, *(found.paths[g.busid, n.label] for n in found.nets)] for g in found.gpus)]
+
+
+PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
+    "matrix": (matrix, ("topo-m/*", "h200x8/nvidia-smi-topo-m.txt")),
+    "topology": (topology, ("nccl-topo/*", "h200x8/nccl_topo.xml")),
+    "information": (
+        lambda text: [[head, gpu.parse_information(body)] for head, body in parts(text)],
+        ("h200x8/proc-driver-nvidia-gpus.txt",),
+    ),
+    "driver": (lambda text: [gpu.parse_driver_version(text)], ("h200x8/proc-driver-nvidia-version.txt",)),
+    "query": (gpu.parse_query_csv, ("h200x8/nvidia-smi-query-gpu.csv",)),
+    "nvlinks": (gpu.parse_nvlink_status, ("h200x8/nvidia-smi-nvlink-s.txt", "gpud/nvidia-smi.nvlink.status.a100")),
+    "xml": (gpu.parse_xml, ("misc/nvidia-smi-q-x-*.xml.gz",)),
+    "RAS, json": (lambda text: [ras_answer.parse_json(CLIENT.sub("", text))], ("h200x1/ras-json.txt",)),
+    "RAS, text": (
+        lambda text: [ras_answer.parse_text(CLIENT.sub("", body)) for _head, body in parts(text)],
+        ("h200x1/ras-text.txt",),
+    ),
+    # MB of 2 to the 20th, as perftest counts them; of a run over all sizes the last counts.
+    "perftest": (
+        lambda text: [perftest.parse("bw", text)],
+        ("perftest/ib_write_bw-roce-cx5-100g-gid4.txt", "perftest/superbench-ib_loopback_*.log"),
+    ),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", PARSERS)
+def test_what_is_read(samples: Path, name: str) -> None:
+    parser, patterns = PARSERS[name]
+    for pattern in patterns:
+        files = sorted(samples.glob(pattern))
+        assert files
+        for path in files:
+            rows = plain(parser(text_of(path)))
+            goldens.check("captured_outputs", f"{name}: {path.relative_to(samples)}", rows)
+
+
+@pytest.mark.golden
+def test_rdma_devices_of_a_node_with_eight_rails_and_a_bond(samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "sys/class").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband").symlink_to(samples / "gpud/sys-class-infiniband-h100.0")
+    devices, problems = rdma.read(Host(str(tmp_path)))
+    assert problems == ()
+    goldens.check("captured_outputs", "rdma: gpud/sys-class-infiniband-h100.0", plain(devices))

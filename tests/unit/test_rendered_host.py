@@ -1,0 +1,55 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Files of a host as they are rendered: what they are for is in the roles, and here are their lines."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import (
+    container_limits,
+    gpudirect,
+    grub_settings,
+    host_limits,
+    ofed,
+    pcie_path,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Repository, System
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg
+
+from tests import goldens
+
+from .plan_rows import unsealed
+
+LIMITS = host_limits.Want(1048576, 8 << 30)
+RUNTIMES = container_limits.Want(("docker", "containerd"), (), LIMITS)
+BRIDGE = pcie_path.Function("0000:12:00.0", "0000:12:00.0", "001030c0", pcie_path.Acs(0x14E, 0))
+NIC = pcie_path.Function("0000:18:00.0", "rail 0", "b3152110", pcie_path.DeviceControl(0x70, 512, 256))
+HAVE = pcie_path.Have(False, "none", (), (), {}, "/sys/bus/pci/devices")
+KERNEL_ARGS = [
+    Arg("iommu", "pt"),
+    Arg("intel_iommu", "off", present=False),
+    Arg("hugepages", "8", exclusive=True),
+    Arg("pci", "config_acs=xx111x0@0008:00:00.0;xx110x1@0008:02:00.0"),
+    Arg("dyndbg", "file a +p"),
+]
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
+REPOSITORY = Repository("mofed", "https://mirror/doca/", KEY, {"doca-ofed": "3.2.1*"})
+FILES = {
+    grub_settings.DROPIN: grub_settings.render_dropin(KERNEL_ARGS),
+    host_limits.LOGIN_FILE: host_limits.render_login(LIMITS),
+    host_limits.SERVICE_FILE: host_limits.render_service(LIMITS),
+    container_limits.DROPIN: container_limits.render(RUNTIMES),
+    container_limits.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
+    ofed_state.UMAD_LIST: ofed.UMAD_TEXT,
+    **packages.render(System("apt", "ubuntu24.04"), REPOSITORY),
+    **packages.render(System("dnf", "rhel9"), REPOSITORY),
+    **gpudirect.TEXTS,
+    **pcie_path.render(HAVE, [BRIDGE], [NIC], 4096),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("path", FILES)
+def test_lines_of_a_file(path: str) -> None:
+    goldens.check("rendered_host", path, unsealed(FILES[path].splitlines()))
