@@ -77,19 +77,11 @@ class Fabric:
         """The switch port that a rail of a host is cabled to."""
         return self.cables[self.nic(host, rail)]
 
-    def uplinks(self, leaf: int) -> list[End]:
-        """Ports of a leaf that lead to spines, in order."""
-        return sorted(end for end, other in self.cables.items() if end.guid == leaf and self.nodes[other.guid].switch)
-
     def spare(self, guid: int) -> End:
         """The first port of a node that no cable is in."""
         return next(
             End(guid, port) for port in range(1, self.nodes[guid].ports + 1) if End(guid, port) not in self.cables
         )
-
-    @property
-    def hosts(self) -> list[str]:
-        return sorted({host for host, _ in self.rails})
 
     def switches(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.switch]
@@ -202,14 +194,6 @@ def rail_optimised(
                     )
             leaf_number += 1
     return fabric
-
-
-def fat_tree(name: str, plane: int, leaves: int = 4, per_leaf: int = 4, spines: int = 2, radix: int = 16) -> Fabric:
-    """A two-level fat tree without rails: one HCA a host, a leaf for each per_leaf hosts, per_leaf uplinks a leaf."""
-    hosts = [f"cpu{number:03d}" for number in range(1, leaves * per_leaf + 1)]
-    return rail_optimised(
-        name, plane, hosts, [0], leaves_per_rail=leaves, spines=spines, cables_per_spine=per_leaf // spines, radix=radix
-    )
 
 
 def names(count: int) -> list[str]:

@@ -331,14 +331,6 @@ class Plane:
         ended = all(re.search("SUBNET UP|STANDBY state", manager.said()) for manager in running)
         return ended and said == [manager.said() for manager in self.managers]
 
-    def restart(self) -> None:
-        """ibsim anew, with the description as it is now, and the same managers."""
-        nodes = [manager.node for manager in self.managers]
-        self.stop()
-        self.start()
-        for node in nodes:
-            self.manage(node)
-
     def stop(self) -> None:
         for manager in self.managers:
             manager.kill()

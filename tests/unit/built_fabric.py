@@ -15,6 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
     MANAGER_STATES,
     SPEEDS,
     STATES,
+    ManagerEvent,
     Node,
     Port,
     SubnetManager,
@@ -299,3 +300,31 @@ def corrupt(dice: random.Random, sweep: Sweep, ends: list[End]) -> Sweep:
     plane = dice.choice([sweep.plane, sweep.plane, "", "c001010000000003"])
     at = sweep.at + dice.choice([0, 0, -1e6])
     return replace(sweep, nodes=tuple(nodes), managers=managers, plane=plane, at=at, complete=dice.random() < 0.8)
+
+
+NOW = 1_790_000_000.0
+LEAF, HCA, SM = "0c42a10300400000", "0c42a10300000010", "0c42a10300000011"
+
+
+def a_sweep(plane: str = SM, complete: bool = True, host: str = "n1") -> Sweep:
+    """A small one that has something in every field which a whole sweep may have."""
+    counters = {"SymbolErrorCounter": 0, "PortXmitData": 1 << 60}
+    port = Port(1, "active", "LinkUp", 4, "NDR", 4, "NDR", (LEAF, 3), 7, SM, counters)
+    above = (Port(3, "active", peer=(HCA, 1), unread="timed out"), Port(8, "down", "Polling"))
+    leaf = Node(LEAF, "switch", 'leaf <b>"1"</b>', ports=(*above, Port(9, "active", peer=("00000000002fffff", 3))))
+    return Sweep(
+        plane=plane,
+        host=host,
+        device="mlx5_0",
+        port=1,
+        at=NOW - 3,
+        seconds=0.5,
+        managers=(SubnetManager(SM, "master", 14, 1, "n1 mlx5_0"),),
+        nodes=(Node(HCA, "ca", "n1 mlx5_0", HCA, 0x1021, "28.39.1002", "MT_0000000838", (port,)), leaf),
+        routing="ftree",
+        events=(ManagerEvent("ERR 3113", 4, "Mar 11", "MAD completed in error"),),
+        unhealthy={(LEAF, 8): "FLAPPING"},
+        pkeys={HCA: (0xFFFF, 0x8001)},
+        problems=() if complete else (Problem("ibnetdiscover", "bad status 110"),),
+        complete=complete,
+    )

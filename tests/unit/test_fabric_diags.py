@@ -162,7 +162,6 @@ HOSTS: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Path], object]]
     "exit code": ({"iblinkinfo": f"cat {FOLDER}/iblinkinfo-line.txt; exit 3"}, {}, str),
     "one crash": ({"ibqueryerrors": CRASH % 1 + ERRORS.format(FOLDER)}, {}, str),
     "two crashes": ({"ibqueryerrors": CRASH % 2 + ERRORS.format(FOLDER)}, {}, str),
-    "no time": ({}, {"devices": ["mlx5_0:1"], "seconds": 1e-6}, str),
     # The second port is of a node that the first has found.
     "silent manager": ({"sminfo": SILENT}, {}, str),
     "manager that dies": (
@@ -205,6 +204,14 @@ def test_what_a_host_sweeps(name: str, node: Node, tmp_path: Path) -> None:
     rows += [[key, state] for key, state in states(asked.judge(reading)).items()]
     calls = Counter(" ".join(re.findall("^[a-z]+|mlx5_[0-9]", call)) for call in called(tmp_path))
     goldens.check("fabric_diags", name, [*rows, dict(sorted(calls.items()))])
+
+
+def test_nothing_is_asked_once_the_time_is_over(node: Node) -> None:
+    reading = diags.read(node(), ["mlx5_0:1"], seconds=1e-6)
+    [found] = reading.sweeps
+    assert (found.nodes, found.complete) == ((), False)
+    assert sum("was not queried" in problem.message for problem in found.problems) == 2
+    assert states(asked.judge(reading)) == {"ib_fabric.answer sminfo -C mlx5_0 -P 1": "unknown"}
 
 
 @pytest.mark.parametrize(("hours", "unread"), [(23, ["/var/log/opensm-b.log"]), (30, [])])

@@ -30,10 +30,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
     sweep,
     told,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, SubnetManager, Sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
 
 from tests import goldens
+
+from .built_fabric import a_sweep
 
 FOLDER = Path(__file__).parent / "fabric"
 LEAF1, LEAF2, SPINE = "0008f10500200001", "0008f10500200002", "0008f10500200003"
@@ -558,46 +560,7 @@ def test_ports_of_one_hca_are_one_node(line: bool, number: int) -> None:
 # -- a sweep on its way from a node ----------------------------------------------------------------------------------
 
 
-COUNTERS = {"SymbolErrorCounter": 0, "LinkDownedCounter": 3, "PortXmitData": 2**64 - 1}
-HCA = Node(
-    "0000000000100000",
-    "ca",
-    "node001 mlx5_0",
-    "0000000000100000",
-    0x1021,
-    "28.39.1002",
-    "MT_0000000838",
-    (
-        Port(
-            *(1, "active", "LinkUp", 4, "HDR", 4, "NDR"),
-            *(("0000000000200000", 7), 12, "0000000000100001"),
-            counters=COUNTERS,
-        ),
-    ),
-)
-LEAF = Node(
-    "0000000000200000",
-    "switch",
-    'leaf "1" <b>',
-    ports=(
-        Port(0, "active", lid=1),
-        Port(7, "active", "LinkUp", 4, "HDR", peer=("0000000000100000", 1), unread="timed out"),
-        Port(8, "down", "Polling"),
-        Port(9, "active", "LinkUp", 4, "HDR", peer=("00000000002fffff", 3)),
-    ),
-)
-ONE = Sweep(
-    plane="0000000000100001",
-    device="mlx5_0",
-    port=1,
-    at=1e9,
-    seconds=2.5,
-    managers=(SubnetManager("0000000000100001", "master", 14, 1, "node001 mlx5_0"),),
-    nodes=(HCA, LEAF),
-    routing="ftree",
-    pkeys={"0000000000100000": (0xFFFF, 0x8001)},
-    problems=(Problem("iblinkinfo", "bad status 110"),),
-)
+ONE = a_sweep()
 
 
 def data() -> dict[str, Any]:
@@ -607,18 +570,6 @@ def data() -> dict[str, Any]:
 def test_what_travels_is_what_was_swept() -> None:
     assert sweep.from_dict(data()) == ONE
     assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(Sweep())))) == Sweep()
-
-
-def test_each_cable_is_one_link() -> None:
-    assert list(ONE.links()) == [
-        ("0000000000100000", 1, "0000000000200000", 7),
-        ("0000000000200000", 9, "00000000002fffff", 3),
-    ]
-    leaf = ONE.by_guid()["0000000000200000"]
-    found = leaf.port(8)
-    assert found is not None
-    assert found.state == "down"
-    assert leaf.port(10) is None
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, play_nodes
 from ansible_collections.busbar.fabric.plugins.filter.swept_planes import swept_planes
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, SubnetManager, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     fabric_record,
@@ -28,29 +27,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Ho
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
 
+from .built_fabric import HCA, NOW, SM, a_sweep
 from .test_work import Run, heard
-
-NOW = 1_790_000_000.0
-LEAF, HCA, SM = "0c42a10300400000", "0c42a10300000010", "0c42a10300000011"
-
-
-def a_sweep(plane: str = SM, complete: bool = True, host: str = "n1") -> Sweep:
-    counters = {"SymbolErrorCounter": 0, "PortXmitData": 1 << 60}
-    port = Port(1, "active", "LinkUp", 4, "NDR", 4, "NDR", (LEAF, 3), 7, SM, counters)
-    leaf = Node(LEAF, "switch", 'leaf <b>"1"</b>', ports=(Port(3, "active", peer=(HCA, 1), unread="timed out"),))
-    return Sweep(
-        plane=plane,
-        host=host,
-        device="mlx5_0",
-        port=1,
-        at=NOW - 3,
-        seconds=0.5,
-        managers=(SubnetManager(SM, "master", 14, 1, "n1 mlx5_0"),),
-        nodes=(Node(HCA, "ca", "n1 mlx5_0", ports=(port,)), leaf),
-        pkeys={HCA: (0xFFFF, 0x8001)},
-        problems=() if complete else (Problem("ibnetdiscover", "bad status 110"),),
-        complete=complete,
-    )
 
 
 def a_record(**more: Any) -> Record:
@@ -401,6 +379,6 @@ def test_what_the_site_wants_is_what_its_values_say() -> None:
 def test_a_sweep_is_one_line() -> None:
     [line] = fabric_run.lines([a_sweep(complete=False)])
     assert line == (
-        f"FABRIC: plane 0x{SM} from n1 mlx5_0:1 at 14:13:17 UTC: 1 switches, 1 HCAs, 1 cables, NOT COMPLETE"
+        f"FABRIC: plane 0x{SM} from n1 mlx5_0:1 at 14:13:17 UTC: 1 switches, 1 HCAs, 2 cables, NOT COMPLETE"
     )
     assert fabric_record.KIND == "fabric"

@@ -429,11 +429,3 @@ def test_an_echo_and_a_switch_make_no_history_of_a_gpu() -> None:
     assert switch is not None
     kept = judge.counters(healthy(events=(said(149), said(145, gpu=5), switch))).history
     assert [(event.gpu, event.xid) for event in kept] == [(smi_answers.UUID % 2, 149)]
-
-
-def test_a_reboot_and_a_clock_that_was_set_are_beginnings() -> None:
-    last = judge.counters(healthy())
-    kept = record.Kept(last)
-    assert record.baseline(kept, NOW, "boot-1") == last
-    assert record.baseline(kept, NOW, "boot-2") is None
-    assert record.baseline(kept, NOW - 2 * NIGHT, "boot-1") is None

@@ -96,6 +96,9 @@ def test_another_boot_begins_anew_and_history_goes_on() -> None:
     kept = Kept(later(NIGHT), FIRST)
     reboot = replace(FIRST, boot_id="boot-2", at=FIRST.at + NIGHT + HOUR, history=())
     assert record.baseline(kept, reboot.at, "boot-2") is None
+    # Nor is one of the future a beginning: somebody has set the clock.
+    assert record.baseline(kept, FIRST.at - NIGHT, "boot-1") is None
+    assert record.following(kept, later(-NIGHT)) == Kept(later(-NIGHT))
     events = (Event(reboot.at, "boot-2", "GPU-1", 74),)
     history = record.history(kept, (*events, *events), reboot.at)
     assert [event.boot_id for event in history] == ["boot-0", "boot-2"]

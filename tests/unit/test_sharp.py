@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import sharp
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables
@@ -22,6 +23,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import
 
 from busbar.cli import main
 from busbar.lab import sharp_files
+from tests import goldens
+from tests.unit import finding_rows
 from tests.unit.test_cluster_record import GIB, JOB, RECORD
 from tests.unit.test_nccl_log import HEALTHY, ranks
 
@@ -38,16 +41,13 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+def planned(root: Path, want: sharp.Want = WANT, said: str = "") -> tuple[Finding, ...]:
+    return sharp.plan(sharp.read(Host(str(root), str(root)), want, lambda _host, _port: said), want).findings
+
+
 def found(root: Path, want: sharp.Want = WANT, said: str = "") -> list[tuple[str, str, str]]:
     """check, subject and state of what is not ok."""
-    have = sharp.read(Host(str(root), str(root)), want, lambda _host, _port: said)
-    return [(one.check, one.subject, one.state) for one in sharp.plan(have, want).findings if not one.ok]
-
-
-def text(root: Path, check: str, want: sharp.Want = WANT) -> str:
-    have = sharp.read(Host(str(root), str(root)), want, lambda _host, _port: "")
-    one = next(one for one in sharp.plan(have, want).findings if one.check == check and not one.ok)
-    return f"{one.have} | {one.why} | {one.fix}"
+    return [(one.check, one.subject, one.state) for one in planned(root, want, said) if not one.ok]
 
 
 # -- a node ----------------------------------------------------------------------------------------------------------
@@ -57,24 +57,14 @@ def test_a_node_with_all_of_it_has_no_finding(root: Path) -> None:
     assert found(root) == []
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize("name", sharp_files.FAULTS)
 def test_every_fault_has_its_finding_and_no_other(root: Path, name: str) -> None:
     fault = sharp_files.FAULTS[name]
     fault.change(root)
     assert found(root) == [(f"sharp.{fault.check}", fault.subject, fault.state)]
-
-
-def test_what_is_told_names_the_file_and_the_reason(root: Path) -> None:
-    sharp_files.FAULTS["sharp-spherical"].change(root)
-    assert "libsharp.so.0 is of libsharp0, spherical harmonics, and no SHARP" in text(root, "sharp.library")
-    sharp_files.FAULTS["folk-enable"].change(root)
-    said = text(root, "sharp.folk_variable")
-    assert "No release of NCCL has ever read NCCL_SHARP_ENABLE" in said
-    assert "out of nccl_conf_extra if it is there, then run site.yml --tags nccl_conf for this host. SHARP is" in said
-    sharp_files.FAULTS["folk-ib-enable"].change(root)
-    assert "remove it from /etc/environment:1. SHARP is switched on by NCCL_COLLNET_ENABLE=1" in text(
-        root, "sharp.folk_variable"
-    )
+    rows = [[*finding_rows.row(one, "sharp."), one.source] for one in planned(root) if not one.ok]
+    goldens.check("sharp", name, json.loads(json.dumps(rows).replace(str(root), "")))
 
 
 @pytest.mark.parametrize("name", [name for name in variables.NEVER if "SHARP" in name])
