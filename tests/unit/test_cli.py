@@ -14,7 +14,6 @@ import yaml
 
 from busbar import __version__, cli
 from busbar.drift import lock
-from busbar.lab import store
 from busbar.lab.machine import LabLockedError
 from tests import goldens
 
@@ -46,11 +45,16 @@ def busbar(
     return answer
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("cli") / "lab"
-    store.create(directory)
-    return directory
+def called(words: str, capsys: pytest.CaptureFixture[str], where: object = "") -> str:
+    """Return what a command prints in this process, and its exit code. where: what it was called with besides."""
+    try:
+        code = cli.main(shlex.split(words, comments=True))
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    said = "".join(capsys.readouterr())
+    assert said.replace("\n", "").isprintable()
+    command, _blank, rest = words.partition(" ")
+    return f"== {command} {rest!r} {where}: exit code {code}\n{said.replace(f'{Path.cwd()}/', '')}\n"
 
 
 def test_version_is_printed() -> None:
@@ -77,6 +81,7 @@ def test_a_command_starts_without_what_only_others_need() -> None:
         (["lab", "break", "node01"], "fault"),
         (["lab", "up", "--nodes", "node99"], "node99"),
         (["lab", "up", "--suite", "buster"], "buster"),
+        (["lab", "create", "-d", "/proc/lab", "--platform", "hgx-h1000"], "hgx-h1000"),
         (["\x1b[2J"], "COMMAND"),
     ],
 )
@@ -188,13 +193,7 @@ def test_lint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         with monkeypatch.context() as patch:
             for name, value in {"HOME": "/nonexistent", **environment}.items():
                 patch.setenv(name, value)
-            try:
-                code = cli.main(["lint", *shlex.split(arguments)])
-            except SystemExit as ended:
-                code = int(str(ended.code))
-        said = "".join(capsys.readouterr())
-        assert said.replace("\n", "").isprintable()
-        written.append(f"== lint {arguments!r} {environment or ''}: exit code {code}\n{said}\n")
+            written.append(called(f"lint {arguments}", capsys, environment or ""))
     goldens.text("lint", "".join(written))
 
 
@@ -227,54 +226,34 @@ def test_lint_ends_quietly_when_nobody_reads_its_output(tmp_path: Path) -> None:
 # -- lab -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("-d {empty} status", "there is no lab in"),
-        ("-d {empty}/absent break node01 port-down", "there is no lab in"),
-        ("-d {lab} break node99 port-down", "there are node01, node02"),
-        ("-d {lab} break ../node01 port-down", "there are node01, node02"),
-        ("-d {lab} break node01 port-dwon", "port-down?"),
-        ("-d {lab} repair node01 port-down", "does not have port-down"),
-        ("-d {lab} create", "is not empty"),
-        ("-d {root}/README.md create", "Not a directory"),
-        ("create -d {empty}/lab --nodes 0", "0"),
-        ("create -d {empty}/lab --nodes 1000", "1000"),
-        ("create -d {empty}/lab --nodes two", "two"),
-        ("create -d {empty}/lab --platform hgx-h1000", "hgx-h1000"),
-    ],
-)
-def test_lab_names_what_there_is_instead_of_what_was_asked_for(
-    arguments: str, says: str, lab: Path, tmp_path: Path
-) -> None:
-    done = busbar("lab", *arguments.format(lab=lab, empty=tmp_path, root=ROOT).split())
-    assert done.returncode == 1
-    assert says in done.stderr
-    assert not list(tmp_path.iterdir())
+# One after another, in one folder: .lab and .demo come to be, too.
+LAB = [
+    *("create -d lab", "-d lab status", "status -d lab", "-d lab create", "-d empty status"),
+    *("-d empty/absent break node01 port-down", "-d file create"),
+    *("-d lab break node99 port-down", "-d lab break ../node01 port-down", "-d lab break node01 port-dwon"),
+    *("-d lab repair node01 port-down", "-d lab break node01 port-down", "-d lab status"),
+    *("-d lab break node01 port-down", "-d lab repair node01 all"),
+    *(f"create -d empty/lab --nodes {number}" for number in ("0", "1000", "two")),
+    *("status", "status # .lab", "status # .demo", "create -d three --nodes 3 --platform hgx-b200"),
+]
 
 
-def test_lab_breaks_and_repairs_by_name(lab: Path) -> None:
-    assert busbar("lab", "-d", lab, "break", "node01", "port-down").returncode == 0
-    assert "node01: port-down (simulated)" in busbar("lab", "-d", lab, "status").stdout
-    assert "has port-down already" in busbar("lab", "-d", lab, "break", "node01", "port-down").stderr
-    assert busbar("lab", "-d", lab, "repair", "node01", "all").stdout == "node01: repaired port-down\n"
-
-
-def test_lab_takes_the_directory_before_or_behind_the_action_and_finds_the_default(lab: Path, tmp_path: Path) -> None:
-    expected = "node01: healthy (simulated)\nnode02: healthy (simulated)\n"
-    assert busbar("lab", "-d", lab, "status").stdout == busbar("lab", "status", "-d", lab).stdout == expected
-    assert ".demo" in busbar("lab", "status", cwd=tmp_path).stderr
-    (tmp_path / ".lab").mkdir()
-    assert ".lab" in busbar("lab", "status", cwd=tmp_path).stderr
-    (tmp_path / ".lab").rmdir()
-    (tmp_path / ".demo").symlink_to(lab)
-    assert busbar("lab", "status", cwd=tmp_path).stdout == expected
-
-
-def test_lab_create_takes_a_number_of_nodes_and_a_platform(tmp_path: Path) -> None:
-    create: list[str | Path] = ["lab", "create", "-d", tmp_path / "lab", "--nodes", "3", "--platform", "hgx-b200"]
-    assert busbar(*create).returncode == 0
-    hosts = yaml.safe_load((tmp_path / "lab/inventory/hosts.yml").read_text())["gpu_nodes"]["hosts"]
+@pytest.mark.golden
+def test_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("file").touch()
+    written = []
+    for words in LAB:
+        if words.endswith(".lab"):
+            Path(".lab").mkdir()
+        elif words.endswith(".demo"):
+            Path(".lab").rmdir()
+            Path(".demo").symlink_to("lab")
+        written.append(called(f"lab {words}", capsys))
+    goldens.text("lab", "".join(written))
+    assert not list(Path("empty").iterdir())
+    hosts = yaml.safe_load(Path("three/inventory/hosts.yml").read_text())["gpu_nodes"]["hosts"]
     assert {name: host["busbar_platform"] for name, host in hosts.items()} == dict.fromkeys(
         ("node01", "node02", "node03"), "hgx-b200"
     )

@@ -1,10 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The search for who is slow, what was repaired and nodes at the gate in the report of a night. Simulated."""
+"""What lies beside the history in the report of a night: benchmark, fabric, search, repairs, gate. Simulated."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -14,22 +15,43 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, cluster_record, localise_record, manifest
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    action_log,
+    cluster_record,
+    fabric_record,
+    localise_record,
+    manifest,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import LeftOut
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Mark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
 
-from busbar.drift import actions, at_gate, beside_text, cluster, heat_map, html, localised, text
+from busbar.drift import (
+    actions,
+    at_gate,
+    beside_text,
+    cluster,
+    fabric,
+    fabric_picture,
+    heat_map,
+    html,
+    localised,
+    text,
+)
 from busbar.drift.beside import Beside
 from busbar.drift.run import HostResult
 from tests import goldens
-from tests.report import records
+from tests.report import fabrics, records
 from tests.report.fleet import MARKUP, finding, write
 from tests.report.records import FINISHED
 from tests.unit.test_cluster_table import TWO
 
 ENDED = "2026-11-21T02:00:00Z"
 DAY = 86400.0
+SMALL = fabrics.swept(64, 4, 2)
+[SWEEP] = SMALL.sweeps
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +71,19 @@ def searched(folder: Path, record: Record, **more: Any) -> dict[str, Any]:
     return found
 
 
-def grid(found: dict[str, Any], kind: str, title: str = "") -> dict[str, Any]:
-    return next(each for each in found["maps"] if each["kind"] == kind and title in each["title"])
+def between(folder: Path, **more: Any) -> dict[str, Any]:
+    """The section of the last benchmark between nodes. more: what is otherwise in its record."""
+    cluster_record.write(folder, replace(TWO, **more))
+    return cluster.latest(Beside(folder, ENDED))
+
+
+def swept(folder: Path, record: fabric_record.Record, **more: Any) -> dict[str, Any]:
+    fabric_record.write(folder, record)
+    return fabric.latest(Beside(folder, ENDED, **more)) or {}
+
+
+def section_of(page: str, name: str) -> str:
+    return page.partition(f'<section id="{name}"')[2].partition("</section>")[0]
 
 
 # -- who is slow -------------------------------------------------------------------------------------------------------
@@ -112,6 +145,7 @@ def at_the_gate(_folder: Path) -> dict[str, Any]:
 
 
 BACK = [Entry(at=FINISHED, run="r", host=host, action="resumed", outcome="done") for host in ("n03", "n04")]
+SIMULATED = "simulated: no figure in it is a measurement"
 # Name -> section of the report, what it is made of, what its page has.
 CASES: dict[str, tuple[str, Callable[[Path], Any], list[str]]] = {
     "8 hosts": ("localised", lambda _folder: of_size(8, 2), []),
@@ -125,8 +159,15 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], list[str]]] = {
     "back since": ("actions", lambda folder: logged(folder, 6, 40, *BACK), []),
     "a line that a crash has cut off": ("actions", lambda folder: logged(folder, 6, torn='{"at": 3'), []),
     "at the gate": ("gate", at_the_gate, ["901 of 1,001 nodes"]),
+    "between nodes": (
+        "cluster",
+        between,
+        ['class="bad">drift<', "86 % (low)", SIMULATED, "left out: node[03-04]: busy"],
+    ),
+    "between nodes, all good": ("cluster", lambda folder: between(folder, jobs=TWO.jobs[:1], findings=()), []),
+    "between nodes, no job": ("cluster", lambda folder: between(folder, jobs=(), findings=()), []),
 }
-PROSE = ("path", "said", "why", "reason", "want", "have", "fix", "cells")
+PROSE = ("path", "said", "verdict", "why", "reason", "want", "have", "fix", "cells")
 
 
 def rows_of(section: dict[str, Any]) -> list[Any]:
@@ -150,10 +191,10 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
         goldens.check("beside", case, rows_of(section))
         page = html.render({**report, name: section})
         assert all(text_of in page for text_of in shown)
-        assert "<script" not in page.partition(f'<section id="{name}"')[2].partition("</section>")[0]
-        lines = beside_text.sections({**dict.fromkeys(("fabric", "localised", "actions", "gate")), name: section})
-        assert len(lines) == 1
-        written += [f"== {case}", *lines[0], ""]
+        assert "<script" not in section_of(page, name)
+        if name != "cluster":
+            [lines] = beside_text.sections({**dict.fromkeys(("fabric", "localised", "actions", "gate")), name: section})
+            written += [f"== {case}", *lines, ""]
     goldens.text("beside", "\n".join(written))
 
 
@@ -161,6 +202,7 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
     ("days", "limit", "shown"),
     [
         (0.5, 30, ">0 days old<"),
+        (1.5, 30, ">1 day old<"),
         (29.9, 30, ">29 days old<"),
         (30.1, 30, ">30 days old: too old to show the current state of the cluster<"),
         (8, 7, ">8 days old: too old"),
@@ -170,38 +212,51 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
 def test_its_age_is_told_by_the_sites_own_limit(
     days: float, limit: float, shown: str, tmp_path: Path, report: dict[str, Any]
 ) -> None:
-    record = records.searched(8, 1, finished=Beside(tmp_path, ENDED).now - days * DAY)
-    found = searched(tmp_path, record, max_age_days=limit)
-    assert found["old"] == (days > limit)
-    assert shown in html.render({**report, "localised": found})
-    cluster_record.write(tmp_path, replace(TWO, finished=record.finished))
-    assert cluster.latest(Beside(tmp_path, ENDED, max_age_days=limit))["old"] == (days > limit)
+    known = Beside(tmp_path, ENDED, max_age_days=limit)
+    cluster_record.write(tmp_path, replace(TWO, finished=known.now - days * DAY))
+    localise_record.write(tmp_path, replace(of_size(8, 1), finished=known.now - days * DAY))
+    for name, found in (("localised", localised.latest(known)), ("cluster", cluster.latest(known))):
+        assert (found["age_days"], found["old"]) == (days, days > limit)
+        assert shown in section_of(html.render({**report, name: found}), name)
+
+
+def everything(known: Beside) -> dict[str, Any]:
+    return {"cluster": cluster.latest(known), "localised": localised.latest(known), "actions": actions.latest(known)}
 
 
 def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: dict[str, Any]) -> None:
-    known = Beside(tmp_path, ENDED)
-    absent = {"localised": localised.latest(known), "actions": actions.latest(known)}
+    absent = everything(Beside(tmp_path, ENDED))
     assert {each["state"] for each in absent.values()} == {"absent"}
     page = html.render({**report, **absent})
     assert "playbooks/localise.yml, which finds slow nodes, has not run here" in page
     assert "no repair was started from here" in page
+    assert "nccl_benchmark_scope: cluster measures it" in page
+    assert 'id="cluster"' not in html.render(report)
     shown = text.rendered({**report, **absent}, (), 10_000, True)
     assert "does not exist" not in shown
     assert "does not exist" not in text.markdown({**report, **absent}, ())
-    made = localise_record.write(tmp_path, of_size(8, 1))
-    (made / "localise.json").write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}')
-    action_log.file(tmp_path).write_text('{"at": "\x1b' + MARKUP + '"}\n')
-    known = Beside(tmp_path, ENDED)
-    broken = {"localised": localised.latest(known), "actions": actions.latest(known)}
+    files = {
+        "cluster": cluster_record.write(tmp_path, TWO) / "cluster.json",
+        "localised": localise_record.write(tmp_path, of_size(8, 1)) / "localise.json",
+        "actions": action_log.file(tmp_path),
+    }
+    for path in files.values():
+        path.write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}\n')
+    broken = everything(Beside(tmp_path, ENDED))
     assert {each["state"] for each in broken.values()} == {"unreadable"}
-    assert "localise.json" in broken["localised"]["why"]
+    assert [path.name in broken[name]["why"] for name, path in files.items()] == [True] * 3
     assert "actions.jsonl, line 1" in broken["actions"]["why"]
     page = html.render({**report, **broken})
-    assert page.count("not readable") == 2
+    assert page.count("not readable") == 3
     assert "\x1b" not in page
-    action_log.file(tmp_path).unlink()
-    action_log.file(tmp_path).mkdir()
-    assert actions.latest(Beside(tmp_path, ENDED))["state"] == "unreadable"
+    for path in files.values():
+        path.unlink()
+    files["cluster"].symlink_to("cluster.json")
+    files["actions"].mkdir()
+    known = everything(Beside(tmp_path, ENDED))
+    assert {name: each["state"] for name, each in known.items()} == {
+        "cluster": "unreadable", "localised": "absent", "actions": "unreadable"
+    }  # fmt: skip
 
 
 def test_who_tells_of_actions_tells_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,8 +324,19 @@ def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, r
             Entry(at=FINISHED, run=run, host=host, action=action, outcome=end, why=why, role="x" * 900, **name)
         )
     action_log.append(tmp_path, entries)
+    job = replace(TWO.jobs[1], name=MARKUP, hosts=(MARKUP,), collective=MARKUP, what=MARKUP, said=MARKUP + "\x1b[2J")
+    out = (LeftOut(host=MARKUP, reason=MARKUP),)
+    benchmark = between(tmp_path, scope=MARKUP, jobs=(job,), left_out=out, asked=(MARKUP,))
+    nodes = tuple(replace(node, description=f"{MARKUP[:30]}{node.guid[-4:]}") for node in SWEEP.nodes)
+    marks = (Mark(SMALL.marks[0].ends, "ib_fabric.errors", "drift", f"\x1b {MARKUP}"),)
+    wires = swept(tmp_path, replace(SMALL, sweeps=(replace(SWEEP, nodes=nodes),), marks=marks))
+    beside = html.render({**report, "cluster": benchmark, "fabric": wires})
+    for name in ("cluster", "fabric"):
+        assert "&lt;script&gt;" in section_of(beside, name)
+        assert not [each for each in ("<script", "<img", "\x1b") if each in section_of(beside, name)]
+    assert "\x1b" not in text.rendered({**report, "fabric": wires})
     done = actions.latest(Beside(tmp_path, ENDED))
-    json.dumps(done, allow_nan=False)
+    json.dumps([done, benchmark, wires], allow_nan=False)
     whole = html.render({**report, "localised": found, "actions": done})
     added = len(whole) - len(html.render(report))
     assert 100_000 < added < 900_000, added
@@ -293,37 +359,29 @@ def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, An
     action_log.append(
         tmp_path,
         [
-            Entry(
-                at=FINISHED, run=secret, host="n1", action="refused", outcome="held", why=f"said {secret}", finding="x"
-            ),
-            Entry(
-                at=FINISHED,
-                run=secret,
-                host="n2",
-                action="drained",
-                outcome="begun",
-                why=f"said {secret}",
-                check=secret,
-            ),
+            Entry(at=FINISHED, run=secret, host=host, action=action, outcome=end, why=f"said {secret}", **{key: secret})
+            for host, action, end, key in (("n1", "refused", "held", "finding"), ("n2", "drained", "begun", "check"))
         ],
     )
     job = replace(TWO.jobs[0], said=f"said {secret}", what=secret, name=secret)
     cluster_record.write(tmp_path, replace(TWO, jobs=(job,), findings=()))
+    mark = replace(SMALL.marks[0], said=f"said {secret}")
     for hidden, told in [((), True), ((secret,), False)]:
-        known = Beside(tmp_path, ENDED, hidden)
-        more = {
-            "cluster": cluster.latest(known),
-            "localised": localised.latest(known),
-            "actions": actions.latest(known),
-        }
+        more = everything(Beside(tmp_path, ENDED, hidden))
+        more["fabric"] = swept(tmp_path, replace(SMALL, marks=(mark,)), hidden=hidden)
         for name, section in more.items():
             assert (secret in json.dumps(section)) == told, name
-        pages = (
-            html.render({**report, **more}),
-            text.rendered({**report, **more}),
-            text.markdown({**report, **more}, ()),
-        )
+        shown = {**report, **more}
+        pages = html.render(shown), text.rendered(shown), text.markdown(shown, ())
         assert any(secret in page for page in pages) == told
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [({"x"}, "x"), ({"x", None}, None), ({None}, None), ({"{{ y }}"}, None), ({7}, None), (set(), None)],
+)
+def test_the_inventory_says_where_it_lies(values: set[object], found: str | None) -> None:
+    assert manifest._plain(values) == found
 
 
 def test_the_inventory_says_from_when_on_a_result_is_too_old() -> None:
@@ -351,10 +409,82 @@ def test_a_cell_says_without_colour_whether_it_is_slow() -> None:
     assert (long["text"], long["title"]) == ("gpu-r12-...mple.org", "gpu-r12-17.cluster.example.org")
 
 
-# -- what was repaired -------------------------------------------------------------------------------------------------
+# -- the fabric --------------------------------------------------------------------------------------------------------
 
 
-# -- nodes at the gate -------------------------------------------------------------------------------------------------
+SWITCHES = tuple(node for node in SWEEP.nodes if node.kind == "switch")
+# Two HCAs back to back.
+PAIR = tuple(
+    replace(node, ports=tuple(replace(port, peer=(other.guid, 1)) for port in node.ports))
+    for node, other in (SWEEP.nodes[:2], SWEEP.nodes[1::-1])
+)
+ALIKE = tuple(replace(node, description="Mellanox") for node in SWEEP.nodes)
+FAR_MARK = Mark(((fabrics.guid(0, 4, 98), 64),), "ib_fabric.errors", "drift", "12 errors")
+SWEPT: dict[str, fabric_record.Record] = {
+    "a fabric": fabrics.swept(name="n{:04}"),
+    "swept long ago": replace(SMALL, finished=FINISHED - 40 * 86400),
+    "nothing swept": replace(SMALL, sweeps=(), taken=(), marks=(), complete=False),
+    "switches alone": replace(SMALL, sweeps=(replace(SWEEP, nodes=SWITCHES),), before=""),
+    "two HCAs": replace(SMALL, sweeps=(replace(SWEEP, nodes=PAIR),), marks=()),
+    "switches of one name": replace(SMALL, sweeps=(replace(SWEEP, nodes=ALIKE),)),
+    "more leaves than fit": replace(fabrics.swept(200, 100, 4), marks=(FAR_MARK,)),
+}
+
+
+def pictured(plane: dict[str, Any]) -> list[Any]:
+    """Return what a plane's picture has, and how much of it is drawn; that no switch stands on another is looked at."""
+    if (picture := plane["picture"]) is None:
+        return [{"switches": None}]
+    of = fabric_picture.drawn(picture, plane["label"])
+    boxes = sorted((switch["y"], switch["x"], switch["width"]) for switch in of["switches"])
+    for (y, x, width), (next_y, next_x, _width) in itertools.pairwise(boxes):
+        assert next_y > y or next_x >= x + width + 2
+    assert max((x + width for _y, x, width in boxes), default=0) <= of["width"] < 1400
+    bundles = [(one["upper"][1], one["lower"][1], one["bad"], one["lost"], one["count"]) for one in picture["bundles"]]
+    below = [(leaf["at"], [hca["state"] for hca in leaf["hcas"]]) for leaf in picture["below"]]
+    return [
+        {"switches": [[switch["name"] for switch in row] for row in picture["rows"]], "left out": picture["left_out"]},
+        {"bundles": len(bundles), "bad": [one for one in bundles if one[2] or one[3]]},
+        {"HCAs": sum(len(states) for _at, states in below), "bad": [one for one in below if {*one[1]} - {"ok"}]},
+        {name: len(of[name]) for name in ("switches", "bad", "hcas")},
+        {**{name: of[name].count("M") for name in ("good", "well")}, "said": of["said"]},
+    ]
+
+
+@pytest.mark.golden
+def test_planes_leaves_and_bad_links(tmp_path: Path, report: dict[str, Any]) -> None:
+    written = []
+    for case, record in SWEPT.items():
+        found = swept(tmp_path, record)
+        rows: list[Any] = []
+        for plane in found["planes"]:
+            plain = {key: value for key, value in plane.items() if key not in ("picture", "leaves")}
+            rows += [plain, *plane["leaves"], *pictured(plane)]
+        goldens.check("fabric_report", case, [*rows, *([bad["where"], bad["check"]] for bad in found["bad"])])
+        [lines] = beside_text.sections({**report, "fabric": found})
+        written += [f"== {case}", *lines, ""]
+    goldens.text("fabric_report", "\n".join(written))
+    assert beside_text.sections({**report, "fabric": None}) == []
+
+
+def test_a_fabric_of_4096_ports_fits_the_page(tmp_path: Path, report: dict[str, Any]) -> None:
+    found = swept(tmp_path, fabrics.swept(512, 32, 16, 9))
+    assert found["planes"][0]["label"] == "plane of rail 0"
+    pictures = [plane["picture"] is not None for plane in found["planes"]]
+    assert pictures == [True] * fabric.PICTURES + [False]
+    page = html.render({**report, "fabric": found})
+    assert len(page) - len(html.render(report)) < 400_000
+
+
+def test_where_no_fabric_was_swept_nothing_is_said(tmp_path: Path, report: dict[str, Any]) -> None:
+    assert fabric.latest(Beside(tmp_path, ENDED)) is None
+    assert 'id="fabric"' not in html.render({**report, "fabric": None})
+    (tmp_path / "fabric" / "latest").mkdir(parents=True)
+    (tmp_path / "fabric" / "latest" / "fabric.json").write_text("{")
+    found = fabric.latest(Beside(tmp_path, ENDED))
+    assert found is not None
+    assert (found["state"], "fabric.json: it is not JSON" in found["why"]) == ("unreadable", True)
+    assert "not readable" in html.render({**report, "fabric": found})
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

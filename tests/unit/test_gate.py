@@ -10,7 +10,6 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files
+
+from tests import goldens
+from tests.trees import put_all, tool
 
 CRITICAL = Check("a.critical", why="w", fix="f", severity="critical")
 MINOR = Check("a.minor", why="w", fix="f", severity="minor")
@@ -272,36 +274,22 @@ Prolog                  = (null)
 PrologEpilogTimeout     = 65534
 SlurmctldPort           = 6817
 """
-EPILOG = "/usr/local/lib/busbar/gate-epilog"
+LAST = "var__lib__busbar__gate__state.json"
 SCONTROL = "#!/bin/sh\ncat <<'E'\n%sE\n"
-Node = Callable[..., tuple[gate.Have, gate.Want]]
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
+def played(
+    folder: Path, config: str = CONFIG, stages: tuple[str, ...] = gate.STAGES, **files: str
+) -> tuple[gate.Have, gate.Want]:
     """A node on which the role has been played, with a Slurm that says this of its configuration."""
-
-    def made(config: str = CONFIG, stages: tuple[str, ...] = gate.STAGES, **files: str) -> tuple[gate.Have, gate.Want]:
-        host = Host(str(tmp_path), str(tmp_path))
-        tool = tmp_path / "usr/bin/scontrol"
-        tool.parent.mkdir(parents=True, exist_ok=True)
-        tool.write_text(SCONTROL % config)
-        tool.chmod(0o755)
-        texts = gate_files.texts("#\n", gate.intent_text({"node": "n1"}), stages)
-        want = gate.Want(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
-        for change in gate.plan(gate.read(host, want), want).changes:
-            apply.write(host, change)
-        for name, text in files.items():
-            path = tmp_path / name.replace("__", "/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return gate.read(host, want), want
-
-    return made
-
-
-def states(have: gate.Have, want: gate.Want) -> dict[str, str]:
-    return {finding.id: finding.state for finding in gate.plan(have, want).findings}
+    host = Host(str(folder), str(folder))
+    tool(folder, "usr/bin/scontrol", SCONTROL % config)
+    texts = gate_files.texts("#\n", gate.intent_text({"node": "n1"}), stages)
+    want = gate.Want(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
+    for change in gate.plan(gate.read(host, want), want).changes:
+        apply.write(host, change)
+    put_all(folder, {name.replace("__", "/"): text for name, text in files.items()})
+    return gate.read(host, want), want
 
 
 def state(**more: Any) -> str:
@@ -309,10 +297,10 @@ def state(**more: Any) -> str:
     return json.dumps({**given, "kept_out": None, "said": "", **more})
 
 
-def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(node: Node, tmp_path: Path) -> None:
+def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tmp_path: Path) -> None:
     host, nothing = Host(str(tmp_path), str(tmp_path)), gate.Want(())
     assert not gate.plan(gate.read(host, nothing), nothing).findings
-    node()
+    played(tmp_path)
     # Nobody has said that they are not wanted.
     undecided = gate.plan(gate.read(host, gate.Want()), gate.Want())
     assert (undecided.findings, undecided.changes, len(undecided.notes)) == ((), (), 1)
@@ -322,11 +310,8 @@ def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(no
     assert not gate.plan(gate.read(host, nothing), nothing).findings
 
 
-def test_what_is_written_is_ok_and_its_drift_is_found(node: Node, tmp_path: Path) -> None:
-    have, want = node(**{"var__lib__busbar__gate__state.json": state()})
-    assert set(states(have, want).values()) == {"ok", "drift"}
-    assert [name for name, said in states(have, want).items() if said != "ok"] == ["gate.wired[live]@Prolog"]
-    assert not gate.plan(have, want).changed
+def test_what_is_written_is_ok_and_its_drift_is_found(tmp_path: Path) -> None:
+    have, want = played(tmp_path, **{LAST: state()})
     for path, check in (
         (gate.PROGRAM, "gate.program"),
         (gate.INTENT, "gate.intent"),
@@ -346,74 +331,63 @@ def test_what_is_written_is_ok_and_its_drift_is_found(node: Node, tmp_path: Path
     assert [one.have for one in found.findings if one.check == "gate.intent"] == [f"{gate.INTENT} has mode 0644"]
 
 
-@pytest.mark.parametrize(
-    ("given", "finds"),
-    [
-        (state(), {}),
-        (state(at=time.time() - 50 * 3600), {"gate.verdict": "unknown"}),
-        (state(verdict="unknown"), {"gate.verdict": "unknown"}),
-        (state(verdict="fail", kept_out={"reason": "r", "at": 1.0}), {"gate.kept_out": "drift"}),
-        (state(verdict="fail", action="held_by_breaker", said="5 of 9"), {"gate.held": "drift"}),
-        (state(verdict="fail", action="left_alone", said="bob"), {"gate.held": "drift"}),
-        (state(verdict="pass", action="left_alone", said="bob"), {}),
-        ("{", {"gate.verdict": "unknown"}),
-        (state(kept_out=3), {"gate.verdict": "unknown"}),
-        (state(verdict="\x1b[31m"), {"gate.verdict": "unknown"}),
-        (state(at=None), {"gate.verdict": "unknown"}),
-    ],
-)
-def test_what_the_gate_has_last_said_is_found(node: Node, given: str, finds: dict[str, str]) -> None:
-    have, want = node(stages=("health",), **{"var__lib__busbar__gate__state.json": given})
-    found = {one.check: one.state for one in gate.plan(have, want).findings if one.state != "ok"}
-    assert found == finds
+def with_config(old: str, new: str, stage: str, **files: str) -> dict[str, Any]:
+    assert re.search(old, CONFIG)
+    return {"config": re.sub(old, new, CONFIG), "stages": (stage,), LAST: state(), **files}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "stage", "fix"),
-    [
-        ("/usr/local/lib/busbar/gate-health", "(null)", "health", "put into slurm.conf: HealthCheckProgram="),
-        ("300 sec", "0 sec", "health", "HealthCheckInterval=300"),
-        ("CYCLE,IDLE", "NONDRAINED_IDLE", "health", "HealthCheckNodeState=IDLE,CYCLE"),
-        ("/usr/local/lib/busbar/gate-health", "/usr/sbin/nhc", "health", "/usr/sbin/nhc"),
-        ("Prolog                  = (null)", "Prolog = /opt/p", "prolog", "/opt/p"),
-        (
-            "Epilog[1]               = /usr/local/lib/busbar/gate-epilog\n",
-            "",
-            "epilog",
-            "ln -s /usr/local/lib/busbar/gate-epilog",
-        ),
-    ],
-)
-def test_what_slurm_does_not_start_is_found_with_the_line_that_lacks(
-    node: Node, old: str, new: str, stage: str, fix: str
-) -> None:
-    assert old in CONFIG
-    have, want = node(CONFIG.replace(old, new), (stage,))
-    [found] = [one for one in gate.plan(have, want).findings if one.check == "gate.wired"]
-    assert (found.state, fix in found.fix) == ("drift", True)
+# What the gate has last said, at its stage health.
+STATES = {
+    "passed": state(),
+    "long ago": state(at=time.time() - 50 * 3600),
+    "unknown": state(verdict="unknown"),
+    "kept out": state(verdict="fail", kept_out={"reason": "r", "at": 1.0}),
+    "held": state(verdict="fail", action="held_by_breaker", said="5 of 9"),
+    "of others": state(verdict="fail", action="left_alone", said="bob"),
+    "of others, passed": state(verdict="pass", action="left_alone", said="bob"),
+    "cut off": "{",
+    "kept out by a number": state(kept_out=3),
+    "an escape": state(verdict="\x1b[31m"),
+    "without its time": state(at=None),
+}
+HEALTH, NO_PROLOG = "/usr/local/lib/busbar/gate-health", r"Prolog +=.*"
+CALL = gate.LAUNCHERS["prolog"]
+GATES: dict[str, dict[str, Any]] = {
+    **{name: {"stages": ("health",), LAST: text} for name, text in STATES.items()},
+    "all stages": {LAST: state()},
+    "no health program": with_config(HEALTH, "(null)", "health"),
+    "never": with_config("300 sec", "0 sec", "health"),
+    "only nodes in service": with_config("CYCLE,IDLE", "NONDRAINED_IDLE", "health"),
+    "another health program": with_config(HEALTH, "/usr/sbin/nhc", "health"),
+    "another prolog": with_config(NO_PROLOG, "Prolog = /opt/p", "prolog"),
+    "a folder without ours": with_config(r"Epilog\[1\].*\n", "", "epilog"),
+    **{
+        f"{given}: {text!r}": with_config(NO_PROLOG, f"Prolog = {given}", "prolog", etc__slurm__prolog__10=text)
+        for given in ("/etc/slurm/prolog/*", "/etc/slurm/prolog/10")
+        for text in (f"{CALL} || exit 1\n", "#\n", f"# {CALL}\n")
+    },
+    **{
+        f"{name} {seconds}": with_config(f"{name} += [0-9]+", f"{name} = {seconds}", "epilog")
+        for name, enough in (("MessageTimeout", 7), ("PrologEpilogTimeout", 5), ("BatchStartTimeout", 5))
+        for seconds in (enough - 1, enough)
+    },
+    "Slurm says nothing": {"config": ""},
+    "Slurm says something else": {"config": "nothing\n"},
+}
 
 
-@pytest.mark.parametrize("text", [f"{gate.LAUNCHERS['prolog']} || exit 1\n", "#\n", f"# {gate.LAUNCHERS['prolog']}\n"])
-@pytest.mark.parametrize("given", ["/etc/slurm/prolog.d/*", "/etc/slurm/prolog.d/10"])
-def test_a_script_of_the_sites_that_calls_it_is_wired(node: Node, text: str, given: str) -> None:
-    config = CONFIG.replace("Prolog                  = (null)", f"Prolog = {given}")
-    have, want = node(config, ("prolog",), **{"etc__slurm__prolog.d__10": text})
-    [found] = [one for one in gate.plan(have, want).findings if one.check == "gate.wired"]
-    assert found.state == ("ok" if text.startswith("/") else "drift")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("MessageTimeout", 6), ("PrologEpilogTimeout", 4), ("BatchStartTimeout", 4)]
-)
-def test_time_limits_of_slurm_are_more_than_the_gate_takes(node: Node, name: str, said: int) -> None:
-    have, want = node(re.sub(f"{name} += [0-9]+", f"{name} = {said}", CONFIG), ("epilog",))
-    [found] = [one for one in gate.plan(have, want).findings if one.check == "gate.limits"]
-    assert (found.state, found.have) == ("drift", f"{name} is {said} s")
-
-
-@pytest.mark.parametrize("config", ["", "nothing\n"])
-def test_a_slurm_that_does_not_answer_is_unknown(node: Node, config: str) -> None:
-    assert states(*node(config))["gate.wired[live]@slurm.conf"] == "unknown"
+@pytest.mark.golden
+def test_what_is_found_of_files_verdict_and_slurm(tmp_path: Path) -> None:
+    written = []
+    for number, (name, given) in enumerate(GATES.items()):
+        plan = gate.plan(*played(tmp_path / str(number), **given))
+        found = [
+            f"{one.state} {one.check} {one.subject}: {one.have}; do: {one.fix}" for one in plan.findings if not one.ok
+        ]
+        good = ", ".join(one.check for one in plan.findings if one.ok)
+        written += [f"== {name}", *found, f"good: {good}", f"commands: {len(plan.commands)}", ""]
+        assert not plan.changes
+    goldens.text("gate_node", "\n".join(written))
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (gate.KEEP_OUT, 1), (1, 0), (gate.UNKNOWN, 0), (127, 0), (137, 0)])
@@ -426,8 +400,8 @@ def test_only_a_verdict_ends_what_slurm_starts_with_an_error(code: int, ends: in
     assert (done.returncode, "gave no verdict" in done.stderr) == (ends, code not in (0, gate.KEEP_OUT))
 
 
-def test_what_cannot_be_read_of_ours_is_said(node: Node, tmp_path: Path) -> None:
-    _have, want = node()
+def test_what_cannot_be_read_of_ours_is_said(tmp_path: Path) -> None:
+    _have, want = played(tmp_path)
     path = tmp_path / gate.PROGRAM[1:]
     path.unlink()
     path.mkdir()

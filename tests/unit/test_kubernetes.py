@@ -215,29 +215,28 @@ def test_the_moment_of_a_change_stays_while_nothing_changes(cluster: Cluster) ->
     assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] != "before"
 
 
-@pytest.mark.parametrize(("there", "share", "tainted"), [(1, "0.1", True), (2, "0.1", False), (0, "0", False)])
-def test_the_breaker_holds_a_further_taint_back(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], there: int, share: str, tainted: bool
-) -> None:
-    for number in range(1, there + 1):
-        cluster.nodes[f"gpu-{number:02}"] = node(f"gpu-{number:02}", OURS)
-    assert run(cluster, "fail", "--max-share", share) == 2
-    assert bool(cluster.taints("gpu-00")) == tainted
-    assert cluster.conditions("gpu-00")[CONDITION]["status"] == "False"
-    assert ("have the taint already" in capsys.readouterr().out) != tainted
-
-
-def test_the_share_is_of_the_nodes_that_are_named_over_all_pages(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("there", "named", "words", "tainted"),
+    [
+        (1, 0, "--max-share 0.1", True),
+        (2, 0, "--max-share 0.1", False),
+        (0, 0, "--max-share 0", False),
+        # One of the ten that are named carries it, and one may.
+        (1, 10, "--selector gpu=true", False),
+        (1, 10, "", True),
+    ],
+)
+def test_the_breaker_holds_a_further_taint_back_over_all_pages(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: Any, there: int, named: int, words: str, tainted: bool
 ) -> None:
     monkeypatch.setattr(command, "PAGE", 3)
-    for number in range(10):
-        cluster.nodes[f"gpu-{number:02}"] = node(f"gpu-{number:02}", *([OURS] if number == 9 else []), gpu="true")
-    # One of ten carries it, and one may.
-    run(cluster, "fail", "--selector", "gpu=true")
-    assert cluster.taints("gpu-00") == []
-    run(cluster, "fail")
-    assert cluster.taints("gpu-00") == [OURS]
+    for number, name in enumerate(cluster.nodes):
+        labels = {"gpu": "true"} if number < named else {}
+        cluster.nodes[name] = node(name, *[OURS] * (10 - there <= number < 10), **labels)
+    assert run(cluster, "fail", *words.split()) == 2
+    assert cluster.taints("gpu-00") == [OURS] * tainted
+    assert cluster.conditions("gpu-00")[CONDITION]["status"] == "False"
+    assert ("have the taint already" in capsys.readouterr().out) != tainted
 
 
 def test_many_that_fail_at_the_same_moment_do_not_empty_the_cluster(cluster: Cluster) -> None:
