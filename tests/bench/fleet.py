@@ -28,6 +28,7 @@ from typing import Any
 import yaml
 
 from busbar.lab import store
+from tests import sshd
 from tests.trees import tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,14 +37,9 @@ SSHD = "/usr/sbin/sshd"
 PYTHON = "/usr/bin/python3"
 # The one of the lab's nodes that has more to say.
 NODE = "node02"
-SSHD_CONFIG = """\
-Port {port}
-ListenAddress 127.0.0.1
-HostKey {top}/host_key
-AuthorizedKeysFile {top}/id.pub
-PidFile none
-UsePAM no
-StrictModes no
+SSHD_CONFIG = (
+    sshd.CONFIG
+    + """\
 MaxStartups 2000
 PerSourceMaxStartups none
 LogLevel ERROR
@@ -51,6 +47,7 @@ Subsystem sftp internal-sftp
 # No user's own shell start, which costs more than the login.
 SetEnv HOME={top}/home
 """
+)
 SSH_CONFIG = """\
 Host gpu*
   HostName 127.0.0.1
@@ -262,13 +259,13 @@ def fleet(top: Path, most: int) -> Iterator[Fleet]:
     (top / "known_hosts").write_text("".join(lines))
     (top / "sshd_config").write_text(SSHD_CONFIG.format(top=top, port=port))
     Path("/run/sshd").mkdir(exist_ok=True)
-    sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(top / "sshd_config")], start_new_session=True)
+    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(top / "sshd_config")], start_new_session=True)
     try:
         _wait_for(port)
         yield made
     finally:
-        os.killpg(sshd.pid, signal.SIGTERM)
-        sshd.wait()
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
 
 
 def _prepare_tree(made: Fleet) -> None:

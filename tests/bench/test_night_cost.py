@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import statistics
 import subprocess
@@ -21,7 +22,6 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host
 
 from busbar.lab import store
-from tests.bench import cpu
 from tests.bench.conftest import Show
 from tests.lab.audited import ARGV, Tools, script
 from tests.lab.conftest import _lab, lab, on_node, run_module  # noqa: F401
@@ -31,6 +31,12 @@ from tests.trees import tool
 PAIRS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "15"))
 TARGET = 0.15
 HEALTH = ("node_health", "nic_firmware")
+
+
+def of_children() -> float:
+    """CPU seconds of all children that have ended, and of theirs."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 @contextmanager
@@ -65,20 +71,20 @@ def replayed(root: Path, told: dict[str, dict[str, Any]], answers: Path) -> Iter
 
 def starts(root: Path, told: list[str]) -> float:
     """What the shells cost that stand for tools: a real tool's own cost is its vendor's."""
-    before = cpu.of_children()
+    before = of_children()
     for key in told:
         [name, *options] = json.loads(key)[0]
         path = next(path for path in (root / f"{one}/{name}".lstrip("/") for one in TOOL_PATH) if path.exists())
         subprocess.run([path, *options], capture_output=True, timeout=1800, check=False)
-    return cpu.of_children() - before
+    return of_children() - before
 
 
 def spent(text: str) -> float:
-    before = cpu.of_children()
+    before = of_children()
     done = subprocess.run([*ARGV, "-"], input=text, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     assert [one["msg"] for one in json.loads(done.stdout) if one.get("failed")] == []
-    return cpu.of_children() - before
+    return of_children() - before
 
 
 @pytest.mark.parametrize("node", store.STANDARD)

@@ -35,6 +35,7 @@ from tests.bench.conftest import CURVE, FEW, FORKS, HOSTS, ROUNDS, WORKING, Show
 from tests.bench.fleet import CACHE, PYTHON, ROOT, Fleet, Spent
 
 STORED = [int(word) for word in os.environ.get("BUSBAR_BENCH_STORED", "50,200").split(",")]
+AT_ONCE = f"nodes that answer at once, {FORKS} at a time, one round"
 MASTER = "-o ControlMaster=auto -o ControlPersist=60s"
 # Runs a script; each of its processes says with whatever it writes, and at its end, what it has spent itself so far.
 OWN = """
@@ -73,6 +74,24 @@ def keep(kind: str, of: int, costs: Mapping[str, Spent]) -> None:
     for name, cost in costs.items():
         known.setdefault(kind, {}).setdefault(name, {})[str(of)] = asdict(cost)
     path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def compared(
+    show: Show, title: str, of: int, runs: Mapping[str, Callable[[], Spent]], kind: str = "", rounds: int = 1
+) -> dict[str, Spent]:
+    """Medians of interleaved rounds, shown beside the first. kind: under which the plot finds them, where it does."""
+    costs = fleet.medians(runs, rounds)
+    table(show, title, of, costs, next(iter(runs)))
+    if kind:
+        keep(kind, of, costs)
+    return costs
+
+
+def book(made: Fleet, name: str, *tasks: Mapping[str, Any]) -> Path:
+    """A playbook of these tasks."""
+    path = made.top / f"{name}.yml"
+    path.write_text(yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": [*tasks]}]))
+    return path
 
 
 def clush(made: Fleet, program: Path, python: str, of: int) -> Spent:
@@ -156,10 +175,8 @@ def test_peers_that_ask_the_same(hosts: Fleet, show: Show, of: int) -> None:
     runs = contestants(hosts, hosts.stored_python(), of)
     args = hosts.ssh_args("-o ControlMaster=no", **CURVE)
     # The floor: a fork, a login, a command.
-    book = hosts.top / "raw.yml"
-    tasks = [{"ansible.builtin.raw": "true"}]
-    book.write_text(yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": tasks}]))
-    runs["one raw task"] = partial(hosts.play, hosts.inventory(of), book, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
+    raw = book(hosts, "raw", {"ansible.builtin.raw": "true"})
+    runs["one raw task"] = partial(hosts.play, hosts.inventory(of), raw, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args)
     command = [sys.executable, "-m", "busbar", "drift", "--forks", str(FORKS)]
     command += ["-i", str(hosts.inventory(of, hosts.stored_python()))]
     history = ["--history", str(hosts.top / "history.sqlite"), "--json", str(hosts.top / "report.json")]
@@ -167,11 +184,8 @@ def test_peers_that_ask_the_same(hosts: Fleet, show: Show, of: int) -> None:
     runs["busbar drift, with history and report"] = partial(
         fleet.spent, [*command, *history], given, hosts.top / "busbar.log"
     )
-    costs = fleet.medians(runs, ROUNDS)
-    table(
-        show, f"nodes that answer at once, {FORKS} at a time, curve25519, medians of {ROUNDS}", of, costs, "drift.yml"
-    )
-    keep("peers", of, costs)
+    title = f"nodes that answer at once, {FORKS} at a time, curve25519, medians of {ROUNDS}"
+    costs = compared(show, title, of, runs, "peers", ROUNDS)
     for name, target in (("clush, same script", 1.5), ("pyinfra, same script", 1), ("pyinfra, which sends it", 1)):
         if name in costs:
             show(f"drift.yml / {name}: {costs['drift.yml'].wall / costs[name].wall:.2f} (target <= {target})")
@@ -194,27 +208,21 @@ def one_task_a_check(made: Fleet) -> tuple[Path, int]:
         }
         for check in checks
     ]
-    book = made.top / "tasks.yml"
-    book.write_text(yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": tasks}]))
-    return book, len(tasks)
+    return book(made, "tasks", *tasks), len(tasks)
 
 
 @pytest.mark.parametrize("of", WORKING)
 def test_peers_with_nodes_that_work_here(hosts: Fleet, show: Show, of: int) -> None:
     """The node's own Python runs the script, on the same cores as the control node."""
-    costs = fleet.medians(contestants(hosts, PYTHON, of), 1)
-    table(show, f"nodes that work on this machine, {FORKS} at a time, one round", of, costs, "drift.yml")
-    keep("working", of, costs)
+    title = f"nodes that work on this machine, {FORKS} at a time, one round"
+    costs = compared(show, title, of, contestants(hosts, PYTHON, of), "working")
     if "clush, same script" in costs:
         show(f"drift.yml / clush: {costs['drift.yml'].wall / costs['clush, same script'].wall:.2f} (target <= 1.5)")
 
 
 def test_the_suite_and_a_task_for_each_check(hosts: Fleet, show: Show) -> None:
     inventory, args = hosts.inventory(FEW), hosts.ssh_args(MASTER, **CURVE)
-    ping = hosts.top / "ping.yml"
-    ping.write_text(
-        yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": [{"ansible.builtin.ping": {}}]}])
-    )
+    ping = book(hosts, "ping", {"ansible.builtin.ping": {}})
     tasks, count = one_task_a_check(hosts)
     runs: dict[str, Callable[[], Spent]] = {
         "drift.yml": nightly(hosts, PYTHON, FEW),
@@ -222,10 +230,8 @@ def test_the_suite_and_a_task_for_each_check(hosts: Fleet, show: Show) -> None:
         "site.yml --check": partial(hosts.play, inventory, ROOT / "site.yml", "--check", ANSIBLE_SSH_ARGS=args),
         f"{count} checks, one slurp each": partial(hosts.play, inventory, tasks, ANSIBLE_SSH_ARGS=args),
     }
-    costs = fleet.medians(runs, 1)
+    costs = compared(show, "nodes that work on this machine, one round", FEW, runs, "suite")
     assert "FAILED" not in (hosts.top / "tasks.log").read_text()
-    table(show, "nodes that work on this machine, one round", FEW, costs, "drift.yml")
-    keep("suite", FEW, costs)
     of_task = costs[f"{count} checks, one slurp each"]
     show(f"a task for each check / drift.yml: {of_task.wall / costs['drift.yml'].wall:.1f} (target >= 20)")
 
@@ -235,16 +241,11 @@ def test_pyinfra_with_a_fact_for_each_check(hosts: Fleet, show: Show) -> None:
     if program is None:
         pytest.skip("pip could not install pyinfra")
     of, count = min(HOSTS), one_task_a_check(hosts)[1]
-    name = f"pyinfra, {count} facts"
-    costs = fleet.medians(
-        {
-            "drift.yml": nightly(hosts, hosts.stored_python(), of),
-            name: partial(pyinfra_facts, hosts, program, count, of),
-        },
-        1,
-    )
-    table(show, f"nodes that answer at once, {FORKS} at a time, one round", of, costs, "drift.yml")
-    keep("facts", of, costs)
+    runs: dict[str, Callable[[], Spent]] = {
+        "drift.yml": nightly(hosts, hosts.stored_python(), of),
+        f"pyinfra, {count} facts": partial(pyinfra_facts, hosts, program, count, of),
+    }
+    compared(show, AT_ONCE, of, runs, "facts")
 
 
 def test_a_task_for_each_check_of_nodes_that_answer_at_once(hosts: Fleet, show: Show) -> None:
@@ -253,18 +254,13 @@ def test_a_task_for_each_check_of_nodes_that_answer_at_once(hosts: Fleet, show: 
     (hosts.top / "slurp.json").write_text(json.dumps({"changed": False, "content": content, "encoding": "base64"}))
     tasks, count = one_task_a_check(hosts)
     inventory = hosts.inventory(of, hosts.stored_python(answer="slurp.json"))
-    forks = ("--forks", str(FORKS))
     name = f"{count} checks, one slurp each"
-    costs = fleet.medians(
-        {
-            "drift.yml": nightly(hosts, hosts.stored_python(), of),
-            name: partial(hosts.play, inventory, tasks, *forks, ANSIBLE_SSH_ARGS=args),
-        },
-        1,
-    )
+    runs: dict[str, Callable[[], Spent]] = {
+        "drift.yml": nightly(hosts, hosts.stored_python(), of),
+        name: partial(hosts.play, inventory, tasks, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args),
+    }
+    costs = compared(show, AT_ONCE, of, runs, "tasks")
     assert "FAILED" not in (hosts.top / "tasks.log").read_text()
-    table(show, f"nodes that answer at once, {FORKS} at a time, one round", of, costs, "drift.yml")
-    keep("tasks", of, costs)
     show(f"a task for each check / drift.yml: {costs[name].wall / costs['drift.yml'].wall:.1f} (target >= 20)")
 
 

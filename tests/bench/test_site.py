@@ -18,10 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import fleet
 from tests.bench.conftest import CURVE, FORKS, HOSTS, ROUNDS, Show
 from tests.bench.fleet import Fleet, Spent
-from tests.bench.test_scale import MASTER, keep, nightly, table
+from tests.bench.test_scale import MASTER, compared, nightly
 
 # Of different roles, each repaired by site.yml without a disruption.
 FAULTS = ("conf-removed", "rp-filter-strict", "qos-unit-disabled", "ecn-off", "mtu-not-persisted", "conf-mode")
@@ -38,9 +37,8 @@ def test_a_fleet_that_is_as_it_should_be(hosts: Fleet, show: Show, of: int) -> N
     python = hosts.stored_python()
     runs = {"drift.yml": nightly(hosts, python, of)}
     runs["site.yml"] = partial(site, hosts, hosts.inventory(of, python), of)
-    costs = fleet.medians(runs, ROUNDS)
-    table(show, f"nothing to do, nodes that answer at once, {FORKS} at a time", of, costs, "drift.yml")
-    keep("converged", of, costs)
+    title = f"nothing to do, nodes that answer at once, {FORKS} at a time"
+    costs = compared(show, title, of, runs, "converged", ROUNDS)
     show(f"site.yml / drift.yml: {costs['site.yml'].wall / costs['drift.yml'].wall:.2f} (target <= 1.3)")
     assert not played((hosts.top / "site.log").read_text())
 
@@ -49,15 +47,14 @@ def test_a_fleet_that_is_as_it_should_be(hosts: Fleet, show: Show, of: int) -> N
 def test_one_host_of_twenty_with_a_fault(hosts: Fleet, show: Show, of: int) -> None:
     faults = [*islice(cycle(FAULTS), max(1, of // 20))]
     inventory = hosts.with_faults(of, faults, hosts.stored_python())
-    costs = {
-        "drift.yml": hosts.drift(
-            inventory, of, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=hosts.ssh_args(MASTER, **CURVE)
-        ),
-        "site.yml, which repairs": site(hosts, inventory, of),
+    args = hosts.ssh_args(MASTER, **CURVE)
+    runs = {
+        "drift.yml": partial(hosts.drift, inventory, of, "--forks", str(FORKS), ANSIBLE_SSH_ARGS=args),
+        "site.yml, which repairs": partial(site, hosts, inventory, of),
     }
+    title = f"{len(faults)} hosts that work on this machine, each with a fault; one run"
+    costs = compared(show, title, of, runs, "faults")
     of_role = played((hosts.top / "site.log").read_text())
-    table(show, f"{len(faults)} hosts that work on this machine, each with a fault; one run", of, costs, "drift.yml")
-    keep("faults", of, costs)
     ratio = costs["site.yml, which repairs"].wall / costs["drift.yml"].wall
     show(f"site.yml / drift.yml: {ratio:.2f} (target <= 3)")
     plays = ", ".join(f"{role} {count}" for role, count in sorted(of_role.items()))

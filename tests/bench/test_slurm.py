@@ -22,14 +22,13 @@ import pytest
 
 from tests import debian
 from tests.bench import fleet
-from tests.bench.conftest import CURVE, FORKS, Show
+from tests.bench.conftest import CURVE, FORKS, ROUNDS, Show
 from tests.bench.fleet import Fleet
-from tests.bench.test_scale import nightly, table
+from tests.bench.test_scale import compared, nightly
 from tests.slurm_daemons import PROGRAMS, Slurm
 from tests.trees import tool
 
 HOSTS = [int(word) for word in os.environ.get("BUSBAR_BENCH_SLURM", "20").split(",")]
-ROUNDS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "3"))
 # One machine has all of their work. On a cluster each node has a munged of its own; the one of this machine refuses
 # many of some hundred slurmd that come to it at once, so here there is none.
 PATIENT = "SlurmdTimeout=300\nMessageTimeout=60\nAuthType=auth/none\nCredType=cred/none\n"
@@ -68,7 +67,6 @@ def test_slurm_beside_ssh(hosts: Fleet, show: Show, of: int) -> None:
                 "drift.yml, ssh": nightly(hosts, hosts.stored_python(), of),
                 "drift.yml, --engine slurm": lambda: hosts.drift(inventory, of, *given, SLURM_CONF=conf),
             }
-            costs = fleet.medians(runs, ROUNDS)
+            compared(show, f"ssh ({FORKS} at a time, {CURVE['KexAlgorithms']}) and Slurm", of, runs, rounds=ROUNDS)
         finally:
             slurm.stop()
-    table(show, f"ssh ({FORKS} at a time, {CURVE['KexAlgorithms']}) and Slurm", of, costs, "drift.yml, ssh")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,21 @@ from tests import debian, series
 from tests.trees import tool
 
 from .simulated import HARDWARE, Simulated
-from .test_nccl_perf import CODE
 
 # Two GPUs a node: two rails of 48 GB/s, of which published runs reach 99 %; a bar for clusters is 0.85 of that.
 BAR = 0.85 * 2 * 48
 PER_NODE = 2
+CODE = """\
+import json, sys
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
+with patch_module_args(json.loads(sys.argv[1])): nccl_perf.main()
+"""
 
 
-def measure(simulated: Simulated, tmp_path: Path, kind: str, alone: bool = False, **more: Any) -> dict[str, Any]:
-    """What nccl_perf says on the first node of a run over all of them."""
+def start(simulated: Simulated, tmp_path: Path, kind: str, alone: bool = False, **more: Any) -> subprocess.Popen[str]:
+    """The module nccl_perf on the first node, of a run over all of them."""
+    # Tools are looked for below the system root. By a link mpirun would look for its daemon beside the link.
     tool(tmp_path, f"usr/bin/{kind}", f'exec {shutil.which(kind, path=debian.PLACES)} "$@"')
     names = [node.name for node in simulated.nodes]
     given = {
@@ -47,10 +54,23 @@ def measure(simulated: Simulated, tmp_path: Path, kind: str, alone: bool = False
         **more,
     }
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = simulated.nodes[0].run([sys.executable, "-c", CODE, json.dumps(given)], environment, 300)
-    found: dict[str, Any] = json.loads(done.stdout or json.dumps({"failed": True, "msg": done.stderr}))
+    argv = [sys.executable, "-c", CODE, json.dumps(given)]
+    module: subprocess.Popen[str] = simulated.nodes[0].start(
+        argv, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    return module
+
+
+def ended(module: subprocess.Popen[str]) -> dict[str, Any]:
+    """What it says."""
+    text, problem = module.communicate(timeout=300)
+    found: dict[str, Any] = json.loads(text or json.dumps({"failed": True, "msg": problem}))
     assert not found.get("failed"), found["msg"]
     return found
+
+
+def measure(simulated: Simulated, tmp_path: Path, kind: str, alone: bool = False, **more: Any) -> dict[str, Any]:
+    return ended(start(simulated, tmp_path, kind, alone, **more))
 
 
 def roots(result: dict[str, Any]) -> dict[str, str]:
@@ -61,11 +81,13 @@ def roots(result: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", series.first("srun", "mpirun"))
 def test_a_healthy_cluster_is_ok(simulated: Simulated, tmp_path: Path, kind: str) -> None:
-    result = measure(simulated, tmp_path, kind)
+    result = measure(simulated, tmp_path, kind, repeats=2, environment={"NCCL_IB_TC": 106})
     assert roots(result) == {}
     assert result["simulated"]
     assert result["busbw"] == pytest.approx(95, rel=0.02)
-    assert result["transport"]["proven"]
+    assert [run["rc"] for run in result["repeats"]] == [0, 0]
+    assert (result["transport"]["networks"], result["transport"]["proven"]) == (["IB"], True)
+    assert result["ranks"] == dict.fromkeys((node.name for node in simulated.nodes), PER_NODE)
     for machine, rails in zip(simulated.machines, result["rails"].values(), strict=True):
         busy = {name for name, moved in rails.items() if moved["sent"]}
         assert busy == {machine.rail(0).name, machine.rail(1).name}

@@ -6,10 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import find_bar, parse_bars
+from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import predict
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 M, G = 1 << 20, 1 << 30
 
 
@@ -63,6 +68,13 @@ def test_text_among_nccl_s_own_lines(samples: Path) -> None:
 def test_json_of_eight_h200(samples: Path, asked: Wanted, busbw: float) -> None:
     json = (samples / f"h200x8/{asked.collective}.json").read_text()
     assert judged(asked, json=json) == (busbw, {})
+    # NVLS was off: as predicted, and above the bar.
+    of = profile.parse(yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text()), "hgx-h200")
+    assert predict(of, asked.collective, nvls=False).busbw == pytest.approx(busbw, rel=0.05)
+    bars = parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")
+    bar = find_bar([bars], "hgx-h200", False, "node", asked.collective, asked.sizes[-1])
+    assert bar is not None
+    assert 0 < (bar.busbw or 0) < busbw
 
 
 def test_the_layout_of_years_ago_without_validation_proves_no_correctness(samples: Path) -> None:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Captured outputs, each with what its parser reads: of the driver and nvidia-smi, of NCCL, perftest and sysfs."""
+"""Captured outputs, each with what its parser reads: of the driver and nvidia-smi, NCCL, perftest, RDMA and sysfs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu, nvidia_smi_topo, rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_answer
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
@@ -46,6 +48,27 @@ def topology(text: str) -> list[Any]:
     return [nets, *([g.busid, g.nvlinks, *(found.paths[g.busid, n.label] for n in found.nets)] for g in found.gpus)]
 
 
+def gids(text: str) -> list[Any]:
+    """Of show_gids: device, index and address of each, and those that the RoCE v2 connections of IPv4 take."""
+    tables: dict[str, list[rdma.Gid]] = {}
+    for words in (line.split() for line in text.splitlines() if line.startswith("mlx5_")):
+        kind = "RoCE v2" if "v2" in words else "IB/RoCE v1"
+        gid = rdma.Gid(int(words[2]), rdma.parse_gid(words[3]), kind, None)
+        assert (gid.gid, gid.ipv4) == (words[3], words[4] if "." in words[4] else None)
+        tables.setdefault(words[0], []).append(gid)
+    ports = {
+        name: rdma.Port(1, None, None, None, None, None, None, None, tuple(found)) for name, found in tables.items()
+    }
+    chosen = {name: rdma.rocev2(port, "ipv4") for name, port in ports.items()}
+    return [[name, gid and gid.index] for name, gid in chosen.items()]
+
+
+def sweep(*captures: tuple[str, str]) -> Sweep:
+    """captures: name and text of each output."""
+    problems: list[Problem] = []
+    return dumps.join([one for name, text in captures for one in dumps.parse(text, name, problems)], problems, 1.0)
+
+
 PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "matrix": (matrix, ("topo-m/*", "h200x8/nvidia-smi-topo-m.txt")),
     "topology": (topology, ("nccl-topo/*", "h200x8/nccl_topo.xml")),
@@ -56,6 +79,7 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "driver": (lambda text: [gpu.parse_driver_version(text)], ("h200x8/proc-driver-nvidia-version.txt",)),
     "query": (gpu.parse_query_csv, ("h200x8/nvidia-smi-query-gpu.csv",)),
     "nvlinks": (gpu.parse_nvlink_status, ("h200x8/nvidia-smi-nvlink-s.txt", "gpud/nvidia-smi.nvlink.status.a100")),
+    "gids": (gids, ("show_gids/cx5-roce-plus-ib-port-5gids.txt", "show_gids/roce-ib-sriov-mixed-19gids.txt")),
     "xml": (gpu.parse_xml, ("misc/nvidia-smi-q-x-*.xml.gz",)),
     "RAS, json": (lambda text: [ras_answer.parse_json(CLIENT.sub("", text))], ("h200x1/ras-json.txt",)),
     "RAS, text": (
@@ -89,3 +113,17 @@ def test_rdma_devices_of_a_node_with_eight_rails_and_a_bond(samples: Path, tmp_p
     devices, problems = rdma.read(Host(str(tmp_path)))
     assert problems == ()
     goldens.check("captured_outputs", "rdma: gpud/sys-class-infiniband-h100.0", plain(devices))
+
+
+def test_outputs_of_infiniband_diags_are_one_sweep(samples: Path) -> None:
+    """One that found its own port only is not complete."""
+    # Without the command before it, and the exit code behind.
+    captures = [
+        (name, "\n".join((samples / "ibsim-generated" / f"{name}.txt").read_text().splitlines()[1:-1]))
+        for name in ("ibnetdiscover", "iblinkinfo", "iblinkinfo_line", "sminfo")
+    ]
+    found = sweep(*captures)
+    assert (found.complete, found.problems) == (True, ())
+    assert (len(found.nodes), len(list(found.links()))) == (6, 6)
+    found = sweep(("partial", (samples / "ibnetdiscover" / "topograph-gb200-partial.out").read_text()))
+    assert (len(found.nodes), found.complete) == (1, False)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import inspect
 import json
 import os
@@ -23,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.rank_guard import Ending, Rank, RankView
 
 from tests import goldens
+from tests.processes import marked
 from tests.slurm_daemons import wait
 from tests.trees import lines, pci_function, put, rdma_device, tool
 
@@ -321,17 +321,17 @@ def test_the_guard_says_where_the_rank_is_and_what_the_nics_have_counted(node: P
 
 @pytest.mark.parametrize(
     ("chosen", "visible", "gpu"),
-    [("1,0", 2, "0000:11:00.0"), ("GPU-1", 1, "0000:11:00.0"), ("0,7", 1, "0000:01:00.0"), ("", 0, ""), ("-1", 0, "")],
+    [
+        *(("1,0", 2, "0000:11:00.0"), ("GPU-1", 1, "0000:11:00.0"), ("0,7", 1, "0000:01:00.0")),
+        *(("", 0, ""), ("-1", 0, ""), (None, 1, "0000:11:00.0")),
+    ],
 )
-def test_the_rank_has_the_gpu_that_cuda_would_give_it(node: Path, chosen: str, visible: int, gpu: str) -> None:
-    _code, (found,), _text = guard("--limit", "60", "--root", str(node), "--", "true", CUDA_VISIBLE_DEVICES=chosen)
-    assert (found.begin.visible, found.begin.gpu) == (visible, gpu)
-
-
-def test_a_gpu_that_a_cgroup_hides_is_not_counted(node: Path) -> None:
-    (node / "dev/nvidia0").unlink()
-    _code, (found,), _text = guard("--limit", "60", "--root", str(node), "--", "true")
-    assert (found.begin.gpus, found.begin.visible, found.begin.gpu) == (2, 1, "0000:11:00.0")
+def test_the_rank_has_the_gpu_that_cuda_would_give_it(node: Path, chosen: str | None, visible: int, gpu: str) -> None:
+    """Without a choice: of those that no cgroup hides."""
+    (node / "dev/nvidia0").unlink() if chosen is None else None
+    variables = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+    _code, (found,), _text = guard("--limit", "60", "--root", str(node), "--", "true", **variables)
+    assert (found.begin.gpus, found.begin.visible, found.begin.gpu) == (2, visible, gpu)
 
 
 def test_at_the_limit_all_is_ended_on_the_oldest_python(oldest_python: str) -> None:
@@ -346,9 +346,9 @@ def test_whichever_is_killed_nothing_is_left(tmp_path: Path, victims: str) -> No
     program = ["sh", "-c", 'echo "$PPID $$" >pids; setsid sleep 86399 & wait']
     argv = [sys.executable, "-I", "-S", "-c", rank_guard.program(), "--limit", "86399", "--root", "/", "--", *program]
     start = "import subprocess, sys; open('guard', 'w').write(str(subprocess.Popen(sys.argv[1:]).pid)); input()"
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", start, *argv], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
+    mark = str(tmp_path)
+    given: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "MARK": mark}, "stdin": subprocess.PIPE}
+    launcher = subprocess.Popen([sys.executable, "-c", start, *argv], **given, stdout=subprocess.DEVNULL)
     try:
         wait("the program", lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"))
         keeper, program_pid = map(int, (tmp_path / "pids").read_text().split())
@@ -358,24 +358,14 @@ def test_whichever_is_killed_nothing_is_left(tmp_path: Path, victims: str) -> No
             os.kill(pids[victim], signal.SIGKILL)
         if victims == "guard keeper":
             # Then it is the kernel that ends the program, and nothing but that.
-            wait("the program to end", lambda: program_pid not in at_work_in(tmp_path))
+            wait("the program to end", lambda: program_pid not in marked("MARK", mark))
         else:
-            wait("all to end", lambda: not {*at_work_in(tmp_path)} - {launcher.pid})
+            wait("all to end", lambda: not {*marked("MARK", mark)} - {launcher.pid})
     finally:
-        for pid in at_work_in(tmp_path):
+        for pid in marked("MARK", mark):
             os.kill(pid, signal.SIGKILL)
         launcher.kill()
         launcher.communicate()
-
-
-def at_work_in(folder: Path) -> list[int]:
-    """Living processes whose working directory is the folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(path / "cwd") == str(folder):
-                found.append(int(path.name))
-    return found
 
 
 def test_a_program_that_is_not_there_is_said() -> None:

@@ -237,10 +237,12 @@ def roots(result: Mapping[str, Any], but: tuple[str, ...] = ("localise.member",)
     }
 
 
-def test_a_healthy_cluster_is_cleared_in_three_rounds(site: Any, tmp_path: Path) -> None:
-    run = site(Cluster(8, noise=False))
+def test_a_healthy_cluster_is_cleared_in_three_rounds_and_not_asked_for_its_health(site: Any, tmp_path: Path) -> None:
+    run = site(Cluster(8, noise=False), health={"n0001": [GPU5]})
     result = run.play()
     assert not roots(result)
+    assert not result["ask"]
+    assert {of_host["localise_health"].get("skipped") for of_host in run.raw.values()} == {True}
     assert run.rounds == 2
     record = localise_record.read(tmp_path)
     assert (record.complete, record.simulated, record.launcher) == (True, True, "mpirun")
@@ -250,22 +252,6 @@ def test_a_healthy_cluster_is_cleared_in_three_rounds(site: Any, tmp_path: Path)
     assert "no node is slow over 8 nodes by mpirun, 2 rounds, 5 tests (pairs 4, leaves 1)" in " ".join(
         run.told[-2].split()
     )
-
-
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [("slow node", 0), ("slow rail", 3), ("sends slowly", 0), ("receives slowly", 7), ("slow rank", 5)],
-)
-def test_each_fault_is_named_with_its_evidence_by_real_jobs(site: Any, kind: str, number: int) -> None:
-    cluster = Cluster(9, [Fault(kind, "n0004", number)], seed=3)
-    run = site(cluster)
-    result = run.play()
-    assert roots(result) == wanted(cluster), "\n".join(run.told)
-    [one] = [one for one in result["hosts"]["n0004"]["findings"] if one["because"] is None]
-    assert one["source"].startswith("simulated: ")
-    assert "round" in one["have"]
-    # Its own jobs follow from that.
-    assert all(each["because"] for each in result["hosts"]["n0004"]["findings"] if each is not one)
 
 
 GPU5 = ill("node_health.throttle", "0000:9a:00.0 GPU5", "hw_thermal_slowdown 340 s in 9 h")
@@ -281,9 +267,12 @@ KERNEL = ill("node_health.kernel_log", "dmesg", "not complete")
         ("slow rank", 4, [KERNEL, GPU2, GPU5], None),
         ("receives slowly", 7, [GPU5, RAIL7], RAIL7),
         ("receives slowly", 6, [GPU5, RAIL7], None),
+        ("sends slowly", 0, [], None),
+        ("slow rail", 3, [], None),
+        ("slow node", 0, [], None),
     ],
 )
-def test_what_is_slow_follows_from_its_own_health(
+def test_each_fault_is_named_with_its_evidence_and_follows_from_its_own_health(
     site: Any, tmp_path: Path, kind: str, number: int, said: list[dict[str, Any]], cause: dict[str, Any] | None
 ) -> None:
     cluster = Cluster(9, [Fault(kind, "n0004", number)], seed=3)
@@ -292,18 +281,21 @@ def test_what_is_slow_follows_from_its_own_health(
     [(_host, localised)] = wanted(cluster)
     root = f"{cause['check']} {cause['subject']}" if cause else localised
     assert roots(result) == {("n0004", root)}
-    [slow] = [one for one in result["hosts"]["n0004"]["findings"] if one["check"] == localised.split(" ")[0]]
+    of_host = result["hosts"]["n0004"]["findings"]
+    [slow] = [one for one in of_host if f"{one['check']} {one['subject']}".removesuffix(" host") == localised]
     assert slow["because"] == (cause["id"] if cause else None)
-    kept = [one.finding for one in localise_record.read(tmp_path).findings if one.finding.check == slow["check"]]
+    assert slow["source"].startswith("simulated: ")
+    assert "round" in slow["have"]
+    # Its own jobs follow from that.
+    assert [
+        one
+        for one in of_host
+        if one["because"] is None and one is not slow and one["id"] not in {c["id"] for c in said}
+    ] == []
+    kept = [one.finding for one in localise_record.read(tmp_path).findings if one.finding.id == slow["id"]]
     told = [one.have for one in kept if not one.ok]
     assert [cause["have"] in (have or "") if cause else "because" not in (have or "") for have in told] == [True]
     assert (str(cause["have"]) if cause else "") in " ".join("\n".join(run.told).split())
-
-
-def test_who_is_fast_is_not_asked_for_its_health(site: Any) -> None:
-    run = site(Cluster(8, noise=False), health={"n0001": [GPU5]})
-    assert not run.play()["ask"]
-    assert {of_host["localise_health"].get("skipped") for of_host in run.raw.values()} == {True}
 
 
 def test_health_that_is_known_already_is_told_once(site: Any) -> None:

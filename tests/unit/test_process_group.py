@@ -17,6 +17,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Rea
 from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Ended
 
 from tests.processes import marked
+from tests.slurm_daemons import wait
+
+from .conftest import ROOT
 
 Run = Callable[..., Ended]
 
@@ -53,11 +56,23 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     process_group.end_all()
 
     def start(argv: list[str], limit: float = 10, **more: Any) -> Ended:
-        environment = {"PATH": os.environ["PATH"], "MARK": str(tmp_path)}
         out, err = str(tmp_path / "stdout"), str(tmp_path / "stderr")
-        return process_group.run(argv, str(tmp_path), environment, limit, out, err, **more)
+        return process_group.run(argv, str(tmp_path), marks(tmp_path), limit, out, err, **more)
 
     return start
+
+
+def run_all(folder: Path, limit: float, *commands: tuple[str, ...]) -> list[Ended]:
+    """Several programs at once, whose output is in NUMBER.out and NUMBER.err."""
+    programs = [
+        process_group.Program(argv, str(folder / f"{number}.out"), str(folder / f"{number}.err"))
+        for number, argv in enumerate(commands)
+    ]
+    return [*process_group.run_all(programs, str(folder), marks(folder), limit)]
+
+
+def marks(folder: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "MARK": str(folder)}
 
 
 def survivors(mark: Path) -> list[int]:
@@ -114,25 +129,15 @@ def test_a_program_that_cannot_be_started_is_named(run: Run, argv: list[str]) ->
 
 def test_several_programs_run_at_once_and_each_has_its_own_end(run: Run, tmp_path: Path) -> None:
     scripts = ["touch a; while [ ! -e b ]; do sleep 0.02; done; echo one", "touch b; exit 3", "sleep 60"]
-    programs = [
-        process_group.Program(("sh", "-c", script), str(tmp_path / f"{number}.out"), str(tmp_path / f"{number}.err"))
-        for number, script in enumerate(scripts)
-    ]
-    environment = {"PATH": os.environ["PATH"], "MARK": str(tmp_path)}
-    ended = process_group.run_all(programs, str(tmp_path), environment, 1.5)
+    ended = run_all(tmp_path, 1.5, *(("sh", "-c", script) for script in scripts))
     assert [(one.rc, one.ending) for one in ended] == [(0, ""), (3, ""), (None, "timeout")]
     assert (tmp_path / "0.out").read_text() == "one\n"
     assert survivors(tmp_path) == []
 
 
 def test_none_of_several_is_left_where_one_cannot_be_started(run: Run, tmp_path: Path) -> None:
-    programs = [
-        process_group.Program(argv, str(tmp_path / f"{number}.out"), str(tmp_path / f"{number}.err"))
-        for number, argv in enumerate([("sleep", "60"), ("/no/such",)])
-    ]
-    environment = {"PATH": os.environ["PATH"], "MARK": str(tmp_path)}
     with pytest.raises(ReadError, match="/no/such: could not be started"):
-        process_group.run_all(programs, str(tmp_path), environment, 10)
+        run_all(tmp_path, 10, ("sleep", "60"), ("/no/such",))
     assert survivors(tmp_path) == []
 
 
@@ -183,15 +188,8 @@ def test_the_program_goes_when_its_runner_is_killed(tmp_path: Path) -> None:
         "from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group\n"
         "process_group.run(['sleep', '60'], '.', {'MARK': sys.argv[2]}, 60, sys.argv[2] + '/o', sys.argv[2] + '/e')\n"
     )
-    collections = Path(__file__).resolve().parent.parent.parent / "collections"
-    environment = {**os.environ, "PATH": os.environ["PATH"]}
-    with subprocess.Popen([sys.executable, "-c", code, str(collections), str(tmp_path)], env=environment) as runner:
-        deadline = time.monotonic() + 45
-        while not survivors(tmp_path) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert survivors(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", code, str(ROOT / "collections"), str(tmp_path)]) as runner:
+        wait("the program", lambda: survivors(tmp_path), 45)
         time.sleep(0.2)
         runner.kill()
-    while survivors(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert survivors(tmp_path) == []
+    wait("its end", lambda: not survivors(tmp_path), 45)

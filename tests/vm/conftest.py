@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,12 +87,39 @@ def write_inventory(nodes: Mapping[str, Mapping[str, object]], folder: Path) -> 
     return path
 
 
-def environment() -> dict[str, str]:
-    return {
+def stored(what: str) -> str:
+    """A play's last task, which gives ``played`` an expression of each host, such as what a module has returned."""
+    return f"""\
+    - ansible.builtin.copy:
+        content: "{{{{ {what} | to_json }}}}"
+        dest: "{{{{ inventory_dir }}}}/{{{{ inventory_hostname }}}}.json"
+        mode: "0600"
+      delegate_to: localhost
+      check_mode: false
+"""
+
+
+def playing(hosts: Path, plays: str, *options: str) -> dict[str, Any]:
+    """What subprocess takes to play these on an inventory, in whose folder HOST.json is what was stored."""
+    playbook = hosts.with_name("play.yml")
+    playbook.write_text(plays)
+    environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     }
+    return {"args": ["ansible-playbook", "-i", str(hosts), str(playbook), *options], "cwd": ROOT, "env": environment}
+
+
+def played(hosts: Path, plays: str, *options: str, check: bool = True) -> dict[str, Any]:
+    """Host -> what was stored of it. check: the plays have to end well."""
+    for path in hosts.parent.glob("*.json"):
+        path.unlink()
+    done = subprocess.run(**playing(hosts, plays, *options), capture_output=True, text=True, check=False)
+    found = {path.stem: json.loads(path.read_text()) for path in hosts.parent.glob("*.json")}
+    assert found, done.stdout + done.stderr
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return found
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import ROOT, NewVm, environment, inventory
+from .conftest import NewVm, inventory, played, playing, stored
 from .machine import Machine
 
 DROPIN = "/etc/default/grub.d/99-busbar.cfg"
@@ -31,13 +30,7 @@ PLAY = """\
   tasks:
     - ansible.builtin.import_role:
         name: busbar.fabric.iommu
-    - ansible.builtin.copy:
-        content: "{{ iommu_result | to_json }}"
-        dest: "{{ inventory_dir }}/result.json"
-        mode: "0600"
-      delegate_to: localhost
-      check_mode: false
-"""
+""" + stored("iommu_result")
 
 
 @dataclass(frozen=True)
@@ -53,18 +46,12 @@ class Step:
         return sorted(finding["id"] for finding in self.result["findings"])
 
 
-def command(machine: Machine, folder: Path, *options: str) -> list[str]:
-    playbook = folder / "play.yml"
-    playbook.write_text(PLAY)
-    hosts = inventory(machine, folder, busbar_platform="hgx-h200", busbar_fabric="ethernet")
-    return ["ansible-playbook", "-i", str(hosts), str(playbook), *options]
+def hosts(machine: Machine, folder: Path) -> Path:
+    return inventory(machine, folder, busbar_platform="hgx-h200", busbar_fabric="ethernet")
 
 
 def play(machine: Machine, folder: Path, *options: str) -> Step:
-    argv = command(machine, folder, *options)
-    done = subprocess.run(argv, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((folder / "result.json").read_text())
+    result = played(hosts(machine, folder), PLAY, *options)["vm"]
     linux = [line for line in machine.read(GRUB_CFG).splitlines() if line.split()[:1] == ["linux"]]
     return Step(result, machine.ssh("cat", DROPIN, check=False).stdout, linux)
 
@@ -72,7 +59,7 @@ def play(machine: Machine, folder: Path, *options: str) -> Step:
 def cut_when(machine: Machine, folder: Path, ready: Callable[[], bool]) -> None:
     """Plays, and takes the power away meanwhile."""
     # It ends by itself: the node cannot be reached any more.
-    with subprocess.Popen(command(machine, folder), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL) as run:
+    with subprocess.Popen(**playing(hosts(machine, folder), PLAY), stdout=subprocess.DEVNULL) as run:
         while not ready():
             assert run.poll() is None
             time.sleep(0.05)
@@ -161,7 +148,7 @@ def test_a_power_cut_at_any_time_leaves_a_node_that_boots(new_vm: NewVm, tmp_pat
     assert types(machine) == {"DMA-FQ"}
     assert play(machine, tmp_path, "--check").found == sorted([*PERSISTED, *LIVE])
     # As soon as the module has told what it did.
-    result = tmp_path / "result.json"
+    result = tmp_path / "vm.json"
     result.unlink()
     cut_when(machine, tmp_path, result.exists)
     machine.start()

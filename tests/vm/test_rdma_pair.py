@@ -8,7 +8,6 @@ Only that something is carried is judged, not how fast: the CPUs are emulated.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -19,13 +18,13 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 
 from . import pair
-from .conftest import ROOT, NewVm, environment, node, write_inventory
+from .conftest import ROOT, NewVm, node, played, stored, write_inventory
 from .machine import Machine
 
 MTU = 9000
 WAIT = ("systemctl", "is-system-running", "--wait")
 ROLES = ("platform", "mtu", "multirail")
-PLAY = """\
+PLAY = f"""\
 - hosts: gpu_nodes
   gather_facts: false
   vars: {{busbar_role_verdict: false}}
@@ -33,19 +32,12 @@ PLAY = """\
     - ansible.builtin.import_role: {{name: busbar.fabric.platform}}
     - ansible.builtin.import_role: {{name: busbar.fabric.mtu}}
     - ansible.builtin.import_role: {{name: busbar.fabric.multirail}}
-- ansible.builtin.import_playbook: {verify}
+- ansible.builtin.import_playbook: {ROOT / "playbooks/verify.yml"}
   vars: {{verify_hosts: gpu_nodes}}
 - hosts: gpu_nodes
   gather_facts: false
   tasks:
-    - ansible.builtin.copy:
-        content: "{{{{ {{'platform': platform_result, 'mtu': mtu_result, 'multirail': multirail_result,
-          'verify': verify_result}} | to_json }}}}"
-        dest: "{{{{ inventory_dir }}}}/{{{{ inventory_hostname }}}}.json"
-        mode: "0600"
-      delegate_to: localhost
-      check_mode: false
-"""
+{stored("{'platform': platform_result, 'mtu': mtu_result, 'multirail': multirail_result, 'verify': verify_result}")}"""
 CLIENT = """\
 - hosts: node01
   gather_facts: false
@@ -55,11 +47,6 @@ CLIENT = """\
         timeout: 20
         hardware_root: {root}
       register: result
-    - ansible.builtin.copy:
-        content: "{{{{ result | to_json }}}}"
-        dest: "{{{{ inventory_dir }}}}/client.json"
-        mode: "0600"
-      delegate_to: localhost
 """
 # A software device has no firmware, and where CPUs are emulated it sends some packets twice.
 SOFT = {"consistency.firmware", "consistency.psid", "counters.loss"}
@@ -83,7 +70,7 @@ class Step:
         return sorted(finding["id"] for finding in self.results[name][role]["findings"])
 
 
-def run(nodes: Nodes, folder: Path, text: str, *options: str, **variables: object) -> None:
+def run(nodes: Nodes, folder: Path, text: str, *options: str, **variables: object) -> dict[str, Any]:
     common = {
         "busbar_platform": "soft-roce",
         "busbar_fabric": "ethernet",
@@ -106,16 +93,11 @@ def run(nodes: Nodes, folder: Path, text: str, *options: str, **variables: objec
     hosts = write_inventory({name: node(machine, **common) for name, machine in nodes.items()}, folder)
     (folder / "profiles").mkdir(exist_ok=True)
     (folder / "profiles/soft-roce.yml").write_text(json.dumps(pair.profile()))
-    playbook = folder / "play.yml"
-    playbook.write_text(text)
-    argv = ["ansible-playbook", "-i", str(hosts), str(playbook), *options]
-    done = subprocess.run(argv, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    return played(hosts, text, *options)
 
 
 def step(nodes: Nodes, folder: Path, *options: str, **variables: object) -> Step:
-    run(nodes, folder, PLAY.format(verify=ROOT / "playbooks/verify.yml"), *options, **variables)
-    results = {name: json.loads((folder / f"{name}.json").read_text()) for name in nodes}
+    results = run(nodes, folder, PLAY, *options, **variables)
     return Step(results, {name: mtus(machine) for name, machine in nodes.items()}, ways(nodes["node01"]))
 
 
@@ -252,8 +234,8 @@ def test_where_nobody_listens_the_reason_is_told(nodes: Nodes, tmp_path: Path) -
         "address": pair.address("node02", 0),
         "rate_gbps": 2.5,
     }
-    run(nodes, tmp_path, CLIENT.format(session=json.dumps(session), root=pair.HARDWARE_ROOT))
-    findings = json.loads((tmp_path / "client.json").read_text())["findings"]
+    client = CLIENT.format(session=json.dumps(session), root=pair.HARDWARE_ROOT)
+    findings = run(nodes, tmp_path, client + stored("result"))["node01"]["findings"]
     (finding,) = (one for one in findings if one["check"] == "perftest.bandwidth")
     assert finding["state"] == "unknown"
     assert finding["have"].startswith(perftest.NOT_LISTENING)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,23 @@ import pytest
 
 from busbar.lab import store
 
-from .conftest import ROOT, NewVm, environment, inventory
+from .conftest import ROOT, NewVm, inventory, played, stored
 from .machine import Machine
 
 # Nobody uses GPUs that are not there, but the node has to be asked.
 SMI = "#!/bin/sh\necho 'pid, process_name, used_gpu_memory [MiB]'\n"
-PLAY = """\
+PLAY = f"""\
 - hosts: gpu_nodes
   gather_facts: false
   vars: {{busbar_role_verdict: false}}
   tasks:
     - ansible.builtin.import_role:
         name: busbar.fabric.iommu
-- ansible.builtin.import_playbook: {reboot}
+- ansible.builtin.import_playbook: {ROOT / "playbooks/reboot.yml"}
 - hosts: gpu_nodes
   gather_facts: false
   tasks:
-    - ansible.builtin.copy:
-        content: "{{{{ {{'iommu': iommu_result, 'reboot': reboot_result | default(not_asked)}} | to_json }}}}"
-        dest: "{folder}/{{{{ inventory_hostname }}}}.json"
-        mode: "0600"
-      delegate_to: localhost
-      vars:
-        not_asked: {{findings: []}}
-"""
+{stored("{'iommu': iommu_result, 'reboot': reboot_result | default({'findings': []})}")}"""
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +46,7 @@ def play(machine: Machine, folder: Path, beside: dict[str, Any] | None = None, *
         data = json.loads(hosts.read_text())
         data["gpu_nodes"]["hosts"].update({name: {**beside[name], **common} for name in beside})
         hosts.write_text(json.dumps(data))
-    playbook = folder / "play.yml"
-    playbook.write_text(PLAY.format(reboot=ROOT / "playbooks/reboot.yml", folder=folder))
-    argv = ["ansible-playbook", "-i", str(hosts), str(playbook)]
-    done = subprocess.run(argv, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
-    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json") if path.name != "hosts.yml"}
-    assert found, done.stdout + done.stderr
-    return found
+    return played(hosts, PLAY, check=False)
 
 
 def checks(result: dict[str, Any]) -> list[str]:
