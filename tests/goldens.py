@@ -59,9 +59,15 @@ def _text(cases: dict[str, list[Any]]) -> str:
 
 
 def main(directory: Path) -> None:
-    """Write the files whose cases were recorded; a case that was not run is gone."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
+    """Write the files whose cases were recorded; a case that was not run is gone.
+
+    captured_*.json stay where none of theirs was: their captures are not beside each checkout.
+    """
+    recorded = {folder.name for folder in directory.iterdir()}
+    for file in FOLDER.glob("*.json"):
+        if file.stem in recorded or not file.stem.startswith("captured_"):
+            file.unlink()
+    shutil.rmtree(FOLDER / "text", ignore_errors=True)
     for folder in directory.iterdir():
         if folder.name == "text":
             shutil.copytree(folder, FOLDER / "text")
