@@ -18,9 +18,9 @@ import pytest
 from _pytest.mark import ParameterSet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Wanted
 
-from .description import End, Node, joined
-from .planes import Machine, Plane
-from .site import HOSTS, Expected, Site, at, compare, described, read, seen_from, site
+from .description import End, Node
+from .planes import Plane
+from .site import HOSTS, Expected, Site, at, compare, joined_site, read, seen_from, site
 
 Plant = Callable[[Site], object]
 
@@ -377,20 +377,13 @@ def test_another_routing_engine_is_seen_where_the_manager_runs(fabric: Site) -> 
 
 
 def test_planes_that_a_stray_cable_joins(tmp_path: Path) -> None:
-    """One simulator, since ibsim's cables end where its process ends."""
-    fabrics = described()
-    plane = Plane(joined(fabrics), tmp_path / "joined")
-    try:
-        for each in fabrics:
-            plane.manage(plane.fabric.nodes[min(each.rails.values())])
-        plane.settle()
-        machine = Machine(HOSTS[0], [plane], tmp_path / HOSTS[0])
-        of = Site([plane], machine, fabrics)
-        of.before = seen_from(HOSTS[0], read(machine.top).sweeps)
+    with joined_site(tmp_path) as of:
+        [plane] = of.planes
+        of.before = seen_from(HOSTS[0], read(of.machine.top).sweeps)
         assert [len(sweep.nodes) for sweep in of.before] == [22, 22]
         ends = [plane.fabric.spare(plane.fabric.leaf_port("node003", rail).guid) for rail in (0, 2)]
         plane.connect(*ends)
-        sweeps = [replace(sweep, at=sweep.at + 600) for sweep in seen_from(HOSTS[0], read(machine.top).sweeps)]
+        sweeps = [replace(sweep, at=sweep.at + 600) for sweep in seen_from(HOSTS[0], read(of.machine.top).sweeps)]
         for planned in (True, False):
             said = of.judge(sweeps, planned=planned)
             [one] = [one for one in said if one.finding.check == "ib_fabric.plane"]
@@ -399,8 +392,6 @@ def test_planes_that_a_stray_cable_joins(tmp_path: Path) -> None:
             # With both managers at one LID some questions reach the wrong one: what was not seen follows from that.
             others = [other for other in said if other is not one]
             assert {other.finding.because for other in others} <= {one.finding.id}, "\n".join(map(str, said))
-    finally:
-        plane.stop()
 
 
 # -- what is not seen is not well -------------------------------------------------------------------------------------

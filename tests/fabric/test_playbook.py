@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +105,6 @@ class Site:
         return sorted((self.top / "results" / "fabric").glob("2*"))
 
 
-def has_standby(plane: Plane) -> bool:
-    # A heavy sweep: else opensm looks for other managers only once something changes.
-    plane.managers[0].process.send_signal(signal.SIGHUP)
-    return plane.tool(plane.eye, "saquery", "SMIR").stdout.count("SMInfoRecord") == 2
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     top = tmp_path_factory.mktemp("site")
@@ -120,8 +113,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with planes(red, blue, top=top) as made:
         for plane in made:
             plane.manage(plane.fabric.hca(HOSTS[1], min(rail for _host, rail in plane.fabric.rails)))
-        for plane in made:
-            wait("a standby", partial(has_standby, plane))
+            plane.settle_managers()
         machines = {host: Machine(host, made, top / host) for host in HOSTS}
         folder = top / "inventory"
         (folder / "profiles").mkdir(parents=True)

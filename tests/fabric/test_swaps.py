@@ -17,8 +17,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 
 from .description import End, Fabric, joined
-from .planes import Machine, Plane
-from .site import HOSTS, Expected, Site, at, compare, described, read, seen_from
+from .site import HOSTS, Expected, Site, at, compare, joined_site, read, seen_from
 
 REAL = int(os.environ.get("BUSBAR_FABRIC_SWAPS", "6"))
 # Hosts whose HCAs run no subnet manager: who moves a manager's cable does more than swap two.
@@ -27,22 +26,9 @@ MOVABLE = HOSTS[2:]
 
 @pytest.fixture(scope="module")
 def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Both planes in one simulator, so that a cable may go from one to the other; no standbys.
-
-    opensm loses sight of a standby while cables move, and whether it did is no matter of cables.
-    """
-    top = tmp_path_factory.mktemp("site")
-    fabrics = described()
-    plane = Plane(joined(fabrics), top / "joined")
-    try:
-        for each in fabrics:
-            plane.manage(plane.fabric.nodes[min(each.rails.values())])
-        plane.settle()
-        made = Site([plane], Machine(HOSTS[0], [plane], top / HOSTS[0]), fabrics)
+    with joined_site(tmp_path_factory.mktemp("site")) as made:
         made.before = look(made)
         yield made
-    finally:
-        plane.stop()
 
 
 def look(of: Site) -> list[Sweep]:

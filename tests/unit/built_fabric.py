@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import (
@@ -237,34 +238,21 @@ def asked(before: Built, now: Built, plan: bool = True, wanted: Wanted | None = 
 
 def partial(sweep: Sweep, gone: set[str], said: str = "") -> Sweep:
     """What a tool shows that got no answer of some nodes: it ends with 0, and nothing stands where they are."""
-    nodes = tuple(
-        replace(
-            node,
-            ports=tuple(
-                replace(port, peer=None) if port.peer is not None and port.peer[0] in gone else port
-                for port in node.ports
-            ),
-        )
-        for node in sweep.nodes
-        if node.guid not in gone
-    )
+    ends = [(node.guid, one.number) for node in sweep.nodes for one in node.ports if one.peer and one.peer[0] in gone]
+    nodes = tuple(node for node in altered(sweep, *ends, peer=None).nodes if node.guid not in gone)
     problems = (Problem("ibnetdiscover", said),) if said else ()
     return replace(sweep, nodes=nodes, problems=problems, complete=not said)
 
 
-def altered(sweep: Sweep, end: End, **changes: object) -> Sweep:
-    """The same with other fields of one port."""
-    nodes = tuple(
-        replace(
-            node,
-            ports=tuple(
-                replace(port, **changes) if (node.guid, port.number) == end else port  # type: ignore[arg-type]
-                for port in node.ports
-            ),
-        )
-        for node in sweep.nodes
-    )
-    return replace(sweep, nodes=nodes)
+def altered(sweep: Sweep, *ends: End, **changes: Any) -> Sweep:
+    """The same with other fields of some ports."""
+    chosen = set(ends)
+
+    def of(node: Node) -> Node:
+        ports = (replace(port, **changes) if (node.guid, port.number) in chosen else port for port in node.ports)
+        return replace(node, ports=tuple(ports))
+
+    return replace(sweep, nodes=tuple(map(of, sweep.nodes)))
 
 
 def corrupt(dice: random.Random, sweep: Sweep, ends: list[End]) -> Sweep:

@@ -7,7 +7,6 @@ leaf1 and leaf2 below spine1, five hosts, of which two have one name and one a n
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import time
@@ -36,6 +35,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
 from tests import goldens
 
 from .built_fabric import a_sweep
+from .test_answer import changed
 
 FOLDER = Path(__file__).parent / "fabric"
 LEAF1, LEAF2, SPINE = "0008f10500200001", "0008f10500200002", "0008f10500200003"
@@ -624,13 +624,8 @@ HOSTILE: tuple[Any, ...] = (
 def test_whatever_stands_anywhere_is_the_type_it_must_be_or_refused(value: Any) -> None:
     refused = 0
     for way in _places(data()):
-        changed: Any = {"all": copy.deepcopy(data())}
-        at = changed
-        for key in ("all", *way)[:-1]:
-            at = at[key]
-        at[("all", *way)[-1]] = value
         try:
-            found = sweep.from_dict(changed["all"])
+            found = sweep.from_dict(changed(data(), way, value))
         except ParseError as error:
             refused += 1
             assert str(error).startswith("sweep: ")

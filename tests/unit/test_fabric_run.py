@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -103,13 +102,6 @@ def test_what_is_no_record_is_refused_by_name(
         fabric_record.read(file)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": NaN}', "[" * 100_000, "\x00"])
-def test_what_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "fabric.json").write_text(text)
-    with pytest.raises(ParseError, match=r"fabric\.json: "):
-        fabric_record.read(tmp_path)
-
-
 def test_old_records_go_and_what_is_compared_with_stays(tmp_path: Path) -> None:
     names = [fabric_record.write(tmp_path, a_record(begun=NOW + night * 86400)).name for night in range(3)]
     folder = tmp_path / "fabric"
@@ -125,12 +117,6 @@ def test_old_records_go_and_what_is_compared_with_stays(tmp_path: Path) -> None:
     assert names[1] not in left
     assert {*others, "latest", "20250101T000000Z-linked"} <= left
     assert len([name for name in names if name in left]) == fabric_record.KEPT + 1
-
-
-def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fabric.json")
-    with pytest.raises(ParseError, match="not a regular file"):
-        fabric_record.read(tmp_path / "fabric.json")
 
 
 # -- a run -----------------------------------------------------------------------------------------------------------

@@ -572,11 +572,8 @@ def counters_of(*leaves: str, **values: Any) -> Seen:
 
     def seen(built: Built, sweep: Sweep) -> Sweep:
         chosen = {built.called(leaf) for leaf in leaves} or {node.guid for node in sweep.nodes}
-        nodes = tuple(
-            replace(node, ports=tuple(replace(port, **values) for port in node.ports)) if node.guid in chosen else node
-            for node in sweep.nodes
-        )
-        return replace(sweep, nodes=nodes)
+        ends = [(node.guid, port.number) for node in sweep.nodes for port in node.ports if node.guid in chosen]
+        return altered(sweep, *ends, **values)
 
     return seen
 

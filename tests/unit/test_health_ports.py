@@ -533,9 +533,7 @@ def test_a_rail_is_read_by_files_and_one_call_of_a_tool(files: Path) -> None:
     )
     assert (first.values["symbol_error"], first.values["carrier_changes"]) == (4, 2)
     # Of what ethtool prints a few of hundreds are taken.
-    printed = readings.expected(ETHTOOL_STATISTICS)
-    assert port_counters.parse_statistics(ETHTOOL_STATISTICS.read_text()) == printed
-    assert printed.items() <= first.values.items()
+    assert readings.expected(ETHTOOL_STATISTICS).items() <= first.values.items()
     assert first.values["np_cnp_sent"] == (1 << 64) - 1
     # A virtual function has no counters of congestion: they are not exposed, and not 0.
     assert "np_ecn_marked_roce_packets" not in first.values

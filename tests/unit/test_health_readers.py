@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_ru
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import readings, smi_answers
+from tests import smi_answers
 from tests.trees import line, lines, put, tool
 
 PCI = "0000:9b:00.0"
@@ -76,12 +76,6 @@ def test_no_value_of_a_gpu_breaks_the_reader(change: dict[str, Any]) -> None:
 
 
 # -- NVLink ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("output", [one for one in readings.outputs() if one.parent.name.startswith("health.nvlink")])
-def test_an_output_is_read(output: Path) -> None:
-    """What FEC has corrected, lanes and bit error rates are no errors."""
-    assert readings.read(output) == readings.expected(output)
 
 
 def test_errors_of_a_link() -> None:
