@@ -164,7 +164,12 @@ KERNELS = [*fleet(2), *(member(n, kernel="6.5.0-1") for n in (3, 4)), member(5)]
 # Both ends of a wire: only a declaration can mean that.
 MTUS = [*fleet(2), *(member(n, always(mtu=1500)) for n in (3, 4)), member(5)]
 ODD_RAILS = always(firmware="28.39.1002", mtu=1500)
-OTHERWISE = {"kernel": "6.8.0-59", "gpu_driver": "570.1", "gpu_model": "NVIDIA H100", "vbios": "96.00.AF"}
+OTHERWISE: dict[str, Any] = {
+    "kernel": "6.8.0-59",
+    "gpu_driver": "570.1",
+    "gpu_model": "NVIDIA H100",
+    "vbios": "96.00.AF",
+}
 OTHERWISE |= {"ofed": "inbox", "nccl": "2.27.3"}
 # Members, groups of the inventory.
 CASES: dict[str, tuple[list[Member], dict[str, list[str]]]] = {

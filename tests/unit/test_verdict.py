@@ -54,7 +54,8 @@ WHOLE: list[tuple[str, dict[str, Any] | None, dict[str, str]]] = [
     ("platform", {"passed": ["platform.rail_state[live]@rail 1"]}, {}),
     ("platform", {"passed": ["platform.gpu_count[live]@gpus"]}, {}),
     ("platform", {"findings": [ROOT.to_dict()]}, {}),
-    *(("mtu", result, {"mtu": "busbar_mtu"}) for result in ({}, None)),
+    ("mtu", {}, {"mtu": "busbar_mtu"}),
+    ("mtu", None, {"mtu": "busbar_mtu"}),
     ("lldp", {}, {}),
     ("lldp", {"notes": ["no rail has an LLDP neighbour"]}, {}),
 ]
