@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import time
 from pathlib import Path
@@ -175,9 +174,3 @@ def test_a_scan_and_300_lines_take_less_than_five_seconds(library: str) -> None:
     took = time.monotonic() - start
     print(f"scan and 300 unknown names: {took:.3f} s")
     assert took < 5
-
-
-@pytest.mark.parametrize("name", ["variables", "library", "lint", "proof"])
-def test_the_code_that_runs_on_hosts_is_python_3_8(name: str) -> None:
-    source = Path(__file__).resolve().parents[2] / "module_utils" / "nccl" / f"{name}.py"
-    ast.parse(source.read_text(), feature_version=(3, 8))

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import struct
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core import bare, bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 
 from tests.trees import tool
 
@@ -177,13 +176,3 @@ def test_a_tool_that_no_signal_ends_is_an_unknown_like_any_other(dead_device: Pa
         str(tmp_path),
         "smi -L: was not queried: smi did not respond within 0.5 s",
     ]
-
-
-def test_the_script_holds_no_documentation() -> None:
-    source = (
-        '"""Doc."""\nDOCUMENTATION = r"""x"""\nclass A:\n    """Doc."""\n\ndef f():\n    """Doc."""\n    return "a"\n'
-    )
-    text = bare.bare(source, ast.parse(source))
-    assert "Doc" not in text
-    assert "DOCUMENTATION" not in text
-    assert 'return "a"' in text

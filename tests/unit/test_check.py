@@ -19,7 +19,6 @@ from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import classes, hosts, infer, judge, question, render
 
@@ -325,7 +324,3 @@ def test_a_machine_that_no_profile_fits_gets_one_of_its_own_with_its_doubts_on_t
     assert files[f"profiles/{name}.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
     lines = (tmp_path / f"profiles/{name}.yml").read_text().splitlines()
     assert [line for line in lines if "CHECK" in line] == checks
-
-
-def test_names_of_path_classes_are_the_readers() -> None:
-    assert {"PIX", "PXB", "NODE"} <= set(PATH_CLASSES)

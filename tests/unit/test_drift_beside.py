@@ -331,9 +331,9 @@ def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, r
     marks = (Mark(SMALL.marks[0].ends, "ib_fabric.errors", "drift", f"\x1b {MARKUP}"),)
     wires = swept(tmp_path, replace(SMALL, sweeps=(replace(SWEEP, nodes=nodes),), marks=marks))
     beside = html.render({**report, "cluster": benchmark, "fabric": wires})
-    for name in ("cluster", "fabric"):
-        assert "&lt;script&gt;" in section_of(beside, name)
-        assert not [each for each in ("<script", "<img", "\x1b") if each in section_of(beside, name)]
+    for part in (section_of(beside, "cluster"), section_of(beside, "fabric")):
+        assert "&lt;script&gt;" in part
+        assert not [each for each in ("<script", "<img", "\x1b") if each in part]
     assert "\x1b" not in text.rendered({**report, "fabric": wires})
     done = actions.latest(Beside(tmp_path, ENDED))
     json.dumps([done, benchmark, wires], allow_nan=False)
@@ -356,13 +356,9 @@ def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, An
     ]
     tests = [replace(test, outcome="silent", figure=None, said=f"password {secret}") for test in record.tests]
     localise_record.write(tmp_path, replace(record, findings=tuple(said), tests=tuple(tests), launcher=secret))
-    action_log.append(
-        tmp_path,
-        [
-            Entry(at=FINISHED, run=secret, host=host, action=action, outcome=end, why=f"said {secret}", **{key: secret})
-            for host, action, end, key in (("n1", "refused", "held", "finding"), ("n2", "drained", "begun", "check"))
-        ],
-    )
+    of: dict[str, Any] = {"at": FINISHED, "run": secret, "why": f"said {secret}"}
+    refused = Entry(**of, host="n1", action="refused", outcome="held", finding="x")
+    action_log.append(tmp_path, [refused, Entry(**of, host="n2", action="drained", outcome="begun", check=secret)])
     job = replace(TWO.jobs[0], said=f"said {secret}", what=secret, name=secret)
     cluster_record.write(tmp_path, replace(TWO, jobs=(job,), findings=()))
     mark = replace(SMALL.marks[0], said=f"said {secret}")

@@ -138,15 +138,6 @@ def test_a_signal_at_any_time_is_told(
     signal.signal(number, inherited)
 
 
-def test_a_night_that_the_history_has_no_room_for_is_printed(
-    night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(runner, "run", lambda *_: ONE_BAD)
-    monkeypatch.setattr(History, "finish", raising(sqlite3.OperationalError("database or disk is full")))
-    assert night.run() == 1
-    assert BAD.check in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("option", ["--html", "--json", "--junit", "--findings"])
 @pytest.mark.parametrize("place", ["no/where", "."])
 def test_a_missing_folder_is_found_before_any_host_is_queried(
@@ -158,11 +149,21 @@ def test_a_missing_folder_is_found_before_any_host_is_queried(
     assert not night.history.exists()
 
 
-@pytest.mark.parametrize("where", [(lock, "held"), (History, "begin")], ids=lambda where: where[1])
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("where", "full"),
+    [
+        ((lock, "held"), FULL),
+        ((History, "begin"), FULL),
+        ((History, "finish"), sqlite3.OperationalError("database or disk is full")),
+    ],
+)
 def test_a_full_disk_costs_no_verdict(
-    where: tuple[Any, str], night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    where: tuple[Any, str], full: Exception, night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    original, full = getattr(*where), OSError(errno.ENOSPC, "No space left on device")
+    original = getattr(*where)
     calls: list[object] = []
 
     def once(*arguments: Any) -> Any:

@@ -209,13 +209,6 @@ def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
             assert data["news"] == news, said
 
 
-@pytest.mark.parametrize(("severity", "stands"), [("minor", []), ("major", []), ("critical", ["other.check"])])
-def test_a_consequence_is_accepted_with_its_cause_unless_it_is_more_severe(severity: str, stands: list[str]) -> None:
-    follows = replace(BAD, check="other.check", because=BAD.id, severity=severity)
-    data = report(ill("n1", BAD, follows), run=replace(RUN, waivers=(waiver(),)))
-    assert [group["check"] for group in data["groups"]] == stands
-
-
 # -- the command to run ----------------------------------------------------------------------------------------------
 
 

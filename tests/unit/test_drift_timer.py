@@ -92,30 +92,28 @@ def test_what_is_found_and_done(case: str) -> None:
     goldens.check("drift_timer", case, [*rows, *([*command.argv] for command in plan.commands)])
 
 
-def test_measuring_has_units_of_its_own() -> None:
-    service, timer = drift_timer.MEASURE.paths
-    assert line(TEXTS[service], "ExecStart") == "/opt/busbar measure -i inventory --limit rack1"
-    assert line(TEXTS[service], "SuccessExitStatus") == "2 3"
-    assert line(TEXTS[timer], "OnCalendar") == "*-*-* 03..05:00"
-    assert {path: TEXTS[path] for path in drift_timer.DRIFT.paths} == rendered()
+UNITS: dict[str, dict[str, Any]] = {
+    "as given": {},
+    "measuring, too": MEASURE,
+    "every option": {
+        "config": True,
+        "notify": ["mail", "-s", "it's 100 % $HOME", "ops@example.org"],
+        "webhook_file": "/srv/hook",
+        "options": ["--html", "/srv/drift-{date}.html"],
+        "environment": {"ANSIBLE_FORKS": 50},
+    },
+}
 
 
-def test_the_service_is_called_as_asked_for() -> None:
-    text = rendered(
-        config=True,
-        notify=["mail", "-s", "it's 100 % $HOME", "ops@example.org"],
-        webhook_file="/srv/hook",
-        options=["--html", "/srv/drift-{date}.html"],
-        environment={"ANSIBLE_FORKS": 50},
-    )[SERVICE]
-    assert line(text, "ExecStart") == (
-        "/opt/busbar drift -i inventory --history /var/lib/busbar-drift/drift.sqlite --keep-days 400"
-        """ --notify "mail -s 'it'\\"'\\"'s 100 %% $$HOME' ops@example.org" --webhook /srv/hook"""
-        " --html /srv/drift-{date}.html"
-    )
-    assert "Environment=ANSIBLE_CONFIG=/srv/site/ansible.cfg\nEnvironment=ANSIBLE_FORKS=50\n" in text
-    assert "Environment=PATH=/opt:/usr/local/sbin:" in text
-    assert "ANSIBLE_CONFIG" not in rendered()[SERVICE]
+@pytest.mark.golden
+def test_units() -> None:
+    """A unit that another case has alike is shown once."""
+    written: dict[str, str] = {}
+    for case, more in UNITS.items():
+        for path, text in rendered(**more).items():
+            # The first line has the version.
+            written.setdefault(f"{path}\n{text.partition(chr(10))[2]}", case)
+    goldens.text("drift_timer", "\n".join(f"== {case}: {unit}" for unit, case in written.items()))
 
 
 @settings(max_examples=100)

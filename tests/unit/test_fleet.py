@@ -108,19 +108,7 @@ UNIQUE = [
 ]
 
 
-@pytest.mark.parametrize(("clone", "check"), UNIQUE)
-@pytest.mark.parametrize("kind", ["hgx-h200 ethernet", "hgx-h100 ethernet"])
-def test_a_value_of_two_hosts_names_both_whatever_their_kind(clone: Member, check: str, kind: str) -> None:
-    other = of_info(
-        member(1), rails=tuple(rail(n, 1, addresses=(f"10.{16 + n}.0.1/24", "fd00::1/64")) for n in range(8))
-    )
-    found = bad([other, *fleet(3)[1:], replace(clone, kind=kind)])
-    if check == "address" and kind == clone.kind:
-        # Where it is in another subnet by that, this is one more.
-        found["node04"] = [one for one in found["node04"] if one[0] != "subnet"]
-    assert found == {"node01": [(check, "drift")], "node04": [(check, "drift")]}
-
-
+FIRST = of_info(member(1), rails=tuple(rail(n, 1, addresses=(f"10.{16 + n}.0.1/24", "fd00::1/64")) for n in range(8)))
 EQUAL = [
     (member(4, always(firmware="28.39.1002")), "firmware", "28.39.1002"),
     (member(4, on(5, firmware="28.39.1002")), "firmware", "28.39.1002 on rail 5"),
@@ -136,13 +124,6 @@ EQUAL = [
     (of_info(member(4), driver="mlx5_core 6.8.0-60-generic"), "driver", "mlx5_core 6.8.0-60-generic"),
     (member(4, on(3, address="10.99.0.4", addresses=("10.99.0.4/24",))), "subnet", "10.99.0.0/24 on rail 3"),
 ]
-
-
-@pytest.mark.parametrize(("odd", "check", "have"), [one for one in EQUAL if " on rail" not in one[2]])
-def test_a_tie_names_both_sides(odd: Member, check: str, have: str) -> None:
-    halves = [*fleet(2), odd, replace(odd, host="node05")]
-    found = {host: [one for one in checks if one[0] == check] for host, checks in bad(halves).items()}
-    assert found == {host: [(check, "drift")] for host in ("node01", "node02", "node04", "node05")}
 
 
 DECLARED = {table.MTU.id: ["9000"], table.QOS.id: [QOS], table.FIRMWARE.id: ["28.43.8002"]}
@@ -182,9 +163,28 @@ RACKS = {"rack1": ["node01", "node02"], "rack2": ["node03", "node04"], "all": [f
 KERNELS = [*fleet(2), *(member(n, kernel="6.5.0-1") for n in (3, 4)), member(5)]
 # Both ends of a wire: only a declaration can mean that.
 MTUS = [*fleet(2), *(member(n, always(mtu=1500)) for n in (3, 4)), member(5)]
+ODD_RAILS = always(firmware="28.39.1002", mtu=1500)
+OTHERWISE: dict[str, Any] = {
+    "kernel": "6.8.0-59",
+    "gpu_driver": "570.1",
+    "gpu_model": "NVIDIA H100",
+    "vbios": "96.00.AF",
+}
+OTHERWISE |= {"ofed": "inbox", "nccl": "2.27.3"}
 # Members, groups of the inventory.
 CASES: dict[str, tuple[list[Member], dict[str, list[str]]]] = {
     **{f"odd {check} {have}": ([*fleet(3), odd], {}) for odd, check, have in EQUAL},
+    "two of four otherwise": (
+        [*fleet(2), *(of_info(member(n, ODD_RAILS, **OTHERWISE), driver="x") for n in (4, 5))],
+        {},
+    ),
+    "two of four with another board": ([*fleet(2), *(member(n, always(psid="MT_0000000999")) for n in (4, 5))], {}),
+    # Names both, whatever their kind.
+    **{
+        f"{number} {check} of another host, {kind}": ([FIRST, *fleet(3)[1:], replace(clone, kind=kind)], {})
+        for kind in ("hgx-h200 ethernet", "hgx-h100 ethernet")
+        for number, (clone, check) in enumerate(UNIQUE)
+    },
     **{f"one of two with {check} {have}": ([member(1), odd], {}) for odd, check, have in EQUAL if " on rail" in have},
     **{name: ([*fleet(3), member(4, edit)], {}) for name, edit in SUBNETS.items()},
     "another rail order": ([*fleet(2), of_info(THIRD, rails=tuple(SWAPPED))], {}),

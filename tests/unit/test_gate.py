@@ -311,7 +311,8 @@ def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tm
 
 
 def test_what_is_written_is_ok_and_its_drift_is_found(tmp_path: Path) -> None:
-    have, want = played(tmp_path, **{LAST: state()})
+    given: dict[str, Any] = {LAST: state()}
+    have, want = played(tmp_path, **given)
     for path, check in (
         (gate.PROGRAM, "gate.program"),
         (gate.INTENT, "gate.intent"),

@@ -56,21 +56,6 @@ def test_the_prediction_is_within_five_percent(
     assert abs(predicted.busbw / measured - 1) < 0.05, predicted
 
 
-@pytest.mark.parametrize(
-    ("name", "variables", "expected"),
-    [
-        ("hgx-h100", {}, True),
-        ("hgx-h100", {"NCCL_NVLS_ENABLE": "2"}, True),
-        ("hgx-h100", {"NCCL_NVLS_ENABLE": "0"}, False),
-        ("hgx-a100", {}, False),
-    ],
-)
-def test_nvls_is_expected_from_hopper_on_unless_the_site_turns_it_off(
-    name: str, variables: dict[str, str], expected: bool
-) -> None:
-    assert nvls_expected(platform(name), variables) is expected
-
-
 # -- between nodes ---------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +153,13 @@ def test_predictions_and_bars_with_their_reasons() -> None:
     for nodes, collective, size in LATENCIES:
         latency = latency_or_derived([], "mine", nodes, "cluster", collective, size)
         written.append(f"latency of {collective} {size}, {nodes} nodes: {latency}\n")
+    # From Hopper on, unless the site turns it off.
+    for name, variables in (
+        ("hgx-a100", {}),
+        *(("hgx-h100", {"NCCL_NVLS_ENABLE": value}) for value in "012"),
+        ("hgx-h100", {}),
+    ):
+        written.append(f"NVLS of {name} {variables}: {nvls_expected(platform(name), variables)}\n")
     goldens.text("prediction", "".join(written))
 
 

@@ -48,6 +48,17 @@ SLOW = replace(FOLLOWS, have="slow with n0")
 DEEP = replace(FOLLOWS, subject="deep", because=FOLLOWS.id)
 NO_DATA = 'Task failed: Data could not be sent to remote host "h". Make sure this host can be reached over ssh: ssh: no'
 MENDED = dict(GOOD, repaired=["nccl_conf.file[persisted]@/etc/nccl.conf"])
+# What a full result holds.
+WHOLE: list[tuple[str, dict[str, Any] | None, dict[str, str]]] = [
+    ("platform", {}, {}),
+    ("platform", {"passed": ["platform.rail_state[live]@rail 1"]}, {}),
+    ("platform", {"passed": ["platform.gpu_count[live]@gpus"]}, {}),
+    ("platform", {"findings": [ROOT.to_dict()]}, {}),
+    ("mtu", {}, {"mtu": "busbar_mtu"}),
+    ("mtu", None, {"mtu": "busbar_mtu"}),
+    ("lldp", {}, {}),
+    ("lldp", {"notes": ["no rail has an LLDP neighbour"]}, {}),
+]
 # results, roles, what else judge gets
 CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "all good": ({"n1": {"platform": GOOD, "nccl_conf": GOOD}}, "platform nccl_conf", {}),
@@ -89,6 +100,14 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "300 values": ({f"n{i:03}": {"x": bad(replace(ROOT, have=f"{i % 50} lost"))} for i in range(300)}, "x", {}),
     "the worst first": ({"n1": {"x": bad(MINOR, ROOT)}}, "x", {}),
     "an escape of the terminal": ({"n1": {"x": bad(replace(ROOT, have="\x1b[2Jgone"))}}, "x", {}),
+    **{
+        f"{role} has {str(result)[:60]}, off: {[*off]}": (
+            {"n1": {"nccl_conf": LINTED, role: None if result is None else {**EMPTY, **result}}},
+            f"{role} nccl_conf",
+            {"off": {"n1": off}},
+        )
+        for role, result, off in WHOLE
+    },
     "repaired": ({"n1": {"x": MENDED}}, "x", {"check_mode": False}),
     "repaired, verbose": ({"n1": {"x": MENDED}}, "x", {"check_mode": False, "verbose": True}),
     "1000 hosts to repair": (REPAIRED, "x", {}),
@@ -114,28 +133,6 @@ def test_the_findings_file_holds_everything() -> None:
     assert (data["ok"], data["hosts"]["n1"]["ok"], data["hosts"]["n2"]["ok"]) == (False, True, False)
     assert (data["hosts"]["n1"]["passed"], data["hosts"]["n1"]["passed_ids"]) == (2, ["a.b[live]@c", "a.b[live]@c"])
     assert data["hosts"]["n2"]["findings"] == [ROOT.to_dict()]
-
-
-@pytest.mark.parametrize(
-    ("role", "result", "off", "lacks"),
-    [
-        ("platform", {}, {}, "its result holds no check"),
-        ("platform", {"passed": ["platform.rail_state[live]@rail 1"]}, {}, "its result lacks platform.gpu_count"),
-        ("platform", {"passed": ["platform.gpu_count[live]@gpus"]}, {}, None),
-        ("platform", {"findings": [ROOT.to_dict()]}, {}, None),
-        ("mtu", {}, {"mtu": "busbar_mtu"}, None),
-        ("mtu", None, {"mtu": "busbar_mtu"}, None),
-        ("lldp", {}, {}, "its result holds no check"),
-        ("lldp", {"notes": ["no rail has an LLDP neighbour"]}, {}, None),
-    ],
-)
-def test_what_a_full_answer_holds_and_one_lacks_is_unknown(
-    role: str, result: dict[str, Any] | None, off: dict[str, str], lacks: str | None
-) -> None:
-    answer = None if result is None else {"findings": [], "passed": [], **result}
-    verdict = judge({"n1": {"nccl_conf": LINTED, role: answer}}, [role, "nccl_conf"], partial=False, off={"n1": off})
-    found = [finding for finding in verdict.hosts[0].findings if finding is not ROOT and finding.check[:4] == "run."]
-    assert [(f.state, f.check, f.have) for f in found] == ([("unknown", f"run.{role}", lacks)] if lacks else [])
 
 
 @pytest.mark.parametrize(("roles", "ok"), [(["verify"], False), (["verify", "mtu"], True)])
