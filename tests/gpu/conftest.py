@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,12 +61,18 @@ class Site(NamedTuple):
         return Play(done.returncode, done.stdout + done.stderr, found)
 
     def module(self, name: str, **arguments: Any) -> dict[str, Any]:
-        argv = ["ansible", "node01", "-i", str(self.folder / "inventory"), "-m", f"busbar.fabric.{name}"]
-        environment = {**self.environment, "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "oneline"}
-        done = subprocess.run(
-            [*argv, "-a", json.dumps(arguments), "-o"], env=environment, capture_output=True, text=True, check=False
-        )
-        return dict(json.loads(done.stdout.partition("=> ")[2]))
+        return module(self.folder / "inventory", "node01", name, arguments, self.environment)
+
+
+def module(
+    inventory: Path, host: str, name: str, arguments: Mapping[str, Any], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a module of the suite returns on a host."""
+    oneline = {"ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "oneline"}
+    argv = ["ansible", host, "-i", str(inventory), "-m", f"busbar.fabric.{name}", "-o", "-a", json.dumps(arguments)]
+    done = subprocess.run(argv, env={**environment, **oneline}, capture_output=True, text=True, check=False)
+    assert "=> " in done.stdout, done.stdout + done.stderr
+    return dict(json.loads(done.stdout.partition("=> ")[2]))
 
 
 @pytest.fixture(scope="session")

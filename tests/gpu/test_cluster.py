@@ -25,7 +25,7 @@ import pytest
 
 from tests.trees import tool
 
-from .conftest import ROOT, Show, gpus
+from .conftest import ROOT, Show, gpus, module
 
 HERE, OTHER = socket.gethostname().partition(".")[0].lower(), "busbar-other"
 # In place of ssh: the words behind the options and the host's name are a command for a shell of that host.
@@ -96,18 +96,8 @@ def measure(folder: Path, tmp_path: Path) -> Measure:
             "require_idle": False,
             **arguments,
         }
-        argv = ["ansible", "here", "-i", str(tmp_path / "hosts.yml"), "-m", "busbar.fabric.nccl_perf", "-o"]
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
-            "ANSIBLE_STDOUT_CALLBACK": "oneline",
-        }
-        done = subprocess.run(
-            [*argv, "-a", json.dumps(given)], env=environment, capture_output=True, text=True, check=False
-        )
-        assert "=> " in done.stdout, done.stdout + done.stderr
-        result = dict(json.loads(done.stdout.partition("=> ")[2]))
+        environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+        result = module(tmp_path / "hosts.yml", "here", "nccl_perf", given, environment)
         if result.get("run_directory") and not result["busbw"]:
             for name in ("stdout", "stderr"):
                 print((Path(result["run_directory"]) / name).read_text(errors="replace")[-3000:])

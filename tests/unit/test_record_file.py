@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,15 +20,14 @@ from .test_cluster_record import changed, places
 
 
 class Kind(NamedTuple):
-    """types: what checks a part of the record, and what that becomes.   optional: keys that may lack.
+    """optional: keys that may lack.   tables: parts with any keys.
 
-    tables: parts with any keys.   hostile: the record with a text of a node's in it, and with a figure that is none.
+    hostile: the record with a text of a node's in it, and with a figure that is none.
     """
 
     file: ModuleType
     record: Any
     other: Any
-    types: tuple[tuple[Any, Any], ...]
     optional: frozenset[str]
     tables: frozenset[str]
     too_large: str
@@ -41,11 +40,6 @@ KINDS = {
         cluster_record,
         cluster.RECORD,
         replace(cluster.RECORD, scope="pair"),
-        (
-            (cluster_record._record, cluster_record.Record),
-            (cluster_record._job, cluster_record.Job),
-            (cluster_record._row, cluster_record.Row),
-        ),
         frozenset(("min_bytes", "max_bytes", "id")),
         frozenset(("transport", "rails", "versions")),
         "measure fewer collectives",
@@ -58,7 +52,6 @@ KINDS = {
         localise_record,
         localise.RECORD,
         replace(localise.RECORD, tests=(localise.PAIR,), findings=(), complete=False),
-        ((localise_record._record, localise_record.Record), (localise_record._test, localise_record.Measured)),
         frozenset(("id",)),
         frozenset(("lost",)),
         "fewer nodes",
@@ -100,11 +93,6 @@ def test_a_later_round_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None
     made = localise_record.write(tmp_path, kind.other)
     assert localise_record.write(tmp_path, kind.record, made) == made
     assert localise_record.read(tmp_path) == kind.record
-
-
-def test_every_field_has_a_type(kind: Kind) -> None:
-    for check, of in kind.types:
-        assert set(check.keys) - {"format"} == {each.name for each in fields(of)}
 
 
 @pytest.mark.parametrize("value", [[], {}, "\x1b[2J", -1, 1e300, 10**400, True, None, "x" * 5000, [[[]]], {"a": {}}])

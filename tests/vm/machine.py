@@ -7,6 +7,7 @@ Needs no root and no KVM: where KVM does not boot the guest, its CPU is emulated
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import socket
@@ -29,7 +30,12 @@ _ACCELERATORS = {"kvm": ("kvm", "2"), "tcg": ("tcg,tb-size=128", "1")}
 # there is a process.
 _CPU = "qemu64,-svm,+rdrand"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_PUT = 'while [ $# -gt 0 ]; do mkdir -p "${1%/*}" && printf %s "$2" > "$1" && shift 2 || exit 1; done'
+_PUT = """\
+import json, os, sys
+for path, text in json.load(sys.stdin).items():
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "w").write(text)
+"""
 
 
 class VmError(Exception):
@@ -129,11 +135,11 @@ class Machine:
         }
         return ["-F", "none", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
 
-    def ssh(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def ssh(self, *argv: str, check: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command as root. Raises VmError where it does not end with 0."""
         command = ["ssh", *self.ssh_options(), "-i", str(self.image.key), "-p", str(self.port), "root@127.0.0.1"]
         done = subprocess.run(
-            [*command, "--", shlex.join(argv)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [*command, "--", shlex.join(argv)], input=stdin, capture_output=True, text=True, check=False
         )
         if check and done.returncode != 0:
             raise VmError(f"{shlex.join(argv)} exited with {done.returncode}: {done.stderr.strip()}\n{self.console()}")
@@ -144,7 +150,7 @@ class Machine:
 
     def put(self, texts: Mapping[str, str]) -> None:
         """Writes files: path -> text. One connection for all: to an emulated machine it takes a second."""
-        self.ssh("sh", "-c", _PUT, "sh", *(word for file in texts.items() for word in file))
+        self.ssh("python3", "-c", _PUT, stdin=json.dumps(dict(texts)))
 
     def boot_id(self) -> str:
         return self.read(_BOOT_ID).strip()

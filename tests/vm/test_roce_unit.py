@@ -9,9 +9,6 @@ the link down and up for a changed PFC mask, as mlx5 does.
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,12 +53,6 @@ journalctl --boot --quiet --output=cat --unit={UNIT} | grep --count '^Finished '
 ls /run/dcb-$(cat /sys/bus/pci/devices/{PORT}/net/*/ifindex) 2> /dev/null || echo
 cat {roce_boot.result_path(PORT)} || echo {{}}
 """
-PUT = """\
-import json, os, sys
-for path, text in json.load(sys.stdin).items():
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    open(path, "w").write(text)
-"""
 UNBIND = f"echo {PORT} > {DRIVER}/unbind; sleep 1; systemctl show --value --property=ActiveState {UNIT}"
 BIND = f"echo {PORT} > {DRIVER}/bind"
 
@@ -76,13 +67,6 @@ class Seen:
     result: Result
 
 
-def put(machine: Machine, texts: Mapping[str, str]) -> None:
-    """Writes files: path -> text. The script is longer than an argument can be."""
-    command = ["ssh", *machine.ssh_options(), "-i", str(machine.image.key), "-p", str(machine.port), "root@127.0.0.1"]
-    argv = [*command, "--", shlex.join(["python3", "-c", PUT])]
-    subprocess.run(argv, input=json.dumps(dict(texts)), text=True, check=True)
-
-
 def see(machine: Machine, before: str = "true") -> Seen:
     """Once the unit has run. before: a command."""
     state, runs, pfc, result = machine.ssh("sh", "-c", f"{{ {before}; }} > /dev/null\n{SEE}").stdout.splitlines()[-4:]
@@ -94,7 +78,7 @@ def machine(new_vm: NewVm) -> Machine:
     """With the files, and the port as if it had been there before them."""
     devices = (f"e1000e,netdev=rail,addr={PORT[8:]},romfile=",)
     machine = new_vm(devices=devices, netdevs=("hubport,id=rail,hubid=1",))
-    put(machine, {**roce_unit.render(WANTED), "/usr/local/sbin/dcb": DCB})
+    machine.put({**roce_unit.render(WANTED), "/usr/local/sbin/dcb": DCB})
     # udev looks for other rules every three seconds at most.
     machine.ssh("sh", "-c", "chmod 755 /usr/local/sbin/dcb && systemctl daemon-reload && sleep 4")
     return machine
@@ -144,15 +128,14 @@ def test_a_rule_as_that_for_virtual_functions_finds_the_function(machine: Machin
     """QEMU has no network card with virtual functions here: the port's own uevent stands for that of a physfn."""
     lines = roce_unit.render(WANTED)[roce_unit.RULE].replace("device/physfn/uevent", "device/uevent").splitlines(True)
     rule = "".join(line for line in lines if not line.startswith("KERNELS"))
-    put(machine, {roce_unit.RULE: rule})
+    machine.put({roce_unit.RULE: rule})
     assert machine.ssh("sh", "-c", f"sleep 4; {UNBIND}").stdout.strip() == "inactive"
     after = see(machine, BIND)
     assert (after.state, after.runs, after.pfc) == ("active", 2, True)
 
 
 def test_a_failed_run_is_told_by_systemd_and_by_the_result(machine: Machine, seen: dict[str, Any]) -> None:
-    put(
-        machine,
+    machine.put(
         {"/usr/local/sbin/dcb": "#!/bin/sh\nexit 1\n", roce_unit.RULE: roce_unit.render(WANTED)[roce_unit.RULE]},
     )
     machine.ssh("sh", "-c", f"sleep 4; {UNBIND}")
