@@ -63,15 +63,17 @@ VERDICTS: dict[str, tuple[list[str], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("role", [role for role in ROLES if role in VERDICTS])
-def test_the_fresh_node_was_told_what_would_be_done_and_the_converged_one_has_no_finding(role: str) -> None:
-    told, passed = VERDICTS[role]
-    fresh, converged = verdict(role, "check"), verdict(role, "run")
-    found = sorted(finding["id"] for finding in fresh["findings"])
-    assert sorted(fresh["repaired"]) == found
-    assert [name if name in told else name.partition("[")[0] for name in found] == told
-    assert (converged["findings"], converged["repaired"]) == ([], [])
-    assert passed[0] <= converged["passed"] <= passed[-1]
+def test_the_fresh_node_was_told_what_would_be_done_and_the_converged_one_has_no_finding() -> None:
+    # All at once: a role that is played alone may have none, and molecule counts a test without cases as skipped.
+    for role, (told, passed) in VERDICTS.items():
+        if role not in ROLES:
+            continue
+        fresh, converged = verdict(role, "check"), verdict(role, "run")
+        found = sorted(finding["id"] for finding in fresh["findings"])
+        assert sorted(fresh["repaired"]) == found
+        assert [name if name in told else name.partition("[")[0] for name in found] == told, role
+        assert (converged["findings"], converged["repaired"]) == ([], [])
+        assert passed[0] <= converged["passed"] <= passed[-1]
 
 
 def role_of(check: str) -> str | None:
