@@ -228,12 +228,11 @@ class _Names:
                 return None, f"{self.fabric.node(guid)} has no port {printable(at)[:32]}: number it as iblinkinfo does"
             at = int(number.group(1))
         if guid not in self._numbers:
-            ports = [port.number for port in self.fabric.nodes[guid].ports]
+            listed = self.fabric.nodes[guid].ports
             # Of a plane that was swept in part a port may be missing that is there.
             plane = plane_of(self.fabric, (guid, at))
-            seen = plane is not None and plane.complete
-            free = any(port.peer is None and port.number for port in self.fabric.nodes[guid].ports)
-            self._numbers[guid] = set(ports), seen and free
+            free = any(port.peer is None and port.number for port in listed)
+            self._numbers[guid] = {port.number for port in listed}, free and plane is not None and plane.complete
         numbers, all_listed = self._numbers[guid]
         if at not in numbers and all_listed and self.fabric.nodes[guid].kind == SWITCH:
             return None, f"{self.fabric.node(guid)} has no port {at}: it ends at {max(numbers)}"

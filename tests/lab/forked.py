@@ -59,9 +59,6 @@ def _run(argv: list[str], source: bytes, environment: Mapping[str, str]) -> int:
     gc.disable()
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
     sys.argv = argv
-    # Not those of the test: a node has its own copy of the lab's tools.
-    for name in [name for name in sys.modules if name.split(".")[0] == "lab"]:
-        del sys.modules[name]
     os.environ.clear()
     os.environ.update(environment)
     code = 0

@@ -12,6 +12,8 @@ from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, gated
 
+from tests.nested import changed
+
 NIC = "0000:1a:00.0"
 FINDING = Finding("platform.rail_pcie", f"{NIC} mlx5_9", "drift", "major", "x16", "x8", "sysfs", "why", fix="mend it")
 PLAN = {
@@ -51,15 +53,6 @@ BUILD = {
     "share": {"has": False, "can_build": True, "can_copy": False},
     "packed": False,
 }
-
-
-def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy with another value at the path."""
-    if not path:
-        return value
-    copy = data.copy()
-    copy[path[0]] = changed(copy[path[0]], path[1:], value)
-    return copy
 
 
 def refused(module: str, data: Any) -> str:

@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, c
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record, Row, Scaling
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import of_record
 
-from tests.unit.test_cluster_record import JOB, RECORD
+from tests.unit.sample_cluster_record import JOB, RECORD
 
 NODES = tuple(f"n{number}" for number in range(40))
 PAIRS = tuple(

@@ -10,7 +10,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, LeftOut, Record, Row, Scaling
 
 from tests import goldens
-from tests.unit.test_cluster_record import GIB, JOB, RECORD
+from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 
 NODES = ("node01", "node02")
 HOST = {"ranks": 8, "devices": [f"mlx5_{i}" for i in range(8)], "without_gdr": [], "found": []}

@@ -17,10 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import put
-
-from .plan_rows import plan_rows
 
 LIMITS = host_limits.Want(1048576, 8 << 30)
 WANT = Want(("docker", "containerd", "kubelet"), ("rdma/hca_shared_devices_a",), LIMITS)
@@ -100,7 +98,7 @@ for taken in ("LimitMEMLOCK=64M", "LimitMEMLOCK=", "LimitNOFILE=1024:1048576"):
 def test_what_is_planned(case: str) -> None:
     have, want, *words = CASES[case]
     plan = container_limits.plan(have, want).limit("none")
-    goldens.check("container_limits", case, plan_rows(plan))
+    goldens.check("container_limits", case, golden_rows.plan(plan))
     text = "\n".join(f"{one.have} {one.fix}" for one in plan.findings)
     assert [word for word in words if word not in text] == []
 

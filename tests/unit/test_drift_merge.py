@@ -26,8 +26,7 @@ from busbar.drift.inventory import Manifest
 from busbar.drift.merge import join
 from busbar.drift.part import Part, PartError
 from busbar.drift.run import ENDS, HostResult, Run
-
-from .test_cluster_record import changed, places
+from tests.nested import changed, places
 
 BAD = Finding("nccl_conf.file", "/etc/nccl.conf", "drift", "major", "as rendered", "absent", "s", "w", "f")
 SITE_YML = replace(BAD, check="host_limits.login", fix="run site.yml --tags host_limits for this host")

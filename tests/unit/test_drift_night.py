@@ -30,8 +30,8 @@ from busbar.drift import command, compare, inventory, junit, lock, notify, outpu
 from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
 from busbar.drift.run import HostResult, Run
+from tests.nested import places
 
-from .test_cluster_record import places
 from .test_drift_history import GPU5
 
 BAD = Finding("a.check", "x", "drift", "major", "1", "2", "s", "w", "f")

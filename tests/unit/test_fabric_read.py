@@ -33,9 +33,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
 
 from tests import goldens
+from tests.nested import changed, places
 
 from .built_fabric import a_sweep
-from .test_answer import changed
 
 FOLDER = Path(__file__).parent / "fabric"
 LEAF1, LEAF2, SPINE = "0008f10500200001", "0008f10500200002", "0008f10500200003"
@@ -598,11 +598,6 @@ def test_a_large_fabric_is_within_what_is_read_of_a_node() -> None:
     assert sweep.from_dict(json.loads(text)).nodes[-1] == nodes[-1]
 
 
-def _places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [way, *(place for key, item in inner for place in _places(item, (*way, key)))]
-
-
 HOSTILE: tuple[Any, ...] = (
     None,
     True,
@@ -623,7 +618,7 @@ HOSTILE: tuple[Any, ...] = (
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: str(type(value).__name__))
 def test_whatever_stands_anywhere_is_the_type_it_must_be_or_refused(value: Any) -> None:
     refused = 0
-    for way in _places(data()):
+    for way in places(data()):
         try:
             found = sweep.from_dict(changed(data(), way, value))
         except ParseError as error:

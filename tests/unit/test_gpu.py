@@ -15,11 +15,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import put, put_all, tool
 
 from .conftest import pci_device
-from .plan_rows import values
 
 A, B, C = "0000:1b:00.0", "0000:43:00.0", "0000:52:00.0"
 UUID = {A: "GPU-aaaaaaaa-0000-0000-0000-000000000001", B: "GPU-bbbbbbbb-0000-0000-0000-000000000002"}
@@ -264,7 +263,7 @@ def rows(root: Path, devices: "dict[str, PciDevice] | None" = None, timeout: flo
     for one in gpus:
         fields = (one.index, one.model, one.uuid, one.in_driver, one.nvlinks_active, one.nvlinks_total)
         result.append([one.pci, *fields, one.fabric_state, one.fabric_status])
-    return result + [["problem", problem.source, values(problem.message)] for problem in problems]
+    return result + [["problem", problem.source, golden_rows.values(problem.message)] for problem in problems]
 
 
 @pytest.fixture

@@ -43,10 +43,8 @@ from ansible_collections.busbar.fabric.plugins.modules import gpudirect as modul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import put, tool
-
-from .plan_rows import plan_rows
 
 RELEASE = "6.8.0-60-generic"
 UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n'
@@ -335,7 +333,7 @@ def test_what_is_planned(node: Node, case: str) -> None:
     node.set(files)
     plan = node.plan(mode).limit("reboot")
     notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in gpudirect.notes(plan)]
-    goldens.check("gpudirect", case, plan_rows(plan, texts=True) + notes)
+    goldens.check("gpudirect", case, golden_rows.plan(plan, texts=True) + notes)
     text = "\n".join(f"{finding.have} {finding.fix} {finding.why}" for finding in plan.findings if not finding.ok)
     assert [word for word in words if word not in text] == []
     node.set({change.path: change.after for change in plan.changes})

@@ -11,10 +11,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import H
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import put, put_all
-
-from .plan_rows import plan_rows, values
 
 WANT = Want(1048576, 8 << 30)
 LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits.LOGIN_FILE, host_limits.render_login(WANT)))
@@ -54,8 +52,10 @@ for line in ("* hard memlock 64", "* soft nofile 1024", "root - memlock 0", "* -
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_planned(case: str) -> None:
     plan = host_limits.plan(CASES[case], WANT).limit("none")
-    daemons = [values(one.have) for one in plan.findings if one.check == "host_limits.daemon" and not one.ok]
-    goldens.check("host_limits", case, plan_rows(plan) + daemons)
+    daemons = [
+        golden_rows.values(one.have) for one in plan.findings if one.check == "host_limits.daemon" and not one.ok
+    ]
+    goldens.check("host_limits", case, golden_rows.plan(plan) + daemons)
     if case.startswith("later file"):
         assert ZZ in (plan.findings[0].have or "")
         assert plan.findings[0].fix == f"correct its limits in {ZZ}"

@@ -9,9 +9,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.iommu import State
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
 
-from tests import goldens
-
-from .plan_rows import plan_rows, values
+from tests import golden_rows, goldens
 
 GPU, NIC = "0000:1b:00.0", "0000:1c:00.0"
 
@@ -82,8 +80,8 @@ CASES: dict[str, tuple[State, str, str]] = {
 def test_what_is_planned(case: str) -> None:
     of, line, active = CASES[case]
     made = iommu.plan(of, boot(line, active)).limit("none")
-    found = [values(one.have) for one in made.findings if one.check == "iommu.domains"]
-    goldens.check("iommu", case, [*plan_rows(made), *found])
+    found = [golden_rows.values(one.have) for one in made.findings if one.check == "iommu.domains"]
+    goldens.check("iommu", case, [*golden_rows.plan(made), *found])
     if of.is_vm and not of.decides:
         assert iommu.plan(of, None).findings == made.findings
 

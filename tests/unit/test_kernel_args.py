@@ -17,10 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import A
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import put
-
-from .plan_rows import plan_rows
 
 PT = Arg("iommu", "pt")
 COMMANDS = ["update-grub", "sync --file-system /boot/grub"]
@@ -336,7 +334,7 @@ def test_what_is_planned(case: str) -> None:
     made = plan(boot, *args)
     lines = [line for change in made.changes for line in (change.after or "").splitlines()]
     arguments = [line for line in lines if line.startswith(("busbar_argument add", "busbar_argument remove", "root="))]
-    goldens.check("kernel_args", case, [*plan_rows(made), *arguments])
+    goldens.check("kernel_args", case, [*golden_rows.plan(made), *arguments])
     assert ("pending" in str([f.have for f in made.findings])) is (case == "pending")
 
 

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import goldens, plans
+from tests import golden_rows, goldens
 from tests.trees import tool
 
 ROCE = {"dscp": 26, "priority": 3}
@@ -279,8 +279,8 @@ def test_what_a_switch_sends_is_judged() -> None:
     for case, (found, want) in HEARD.items():
         own = [port(rail) for rail in range(2 if case.endswith("two rails") else 1)]
         plan = replace(ports.plan(found, own, want), notes=tuple(ports.notes(found, own, want)))
-        goldens.check("lldp", case, plans.rows(plan))
-        said += plans.sentences(case, plan)
+        goldens.check("lldp", case, golden_rows.plan(plan, texts=True))
+        said += golden_rows.sentences(case, plan)
     goldens.text("lldp", "\n".join(said) + "\n")
     assert ports.plan(ODD, [], WANT).findings == ()
 

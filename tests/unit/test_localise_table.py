@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record impo
 
 from tests import goldens
 
-from .test_localise_record import RECORD
+from .sample_localise_record import RECORD
 
 GOOD = Measured(number=2, kind="pair", hosts=("n1", "n2"), outcome="pass", figure=380.0, bar=345.6)
 SLOW = replace(GOOD, hosts=("n3", "n4"), outcome="fail", figure=231.0)

@@ -39,7 +39,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
-from tests import goldens, plans
+from tests import golden_rows, goldens
 from tests.trees import contents, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -298,7 +298,7 @@ def mended(there: Have, plan: Plan) -> Have:
 def test_what_is_planned_for_a_node(case: str) -> None:
     there, want = PLANS[case]
     plan = multirail.plan(there, want)
-    rows = plans.rows(plan)
+    rows = golden_rows.plan(plan, texts=True)
     if values := [
         f.have for f in plan.findings if f.check == "multirail.sysctl" and not (f.ok or f.state == "unknown")
     ]:
@@ -313,7 +313,9 @@ def test_what_is_planned_for_a_node(case: str) -> None:
 @pytest.mark.golden
 def test_what_is_said_of_a_plan() -> None:
     said = [
-        line for case, (there, want) in PLANS.items() for line in plans.sentences(case, multirail.plan(there, want))
+        line
+        for case, (there, want) in PLANS.items()
+        for line in golden_rows.sentences(case, multirail.plan(there, want))
     ]
     goldens.text("multirail", "\n".join(said) + "\n")
 

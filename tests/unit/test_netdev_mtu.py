@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
-from tests import goldens, plans
+from tests import golden_rows, goldens
 from tests.trees import contents, link, put
 from tests.unit.test_owner import DEVINFO, IN_USE, KEYFILE, UUID, Node
 
@@ -144,7 +144,7 @@ def test_the_section_that_networkmanager_takes_is_read_and_written(tmp_path: Pat
     networkmanager.read(Host("/nowhere", str(tmp_path)), devices, claims, {"ens1": []})
     assert claims["ens1"][0].mtu is None
     written = claims["ens1"][0].with_mtu(text, 9000)
-    goldens.check("rendered_network", case, [plans.lines(written or "")])
+    goldens.check("rendered_network", case, [golden_rows.lines(written or "")])
 
 
 def test_a_diff_of_a_file_that_can_hold_secrets_shows_what_changes_and_no_more(node: Node) -> None:

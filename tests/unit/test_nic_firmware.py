@@ -35,9 +35,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import 
 from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
 from busbar.lab.toolkit import firmware_tools
-from tests import goldens
-
-from .plan_rows import plan_rows
+from tests import golden_rows, goldens
 
 RAIL_0, RAIL_1 = "0000:11:00.0", "0000:21:00.0"
 ASKED = {"LINK_TYPE": "IB", "ATS_ENABLED": False, "ROCE_CC_PRIO_MASK": 255}
@@ -300,7 +298,7 @@ CASES: list[tuple[str, list[Callable[[Node], None]], str]] = [
 
 def history(role: Role, most: str) -> list[Any]:
     """What is planned, and what comes of a run, another one, one after a reboot, and one after power was off."""
-    rows = plan_rows(role.plan())
+    rows = golden_rows.plan(role.plan())
     for step in ("run", "again", "rebooted", "off and on"):
         if step == "rebooted":
             role.node.reboot()

@@ -17,10 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualizati
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import tool
-
-from .plan_rows import values
 
 TABS = (
     "\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
@@ -187,7 +185,7 @@ CASES: "dict[str, tuple[str, Topology]]" = {
 def test_where_it_differs_from_sysfs(case: str) -> None:
     text, topology = CASES[case]
     said = nvidia_smi_topo.disagreements(nvidia_smi_topo.parse(text), topology)
-    goldens.check("nvidia_smi_topo", case, [values(line) for line in said])
+    goldens.check("nvidia_smi_topo", case, [golden_rows.values(line) for line in said])
 
 
 def host(root: Path, script: str) -> Host:

@@ -22,10 +22,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.ofed_state im
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Packages, System
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Want
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import put
-
-from .plan_rows import plan_rows
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
 APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
@@ -220,7 +218,7 @@ for kind, package in (("nfs", "mlnx-nfsrdma-dkms"), ("nvme", "mlnx-nvme-dkms")):
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_planned(case: str) -> None:
     have, want = CASES[case]
-    goldens.check("ofed", case, plan_rows(ofed.plan(have, replace(WANT, **want))))
+    goldens.check("ofed", case, golden_rows.plan(ofed.plan(have, replace(WANT, **want))))
 
 
 @pytest.mark.golden
@@ -228,8 +226,8 @@ def test_what_is_planned(case: str) -> None:
 def test_a_stack_that_is_half_inbox_and_half_ofed(name: str) -> None:
     live = {**_loaded("AAAA"), name: "BBBB"}
     mixed = {RUNNING: {**_own(RUNNING), name: _inbox(RUNNING)[name]}, NEXT: _own(NEXT)}
-    goldens.check("ofed", "one module of inbox loaded", plan_rows(ofed.plan(healthy(loaded=live), WANT)))
-    goldens.check("ofed", "one module of inbox", plan_rows(ofed.plan(healthy(modules=mixed, loaded=live), WANT)))
+    goldens.check("ofed", "one module of inbox loaded", golden_rows.plan(ofed.plan(healthy(loaded=live), WANT)))
+    goldens.check("ofed", "one module of inbox", golden_rows.plan(ofed.plan(healthy(modules=mixed, loaded=live), WANT)))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ def test_what_is_installed_and_not_loaded_waits_for_a_reboot_and_an_idle_node() 
         ("driver, busy", busy.limit("driver")),
         ("driver, nvidia_peermem first", free.limit("driver")),
     ):
-        goldens.check("ofed", f"installed and not loaded, {case}", plan_rows(one))
+        goldens.check("ofed", f"installed and not loaded, {case}", golden_rows.plan(one))
     assert "default route" in (one_of(busy, "ofed.loaded").have or "")
 
 

@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology imp
 from ansible_collections.busbar.fabric.plugins.module_utils.owner import owner
 from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
 
-from tests import goldens, plans
+from tests import golden_rows, goldens
 from tests.trees import interface, link, put_all, tool
 
 MAC = "b8:3f:d2:00:00:01"
@@ -478,7 +478,7 @@ def test_what_is_written_for_the_next_boot(case: str, tmp_path: Path, roce: Topo
     mtu = 4200 if case.endswith("4200") else 9000
     node = Node(tmp_path, roce, WRITTEN[case], mtu)
     plan = node.plan(mtu)
-    rows = [claims(node.look()), *plans.rows(plan)]
+    rows = [claims(node.look()), *golden_rows.plan(plan, texts=True)]
     apply.execute(node.host, plan)
     after = node.plan(mtu)
     assert (after.changes, after.commands) == ((), ())
@@ -494,5 +494,5 @@ def test_what_is_said_of_an_owner(tmp_path: Path, roce: Topology) -> None:
     said: list[str] = []
     for case, files in WRITTEN.items():
         mtu = 4200 if case.endswith("4200") else 9000
-        said += plans.sentences(case, Node(tmp_path / case, roce, files, mtu).plan(mtu))
+        said += golden_rows.sentences(case, Node(tmp_path / case, roce, files, mtu).plan(mtu))
     goldens.text("netdev_mtu", "\n".join(said) + "\n")

@@ -16,10 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import P
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import GEN5_X16, pci_function
-
-from .plan_rows import values
 
 
 def read(root: Path) -> tuple[dict[str, PciDevice], list[str]]:
@@ -215,7 +213,7 @@ def test_what_is_read_of_a_tree(tmp_path: Path, case: str) -> None:
     CASES[case](tmp_path)
     devices, problems = pci.read(Host(str(tmp_path)))
     rows = [list(asdict(device).values()) for device in devices.values()]
-    said = [[problem.source, values(problem.message.replace(str(tmp_path), ""))] for problem in problems]
+    said = [[problem.source, golden_rows.values(problem.message.replace(str(tmp_path), ""))] for problem in problems]
     goldens.check("pci", case, rows + said)
 
 

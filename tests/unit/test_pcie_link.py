@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pcie_link import gbps
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology, join
 
-from tests import goldens
+from tests import golden_rows, goldens
 
 from .conftest import Edit, built_in, machine
-from .plan_rows import measured
 
 
 def bridge(address: str, *ancestors: str, **changes: Any) -> PciDevice:
@@ -120,7 +118,7 @@ def test_links_of_a_machine(case: str) -> None:
     made = plan(topology, profile)
     links = [one for one in made.findings if one.check == "platform.pcie_link"]
     assert [one for one in made.findings if not one.ok and one not in links and case != "more than a CPU has"] == []
-    goldens.check("pcie_link", case, [*measured(Plan(tuple(links))), *[one.subject for one in links if not one.ok]])
+    goldens.check("pcie_link", case, [*golden_rows.measured(links), *[one.subject for one in links if not one.ok]])
 
 
 @pytest.mark.parametrize(
@@ -149,14 +147,16 @@ def test_a_nic_on_the_bus_without_a_driver_is_reported_as_that(driver: str | Non
     assert read.without_rdma == (device,)
     left = replace(TREE, nics=(*TREE.nics[:3], *TREE.nics[4:]), without_rdma=(device,))
     made = plan(left, H100)
-    goldens.check("pcie_link", f"NIC without RDMA, {driver}", measured(made))
+    goldens.check("pcie_link", f"NIC without RDMA, {driver}", golden_rows.measured(made.findings))
     [finding] = [one for one in made.findings if not one.ok]
     assert (driver or "no driver") in str(finding.have)
     assert device.address in finding.fix
     # A NIC in another place is not the missing one.
     elsewhere = replace(device, ancestors=TREE.nics[0].device.ancestors)
     goldens.check(
-        "pcie_link", "NIC without RDMA elsewhere", measured(plan(replace(left, without_rdma=(elsewhere,)), H100))
+        "pcie_link",
+        "NIC without RDMA elsewhere",
+        golden_rows.measured(plan(replace(left, without_rdma=(elsewhere,)), H100).findings),
     )
 
 

@@ -25,10 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.lab import store
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import contents
-
-from .plan_rows import plan_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = Want(clear_acs=True, max_read_request=4096, persist=True)
@@ -312,7 +310,7 @@ def test_what_is_planned(node: Node, case: str, configs: Mapping[str, bytes | No
             config_of(node, address).unlink()
         else:
             put(root_of(node), address, data)
-    goldens.check("pcie_path", case, plan_rows(pcie_path.plan(have(node), want)))
+    goldens.check("pcie_path", case, golden_rows.plan(pcie_path.plan(have(node), want)))
 
 
 def config_of(node: Node, address: str) -> Path:
@@ -361,7 +359,7 @@ def test_what_is_no_file_is_unknown_and_holds_nobody(node: Node) -> None:
     for which, make in ((0, Path.mkdir), (1, os.mkfifo)):
         config_of(node, port(0, which)).unlink()
         make(config_of(node, port(0, which)))
-    goldens.check("pcie_path", "no file", plan_rows(pcie_path.plan(have(node), WANT)))
+    goldens.check("pcie_path", "no file", golden_rows.plan(pcie_path.plan(have(node), WANT)))
 
 
 def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: Node, hgx_h100: Profile) -> None:
@@ -388,7 +386,7 @@ def test_a_gpu_whose_bridges_are_not_known_is_unknown(node: Node) -> None:
     host, machine = node
     lost = replace(machine.gpus[0], device=replace(machine.gpus[0].device, ancestors=()))
     plan = pcie_path.plan(have((host, replace(machine, gpus=(lost, *machine.gpus[1:])))), WANT)
-    goldens.check("pcie_path", "a GPU without a place", plan_rows(plan))
+    goldens.check("pcie_path", "a GPU without a place", golden_rows.plan(plan))
 
 
 def test_a_virtual_machine_is_asked_for_nothing(node: Node) -> None:

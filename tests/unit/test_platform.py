@@ -12,10 +12,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, RdmaPort, parse_gid
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
-from tests import goldens
+from tests import golden_rows, goldens
 
 from .conftest import Edit, built_in, machine
-from .plan_rows import measured
 
 IB, ROCE = machine("InfiniBand"), machine("Ethernet")
 H100, H100_ROCE = built_in("hgx-h100", "infiniband"), built_in("hgx-h100", "ethernet")
@@ -120,7 +119,7 @@ CASES: dict[str, tuple[Topology, Profile, *tuple[CrossCheck, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_findings_of_a_machine(case: str) -> None:
     topology, profile, *cross = CASES[case]
-    goldens.check("platform", case, measured(plan(topology, profile, cross)))
+    goldens.check("platform", case, golden_rows.measured(plan(topology, profile, cross).findings))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,9 @@ NO_TOOL = Problem("ibv_devinfo", "is not installed")
 )
 def test_an_infiniband_port_sends_4096_bytes_at_once(case: str, topology: Topology, mtus: Any) -> None:
     profile = H100 if topology is not ROCE else H100_ROCE
-    goldens.check("platform", f"MTU {case}", measured(plan(topology, profile, (), "ipv4", None, mtus)))
+    goldens.check(
+        "platform", f"MTU {case}", golden_rows.measured(plan(topology, profile, (), "ipv4", None, mtus).findings)
+    )
 
 
 PSID, OTHER, VERSION, OLDER = "MT_0000000838", "MT_0000000001", "28.43.8002", "28.41.1000"
@@ -259,7 +260,11 @@ FLASHED = all_flashed()
     ],
 )
 def test_a_rails_firmware_is_the_declared_one(case: str, topology: Topology, declared: dict[str, str]) -> None:
-    goldens.check("platform", f"firmware {case}", measured(plan(topology, H100, site={"busbar_firmware": declared})))
+    goldens.check(
+        "platform",
+        f"firmware {case}",
+        golden_rows.measured(plan(topology, H100, site={"busbar_firmware": declared}).findings),
+    )
 
 
 def with_addresses(last: int) -> tuple[Topology, dict[str, tuple[Address, ...]]]:
@@ -276,7 +281,11 @@ def with_addresses(last: int) -> tuple[Topology, dict[str, tuple[Address, ...]]]
 @pytest.mark.golden
 def test_two_rails_with_one_address_are_one_finding_on_the_second() -> None:
     topology, addresses = with_addresses(2)
-    goldens.check("platform", "an address twice", measured(plan(topology, H100_ROCE, (), "ipv4", addresses)))
+    goldens.check(
+        "platform", "an address twice", golden_rows.measured(plan(topology, H100_ROCE, (), "ipv4", addresses).findings)
+    )
     # A VLAN that carries several rails' GIDs has its address once.
     shared = {name: (addresses["ib0"] if name == "ib0" else ()) for name in addresses}
-    goldens.check("platform", "an address of a VLAN", measured(plan(ROCE, H100_ROCE, (), "ipv4", shared)))
+    goldens.check(
+        "platform", "an address of a VLAN", golden_rows.measured(plan(ROCE, H100_ROCE, (), "ipv4", shared).findings)
+    )

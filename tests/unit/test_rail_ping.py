@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Ans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import goldens, plans
+from tests import golden_rows, goldens
 from tests.trees import put
 
 HERE = Peer("node01", 3, "netdev_mtu.live[live]@0000:1b:00.0", "ens4", "10.0.3.1", 9000)
@@ -146,8 +146,8 @@ def test_the_end_that_is_to_blame_is_named() -> None:
     said = []
     for case, (ping, answer) in FINDINGS.items():
         plan = Plan((rail_ping.finding(ping, answer, 9000, "" if answer else "ping: is not installed"),))
-        goldens.check("rail_ping", case, plans.rows(plan))
-        said += plans.sentences(case, plan)
+        goldens.check("rail_ping", case, golden_rows.plan(plan, texts=True))
+        said += golden_rows.sentences(case, plan)
     goldens.text("rail_ping", "\n".join(said) + "\n")
     assert rail_ping.finding(*FINDINGS["all come back"], 9000).id == "rail_ping.path[live]@rail 3 to node02"
 

@@ -15,10 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import line, lines, rdma_device
-
-from .plan_rows import values
 
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe40:8df2"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"
@@ -193,7 +191,9 @@ def test_what_is_read_of_a_tree(tmp_path: Path, case: str) -> None:
             rows.append([value for name, value in asdict(port).items() if name != "gids"])
             rows += [list(asdict(one).values()) for one in port.gids]
     assert not [problem for problem in problems if "\x1b" in str(problem)]
-    goldens.check("rdma", case, [*rows, *[[problem.source, values(problem.message)] for problem in problems]])
+    goldens.check(
+        "rdma", case, [*rows, *[[problem.source, golden_rows.values(problem.message)] for problem in problems]]
+    )
 
 
 def test_devices_come_in_natural_order(tmp_path: Path) -> None:

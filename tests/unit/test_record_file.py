@@ -14,9 +14,10 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, localise_record
 
-from . import test_cluster_record as cluster
-from . import test_localise_record as localise
-from .test_cluster_record import changed, places
+from tests.nested import changed, places
+
+from . import sample_cluster_record as cluster
+from . import sample_localise_record as localise
 
 
 class Kind(NamedTuple):

@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import 
 from tests import goldens, localising
 from tests.localising import KINDS, SLOW_GPU, UPLINK, Cluster, Fault
 
-from . import test_cluster_record, test_localise_record
+from . import sample_cluster_record, sample_localise_record
 from .built_fabric import Built, asked, build, guid
 from .test_cluster_table import TWO
 from .test_localise_table import DEAD, GOOD, GPUS, RAILS, SLOW
@@ -122,9 +122,9 @@ def test_a_search_for_a_fault(kind: str) -> None:
 
 
 RECORDS = {
-    "cluster": lambda: cluster_record.to_dict(test_cluster_record.RECORD),
+    "cluster": lambda: cluster_record.to_dict(sample_cluster_record.RECORD),
     "cluster of two": lambda: cluster_record.to_dict(TWO),
-    "localise": lambda: localise_record.to_dict(test_localise_record.RECORD),
+    "localise": lambda: localise_record.to_dict(sample_localise_record.RECORD),
 }
 
 
@@ -137,6 +137,8 @@ def test_a_record_as_it_is_stored(name: str) -> None:
 @pytest.mark.golden
 def test_what_is_printed_of_records() -> None:
     rounds = "\n".join(localise_table.round_lines([GOOD, SLOW, DEAD, RAILS, GPUS]))
-    goldens.text("localise", f"{rounds}\n--\n{localise_table.render(test_localise_record.RECORD, 100)}\n")
-    shown = [cluster_table.render(record, width) for record in (test_cluster_record.RECORD, TWO) for width in (60, 120)]
+    goldens.text("localise", f"{rounds}\n--\n{localise_table.render(sample_localise_record.RECORD, 100)}\n")
+    shown = [
+        cluster_table.render(record, width) for record in (sample_cluster_record.RECORD, TWO) for width in (60, 120)
+    ]
     goldens.text("cluster", "\n--\n".join(shown) + "\n")

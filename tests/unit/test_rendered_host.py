@@ -17,9 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_s
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Repository, System
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg
 
-from tests import goldens
-
-from .plan_rows import unsealed
+from tests import golden_rows, goldens
 
 LIMITS = host_limits.Want(1048576, 8 << 30)
 RUNTIMES = container_limits.Want(("docker", "containerd"), (), LIMITS)
@@ -52,4 +50,4 @@ FILES = {
 @pytest.mark.golden
 @pytest.mark.parametrize("path", FILES)
 def test_lines_of_a_file(path: str) -> None:
-    goldens.check("rendered_host", path, unsealed(FILES[path].splitlines()))
+    goldens.check("rendered_host", path, golden_rows.lines(FILES[path]))

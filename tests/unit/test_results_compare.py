@@ -20,7 +20,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Poin
 
 from busbar.cli import main
 from tests import goldens
-from tests.unit.test_cluster_record import GIB, JOB, RECORD, changed, places
+from tests.nested import changed, places
+from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 
 SMALL = Row(size=8, time_us=20.0, algbw=0.0, busbw=0.0, time_p99_us=22.0, spread=0.02, repeats=5)
 RUN: dict[str, Any] = {

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import kept, localis
 
 from busbar.drift import history, lock
 
-from .test_localise_record import RECORD
+from .sample_localise_record import RECORD
 from .test_verify import results
 
 # What is printed is held in memory: standard output may be a file, too.

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Dcb
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.qos import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 
-from tests import goldens, plans
+from tests import golden_rows, goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHAIN = resolve({"dscp": 26}, {"traffic_class": 106})
@@ -155,7 +155,7 @@ def plans_of(case: str) -> dict[str, Plan]:
 @pytest.mark.golden
 @pytest.mark.parametrize("case", PLANS)
 def test_what_is_planned_for_a_port(case: str) -> None:
-    by_mlnx_qos, by_dcb = map(plans.rows, plans_of(case).values())
+    by_mlnx_qos, by_dcb = (golden_rows.plan(plan, texts=True) for plan in plans_of(case).values())
     same = [row for row, other in zip(by_dcb, by_mlnx_qos, strict=False) if row == other]
     assert by_dcb[: len(same)] == same
     goldens.check("roce_qos", case, [*by_mlnx_qos, *([{"by dcb": by_dcb[len(same) :]}] if by_dcb != same else [])])
@@ -163,7 +163,7 @@ def test_what_is_planned_for_a_port(case: str) -> None:
 
 @pytest.mark.golden
 def test_what_is_said_of_a_port() -> None:
-    said = [line for case in PLANS for line in plans.sentences(case, plans_of(case)["mlnx_qos"])]
+    said = [line for case in PLANS for line in golden_rows.sentences(case, plans_of(case)["mlnx_qos"])]
     goldens.text("roce_qos", "\n".join(said) + "\n")
 
 

@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 
 from busbar.lab import qos, tree
 from busbar.lab.machines import hgx_h200_roce
-from tests import goldens, plans
+from tests import golden_rows, goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
@@ -102,15 +102,15 @@ def test_what_is_planned_for_the_unit() -> None:
     for case, (have, wanted, missing) in PLANS.items():
         plan = planned(have, wanted, missing)
         # The texts of the files are a golden of their own.
-        goldens.check("roce_unit", case, plans.rows(plan, texts=False))
-        said += plans.sentences(case, plan)
+        goldens.check("roce_unit", case, golden_rows.plan(plan))
+        said += golden_rows.sentences(case, plan)
     goldens.text("roce_unit", "\n".join(said) + "\n")
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("path", [RULE, UNIT])
 def test_what_is_written_for_the_unit(path: str) -> None:
-    goldens.check("rendered_network", path, plans.lines(roce_unit.render(WANTED)[path]))
+    goldens.check("rendered_network", path, golden_rows.lines(roce_unit.render(WANTED)[path]))
 
 
 def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path: Path) -> None:

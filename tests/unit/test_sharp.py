@@ -25,7 +25,7 @@ from busbar.cli import main
 from busbar.lab import sharp_files
 from tests import goldens
 from tests.unit import finding_rows
-from tests.unit.test_cluster_record import GIB, JOB, RECORD
+from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 from tests.unit.test_nccl_log import HEALTHY, ranks
 
 PROFILE = shipped()["hgx-h100"]

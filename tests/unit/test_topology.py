@@ -16,10 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 
-from tests import goldens
+from tests import golden_rows, goldens
 from tests.trees import GEN5_X16, interface, line, lines, link, pci_function, rdma_device
-
-from .plan_rows import values
 
 GPU = ("0x030200", "10de:2330")
 NIC = ("0x020000", "15b3:1021")
@@ -295,10 +293,10 @@ def empty(root: Path) -> None:
 def test_what_is_read_of_a_machine(tmp_path: Path, name: str) -> None:
     CASES[name](tmp_path)
     found = read(tmp_path)
-    rows: list[Any] = [[nic.label, nic.role, values(nic.reason)] for nic in found.nics]
+    rows: list[Any] = [[nic.label, nic.role, golden_rows.values(nic.reason)] for nic in found.nics]
     rows += [[gpu.pci, " ".join(found.paths[gpu.pci, nic.pci] for nic in found.nics)] for gpu in found.gpus]
     rows += [["software", device.name] for device in found.software_rdma]
-    rows += [["problem", problem.source, values(problem.message)] for problem in found.problems]
+    rows += [["problem", problem.source, golden_rows.values(problem.message)] for problem in found.problems]
     goldens.check("topology", name, [*rows, ["guest", found.virtualization.is_vm]])
 
 

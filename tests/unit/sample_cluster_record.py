@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import (
     Job,
@@ -59,18 +57,3 @@ RECORD = Record(
     findings=(FINDING,),
     passed=("nccl_perf.ran[live]@all_reduce 1G",),
 )
-
-
-def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = data.copy()
-    copy[path[0]] = changed(copy[path[0]], path[1:], value)
-    return copy
-
-
-def places(data: Any, path: tuple[Any, ...] = ()) -> Any:
-    yield path
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, item in items:
-        yield from places(item, (*path, key))
