@@ -139,9 +139,9 @@ def test_what_cannot_be_asked_ends_with_1_and_asks_nobody(
     assert not list(tmp_path.glob("busbar-results/*.sqlite"))
 
 
-def hung_python(lab: Path, seconds: int = 30) -> str:
+def hung_python(lab: Path) -> str:
     path = lab / "hung"
-    path.write_text(f"#!/bin/sh\n: > {path}-begun\nexec sleep {seconds}\n")
+    path.write_text(f"#!/bin/sh\n: > {path}-begun\nexec sleep 1800\n")
     path.chmod(0o755)
     return str(path)
 
@@ -169,7 +169,7 @@ def test_hostile_hosts_secrets_and_hosts_that_do_not_answer(lab: Path, busbar: B
     (lab / "inventory" / "group_vars" / "all.yml").write_text(encrypted)
     files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "prometheus", "markdown", "html")]
     done = busbar(
-        "drift", "-i", lab / "inventory", "--host-timeout", "20", *files, ANSIBLE_VAULT_PASSWORD_FILE=str(vault)
+        "drift", "-i", lab / "inventory", "--host-timeout", "120", *files, ANSIBLE_VAULT_PASSWORD_FILE=str(vault)
     )
     assert done.rc == 2, done.out + done.err
     data = json.loads((tmp_path / "json").read_text())
@@ -209,7 +209,7 @@ def wait(what: Callable[[], Any]) -> Any:
 def hang(lab: Path) -> dict[str, dict[str, Any]]:
     """Runs last until they are ended, however busy this machine is. Returns the hosts as they were."""
     hosts = hosts_of(lab)
-    hung = hung_python(lab, 1800)
+    hung = hung_python(lab)
     write_inventory(
         lab / "inventory", {name: {**host, "ansible_python_interpreter": hung} for name, host in hosts.items()}
     )

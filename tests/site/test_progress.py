@@ -107,9 +107,14 @@ def test_a_terminal_shows_a_line_that_moves_and_what_failed(tmp_path: Path) -> N
 
 
 def test_who_interrupts_hears_what_was_done(tmp_path: Path) -> None:
-    waiting = task("Wait", **{"ansible.builtin.command": "sleep 300", "when": "inventory_hostname == 'n3'"})
+    began = tmp_path / "began"
+    command = {"cmd": f"sh -c 'touch {began}; exec sleep 300'"}
+    waiting = task("Wait", **{"ansible.builtin.command": command, "when": "inventory_hostname == 'n3'"})
     watched = Watched(tmp_path, *tried(tmp_path, [task("Look", changed_when=True), waiting]), "--limit", "n1,n3")
     watched.until("1 of 2 hosts  2 changed")
+    # Until a worker of Ansible has begun its work, it takes a signal for its parent's and ends with a traceback.
+    while not began.exists():
+        time.sleep(0.1)
     lines = watched.interrupted()
     assert "INTERRUPTED in tried : Wait (1 of 2 hosts had done it)" in lines
     assert "no response yet from: n3" in lines
