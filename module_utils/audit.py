@@ -29,6 +29,8 @@ from .machine import netdev, netdev_address, pci, rdma, topology
 from .nccl import perf_depends
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
+# Modules whose ``read`` several steps call.
+READERS = (pci, rdma, netdev, netdev_address, topology, perf_depends)
 _BULK = ("diff", "topology", "build", "variables", "share", "backup_files")
 
 
@@ -213,8 +215,8 @@ def stand_in(patience: float = math.inf) -> None:
     for name in ("ansible", "ansible.module_utils"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["ansible.module_utils.basic"] = basic
-    for reader in (pci, rdma, netdev, netdev_address, topology, perf_depends):
-        reader.read = _once(reader.read)  # type: ignore[attr-defined]
+    for reader in READERS:
+        reader.read = once(reader.read)  # type: ignore[attr-defined]
     Host.run = _patient(Host.run, patience)  # type: ignore[method-assign]
 
 
@@ -228,7 +230,7 @@ def _step(step: Mapping[str, object]) -> Dict[str, Any]:
     return {"failed": True, "msg": "module %s ended without a result" % step["module"]}
 
 
-def _once(read: Callable[..., Any]) -> Callable[..., Any]:
+def once(read: Callable[..., Any]) -> Callable[..., Any]:
     """Several modules read the same of the node, and it does not change between them."""
     known: Dict[Tuple[Any, ...], Any] = {}
 

@@ -26,6 +26,7 @@ from . import orphans, redaction, trusted
 OUTPUT_LIMIT = 16 * 1024 * 1024
 FILE_LIMIT = 4 * 1024 * 1024
 _USUAL = 8192
+_CHUNK = 1 << 20
 _NULL_DEVICE = os.makedev(1, 3)
 T = TypeVar("T")
 TOOL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -353,7 +354,7 @@ def read_each(host: Host, paths: Sequence[str], problems: List[Problem]) -> Dict
 def _under(root: str, path: str) -> str:
     if "\0" in path:
         raise ReadError(repr(path), "is not a file name: it holds a zero byte")
-    return path if root == "/" else os.path.join(root, path.lstrip("/"))
+    return path if root == "/" else "%s/%s" % (root.rstrip("/"), path.lstrip("/"))
 
 
 def _read_text(
@@ -367,17 +368,21 @@ def _read_text(
         # A pipe in the place of a user's file would hold us for ever, and opening a device may do anything.
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             raise ReadError(path, "is not a regular file")
-        with open(os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        # A stream of Python's costs more than the rest, for a few thousand files of one line.
+        descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
             if tail:
-                stream.seek(max(found.st_size - most, 0))
-            # A buffer for the limit, made anew for each of a few thousand one-line files, costs more than the rest.
-            data = stream.read(_USUAL)
-            if len(data) == _USUAL:
-                data += stream.read(most + 1 - _USUAL)
+                os.lseek(descriptor, max(found.st_size - most, 0), os.SEEK_SET)
+            parts = [os.read(descriptor, _USUAL)]
+            while parts[-1] and sum(map(len, parts)) <= most:
+                parts.append(os.read(descriptor, _CHUNK))
+        finally:
+            os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+    data = b"".join(parts)
     if len(data) > most and not tail:
         raise ReadError(path, "is larger than %d MiB" % (most >> 20))
     return _decode(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")

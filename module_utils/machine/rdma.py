@@ -129,6 +129,8 @@ def parse_rate(text: str) -> Tuple[float, str]:
 
 def parse_gid(text: str) -> str:
     """Eight groups of four lower-case hex digits, from any way to write an IPv6 address. Raises ParseError."""
+    if text == _EMPTY_GID:
+        return text  # most slots of a table
     try:
         digits = socket.inet_pton(socket.AF_INET6, text).hex()
     except (OSError, ValueError) as error:

@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS, once
 from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
 from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import LIBRARY
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
@@ -80,6 +82,15 @@ def heard() -> dict[str, dict[str, Any]]:
     return {}
 
 
+@contextmanager
+def shared_reads() -> Iterator[None]:
+    """Read the hardware once for all modules that are asked while nothing changes. In tests/site each reads it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for reader in READERS:
+            patch.setattr(reader, "read", once(reader.read))
+        yield
+
+
 @pytest.fixture
 def audit(
     on_node: Answer,
@@ -98,7 +109,8 @@ def audit(
         steps.clear()
         with monkeypatch.context() as patched:
             patched.setattr(Host, "run", lambda *given: tools.run(*given))
-            results = [on_node(module, node, check_mode=True) for module in MODULES]
+            with shared_reads():
+                results = [on_node(module, node, check_mode=True) for module in MODULES]
         assert sent(host_audit.ask(steps, tools)) == sent(results)
         heard.update(zip(MODULES, results, strict=True))
         found = [finding for result in results for finding in result["findings"]]
@@ -124,14 +136,17 @@ def work_here(lab: Path, on_node: Answer, heard: dict[str, dict[str, Any]]) -> W
         said = {"roles": json.dumps({role.name: heard[role.module] for role in roles}), "due": due}
         of_host: dict[str, Any] = {"inventory_hostname": node, "fleet_audit_result": {"hosts": {node: said}}}
         changed = False
-        for role in roles:
-            if work.due(role.name, of_host):
-                of_host[role.result] = on_node(role.module, node)
-                changed = changed or of_host[role.result]["changed"]
-            elif changed:
-                itself = on_node(role.module, node, check_mode=True)
-                said_before = heard[role.module]
-                assert [itself.get(key) for key in SAID] == [said_before.get(key) for key in SAID], role.name
+        with ExitStack() as unchanged:
+            for role in roles:
+                if work.due(role.name, of_host):
+                    unchanged.close()
+                    of_host[role.result] = on_node(role.module, node)
+                    changed = changed or of_host[role.result]["changed"]
+                    unchanged.enter_context(shared_reads())
+                elif changed:
+                    itself = on_node(role.module, node, check_mode=True)
+                    said_before = heard[role.module]
+                    assert [itself.get(key) for key in SAID] == [said_before.get(key) for key in SAID], role.name
         if changed:
             # What was mended where it was broken is superfluous where it is not.
             store.repair_broken(lab)
