@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import store
+from lab import store
 from tests.site.conftest import ROOT
 
 Play = Callable[..., Any]
