@@ -154,7 +154,7 @@ def read(host: Host) -> Hardware:
         path = "%s/%s" % (DMI, name)
         said = _value(attempt(partial(host.read, path), path, problems))
         board.update({key: said} if said is not None else {})
-    smi = attempt(lambda: parse_gpus(host.ask(SMI)), " ".join(SMI), problems)
+    smi = attempt(lambda: parse_gpus(host.query(SMI)), " ".join(SMI), problems)
     devices, unread = rdma.read(host)
     problems += unread
     nics = [_nic(host, device, problems) for device in sorted(devices, key=lambda one: natural_key(one.name))]
@@ -176,12 +176,12 @@ def _nic(host: Host, device: rdma.RdmaDevice, problems: List[Problem]) -> Nic:
     netdev = None
     if pci is not None:
         argv = ("lspci", "-vv", "-s", pci)
-        vpd = attempt(lambda: parse_vpd(host.ask(argv)), " ".join(argv), problems) or {}
+        vpd = attempt(lambda: parse_vpd(host.query(argv)), " ".join(argv), problems) or {}
         folder = "/sys/bus/pci/devices/%s/net" % pci
         netdev = next(iter(attempt(lambda: host.listdir(folder), folder, problems) or []), None)
     if netdev is not None:
         asked = ("ethtool", "-m", netdev)
-        cable = attempt(lambda: parse_module(host.ask(asked)), " ".join(asked), problems) or {}
+        cable = attempt(lambda: parse_module(host.query(asked)), " ".join(asked), problems) or {}
     # Reading those of a device that manages NVSwitches fills the kernel's log with errors.
     counted = (
         nic_counters.Counters({}) if device.manages_nvswitch else nic_counters.read(host, device.name, 1, netdev or "")

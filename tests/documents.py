@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT / "collections") not in sys.path:
     sys.path.insert(0, str(ROOT / "collections"))
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, intent, site_values, suite  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
@@ -420,7 +420,7 @@ def _asker(role: suite.Role) -> str:
 
 def _mended(check: Check) -> str:
     """Who mends what is not ok, and what that costs a running node, where the declaration says it for every case."""
-    run = advice.parse(check.fix)
+    run = fix_command.parse(check.fix)
     if run is None or not run.mends or not run.tags:
         return "a person" if check.fix else "see `fix`"
     return f"role `{run.tags[0]}`" + ("" if check.disruption == "none" else f" ({check.disruption})")

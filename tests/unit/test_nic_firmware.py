@@ -249,7 +249,7 @@ def test_what_a_killed_run_left_at_work_is_waited_for_and_judged_by_nobody(
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     given = {**OPTIONS, "settings": {"LINK_TYPE": "IB"}}
-    with locks.alone(node, "nic_firmware.lock"):
+    with locks.hold(node, "nic_firmware.lock"):
         with pytest.raises(BlockingIOError):
             module.work(node, given, False)
         # Who only looks is in nobody's way.
