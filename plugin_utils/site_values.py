@@ -579,7 +579,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_remediate_quarantine": Value(
             "bool",
             False,
-            says="Drain a node whose fault no role can repair, with a record for the vendor; needs `busbar_drain`.",
+            says="Drain a node whose fault no role can repair; needs `busbar_drain`.",
         ),
     },
     "perftest": {
