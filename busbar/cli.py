@@ -246,10 +246,10 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "kubernetes --node gpu-07 --check",
         _of("kubernetes"),
     ),
-    "compare": (
-        "Compare two benchmark results, with the noise of both",
-        "compare before/cluster.json after/cluster.json",
-        _of("compare"),
+    "benchmark": (
+        "Print a stored benchmark result, or compare it with another",
+        "benchmark after/cluster.json --against before/cluster.json",
+        _of("benchmark"),
     ),
     "size": (
         "Calculate a training step's traffic and the bandwidth it needs",
