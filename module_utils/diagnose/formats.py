@@ -52,6 +52,7 @@ _NUMBERS = {
     **dict.fromkeys("feg", r"(?:-?[0-9.]{1,40}(?:e[-+][0-9]{1,3})?|-?nan|-?inf)"),
     "%": r"%",
 }
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z")
 _VALUE = re.compile(r"(?:0x)?[0-9][0-9a-f]*")
 
 
@@ -120,7 +121,9 @@ class _Table:
     """index: a word -> formats that have it, and their releases as bits.   places: file -> releases as bits."""
 
     def __init__(self) -> None:
-        data = pkgutil.get_data(__package__, "formats.tsv") or b""
+        data = pkgutil.get_data(__package__, "formats.tsv")
+        if data is None:
+            raise OSError("formats.tsv cannot be read from this package")
         rows = [Format(*line.split("\t")) for line in data.decode("ascii").splitlines()[1:]]
         self.places: Dict[str, int] = {}
         for row in rows:
@@ -143,7 +146,7 @@ def formats() -> Tuple[Format, ...]:
 
 def lookup(text: str) -> List[Format]:
     """Return the formats of which a message, without NCCL's head, can be; several where their texts are alike."""
-    return [row for row, _releases in _fitting(text)]
+    return [row for row, _releases in _matching_formats(text)]
 
 
 def release_range(messages: Iterable[Tuple[str, str]]) -> ReleaseRange:
@@ -156,7 +159,7 @@ def release_range(messages: Iterable[Tuple[str, str]]) -> ReleaseRange:
     kinds: Set[str] = set()
     for place, text in messages:
         name, _colon, behind = place[:_LONGEST].partition(":")
-        for kind, bits in ((name, places.get(name, ALL)), ("(", _since() if behind.endswith(")") else ALL)):
+        for kind, bits in ((name, places.get(name, ALL)), ("(", _with_function() if behind.endswith(")") else ALL)):
             if bits != ALL and kind not in kinds:
                 kinds.add(kind)
                 releases, recognised = releases & bits, recognised + 1
@@ -165,14 +168,15 @@ def release_range(messages: Iterable[Tuple[str, str]]) -> ReleaseRange:
             continue
         kinds.add(kind)
         bits = 0
-        for _row, of_row in _fitting(text):
+        for _row, of_row in _matching_formats(text):
             bits |= of_row
         if bits not in (0, ALL):
             releases, recognised = releases & bits, recognised + 1
     return ReleaseRange(tuple(release for i, release in enumerate(RELEASES) if releases >> i & 1), recognised)
 
 
-def _fitting(text: str) -> Iterable[Tuple[Format, int]]:
+def _matching_formats(text: str) -> Iterable[Tuple[Format, int]]:
+    """Yield the formats that fit a message, and their releases as bits."""
     text = text.strip()
     if len(text) > _LONGEST:
         return
@@ -190,14 +194,19 @@ def _words(text: str) -> Set[str]:
 
 
 def _bits(row: Format) -> int:
+    """Return the releases of a row as bits."""
     return ALL >> (len(RELEASES) - 1 - RELEASES.index(row.last)) & ALL << RELEASES.index(row.first)
 
 
-def _since() -> int:
+def _with_function() -> int:
+    """Return the releases that print a function behind the place of a warning."""
     return ALL & ALL << RELEASES.index(_FUNCTION_SINCE)
 
 
 def _number(version: str) -> Tuple[int, ...]:
+    """Return ``2.28.9`` as (2, 28, 9). Raises ValueError."""
+    if _VERSION.match(version) is None:
+        raise ValueError("not a release of NCCL: %r" % version[:40])
     return tuple(int(part) for part in version.split("."))
 
 

@@ -151,9 +151,9 @@ def test_a_release_newer_than_the_table_is_as_the_newest_one() -> None:
     assert ReleaseRange(("2.30.7",), 1).holds("2.32.3")
 
 
-@pytest.mark.parametrize("version", ["", "2.x.1", "2.28.9+cuda13.0"])
+@pytest.mark.parametrize("version", ["", "2.28", "2.x.1", "2.28.9+cuda13.0", "2.28.\u0669", "2.28.9\n"])
 def test_a_release_has_numbers(version: str) -> None:
-    with pytest.raises(ValueError, match="invalid literal"):
+    with pytest.raises(ValueError, match="not a release"):
         ReleaseRange(RELEASES, 0).holds(version)
 
 
