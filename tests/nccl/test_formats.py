@@ -30,7 +30,7 @@ RECORD = re.compile(r"^.*?(?: (\S+:\d+(?: \(\w+\))?))? NCCL (?:INFO|WARN) (.*)",
 def test_the_messages_of_a_library_name_its_release(library: str, version: str, tmp_path: Path) -> None:
     environment = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", "NCCL_SOCKET_IFNAME": "lo", "HOME": str(tmp_path)}
     command = [sys.executable, "-I", "-S", "-c", PROGRAM, library]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1800)
     messages = RECORD.findall(done.stdout)
     assert len(messages) > 2
     found = release_range(messages)

@@ -242,7 +242,20 @@ def test_node_code_is_python_38_and_standard_library_without_broad_except_and_sh
 
 # Each wing of module_utils may import what stands before it; the nouns beside the wings may import all of them.
 WINGS = (
-    *("core", "machine", "change", "driver", "firmware", "owner", "roce", "lldp", "health", "nccl", "nccl_log"),
+    *(
+        "core",
+        "machine",
+        "change",
+        "driver",
+        "firmware",
+        "owner",
+        "roce",
+        "lldp",
+        "health",
+        "nccl",
+        "diagnose",
+        "nccl_log",
+    ),
     *("nccl_tests", "fabric"),
 )
 NOUNS = "nouns"
