@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import (
-    NodesetError,
     brief,
     cut,
     expand,
@@ -49,10 +49,11 @@ def test_what_is_cut_says_how_many_more_there_are(names: set[str], room: int) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,,b", "n[1-", "n1]", "n[a]", "n[3-1]", "n[1-999999]", "n[1-400]m[1-400]", "[[1]]"]
+    "text",
+    ["", " ", "a, ,b", ",a", "a,", "a,,b", "n[1-", "n1]", "n[a]", "n[3-1]", "n[1-999999]", "n[1-400]m[1-400]", "[[1]]"],
 )
 def test_what_is_no_nodeset_is_refused_with_the_text_in_the_message(text: str) -> None:
-    with pytest.raises(NodesetError):
+    with pytest.raises(ParseError):
         expand(text)
 
 
@@ -61,6 +62,8 @@ def test_what_is_no_nodeset_is_refused_with_the_text_in_the_message(text: str) -
     [
         ("no route to n1", "no route to it"),
         ("n1: no route, n1.", "it: no route, it."),
+        ("ssh: Could not resolve hostname n1: Name or service", "ssh: Could not resolve its hostname: Name or service"),
+        ("Could not resolve hostname n10", "Could not resolve hostname n10"),
         # Another host's, and a list that is the same on all of its hosts.
         ("n10 and n1-eth0 and gpu-n1", "n10 and n1-eth0 and gpu-n1"),
         ("all_reduce n0,n1,n2 on n1", "all_reduce n0,n1,n2 on it"),
