@@ -20,5 +20,5 @@ class ActionModule(ActionBase):
         variables = dict(task_vars or {})
         if arguments.get("stages"):
             texts = host_audit.gate_texts(variables, self._templar, arguments)
-            arguments |= {"sums": gate_files.sums(texts), "texts": bundle.packed(json.dumps(texts))}
+            arguments |= {"sums": gate_files.sums(texts), "texts": bundle.pack(json.dumps(texts))}
         return {**result, **gated.asked(self, "gate", arguments, task_vars)}

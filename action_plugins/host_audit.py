@@ -111,7 +111,7 @@ class ActionModule(ActionBase):
         """``results``, one for each step; or ``msg``, why there are none. patience: seconds for each call of a tool."""
         text = made_of(
             *(steps, f"script {limit} {patience}"),
-            lambda: script(MAIN % (bundle.packed(json.dumps(sent(steps))), limit, patience)).encode(),
+            lambda: script(MAIN % (bundle.pack(json.dumps(sent(steps))), limit, patience)).encode(),
         )
         MADE.set()
         try:

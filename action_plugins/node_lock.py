@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
 
         answer = gated.asked(self, "node_lock", arguments, variables)
         holder = answer.get("holder")
-        if holder and node_lock.gone(node_lock.from_dict(holder), here):
+        if holder and node_lock.has_ended(node_lock.from_dict(holder), here):
             answer = gated.asked(self, "node_lock", {**arguments, "dead": holder["id"]}, variables)
         # The next play of the run takes it anew, and has to tell what the one before it had to say.
         before = (variables.get("node_lock_result") or {}).get("notes") or []

@@ -37,7 +37,7 @@ def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> r
         rail_ping.Peer(
             host=host,
             rail=rail.number,
-            live=netdev_mtu.LIVE.at(rail.pci),
+            live=netdev_mtu.LIVE.finding_id(rail.pci),
             netdev=rail.netdev,
             address=rail.address or "",
             mtu=rail.mtu,

@@ -168,7 +168,7 @@ class _Found:
         """raw: what Ansible's hostvars have of the host. variables: of the run."""
         of_host = secrets(raw, loader, host)
         self.hidden.update(of_host)
-        self.own[host] = redaction.worth_hiding(of_host)
+        self.own[host] = redaction.secret_texts(of_host)
         # A template that fails accepts nothing.
         with contextlib.suppress(AnsibleError):
             of_inventory = HostVarsVars(raw, loader=loader, host=host)
@@ -244,8 +244,8 @@ def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str
             continue
         try:
             # Templated only where that matters: a password may come from a lookup.
-            given = of_host[name] if redaction.named(name) else value
-            yield from redaction.among({name: given}, EncryptedString)
+            given = of_host[name] if redaction.is_secret_name(name) else value
+            yield from redaction.find_secrets({name: given}, EncryptedString)
         except AnsibleError:  # a lookup that fails, a vault that stays shut: there is no text that could leak
             continue
 

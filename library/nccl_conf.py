@@ -277,7 +277,7 @@ class Task:
         for runtime in self.given["containers"]:
             target, text = containers.render(runtime, path)
             plans.append(conf.plan_file(self.host.read_system(target), target, text))
-        found = merge(*plans).kept(self.given["backup"]).limit(self.given["max_disruption"])
+        found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)
         return found
 

@@ -150,7 +150,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         # Nothing is wanted: nothing is looked at.
         return dict(apply.converge(host, True, Plan), diff=[], notes=[])
     # What a killed run has left at work, on a card that it sets or resets, comes to its end before anybody judges it.
-    with contextlib.nullcontext() if check_mode else locks.alone(host, "nic_firmware.lock", PATIENCE):
+    with contextlib.nullcontext() if check_mode else locks.hold(host, "nic_firmware.lock", PATIENCE):
         return settle(host, given, expected, asked, check_mode)
 
 

@@ -132,7 +132,7 @@ def main() -> None:
     if module.check_mode:
         # It writes nothing, and so is in nobody's way; but what it sees may be half done.
         notes = [] if answer.holder is None else ["%s works on the node" % answer.holder]
-        answer = node_lock.Answer(True)
+        answer = node_lock.LockResult(True)
     holder = answer.holder.run if answer.holder is not None and not answer.held else None
     result = Plan((node_lock.judge(answer),), notes=tuple(notes)).result()
     module.exit_json(**result, held=answer.held, holder=holder.to_dict() if holder else None)

@@ -174,7 +174,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         if all(command.disruption == "none" for command in allowed.commands):
             return allowed
         users = busy.read(host, devices, guard.connection())
-        return ofed.unload_first(found.refuse(users.against), users.unload_first).limit(given["max_disruption"])
+        return ofed.unload_first(found.block(users.against), users.unload_first).limit(given["max_disruption"])
 
     planned = after = look()
     rounds: List[Plan] = []

@@ -186,7 +186,7 @@ def wanted(given: Mapping[str, Any]) -> Optional[Want]:
     for name in environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ParseError("environment has %r, which is not a name of a variable" % name)
-        if redaction.named(name):
+        if redaction.is_secret_name(name):
             raise ParseError("environment has %s: everybody can read a unit; let it name a file" % name)
     texts = [want.schedule, want.measure_schedule or "", want.delay, want.directory, want.webhook]
     texts += environment.values()
@@ -232,7 +232,7 @@ def _units(host: Host, job: Job) -> Tuple[Mapping[str, str], Mapping[str, str]]:
 
 
 def _properties(host: Host, unit: str, *names: str) -> Dict[str, str]:
-    text = host.ask(["systemctl", "show", unit, "--property=%s" % ",".join(names)])
+    text = host.query(["systemctl", "show", unit, "--property=%s" % ",".join(names)])
     found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     lacking = [name for name in names if name not in found]
     if lacking:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .change import apply, written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError, attempt
@@ -46,7 +46,7 @@ OF_A_JOB = 0.5
 PARAMETERS = {"health": "HealthCheckProgram", "prolog": "Prolog", "epilog": "Epilog"}
 INTERVAL, NODE_STATE = "HealthCheckInterval", "HealthCheckNodeState"
 _SHOW = ("show", "config")
-_RUN = advice.run("gate")
+_RUN = fix_command.run_tag("gate")
 _UNDECIDED = "gate_stages is not set: the gate's files are not judged, and stay; an empty list removes them"
 _WHY = "between two jobs only the gate checks a node, and a job that starts on a faulty node fails"
 FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
@@ -173,7 +173,7 @@ def read(host: Host, want: Want) -> Have:
     known = attempt(lambda: state(host), STATE, unread)
     problems: List[Problem] = []
     source = " ".join((want.scontrol, *_SHOW))
-    config = attempt(lambda: parse_config(host.ask((want.scontrol, *_SHOW))), source, problems)
+    config = attempt(lambda: parse_config(host.query((want.scontrol, *_SHOW))), source, problems)
     calls = {} if config is None else {stage: tuple(_calls(host, stage, config)) for stage in want.stages}
     return Have(
         files,

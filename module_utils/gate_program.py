@@ -139,7 +139,7 @@ def _end(said: str, code: int) -> NoReturn:
 def _alone(host: Host) -> Optional[int]:
     """A descriptor that holds the stage's lock as long as we are there; -1: another has it, None: there is no lock."""
     try:
-        descriptor = locks.opened(host, "gate-health.lock")
+        descriptor = locks.open_lock(host, "gate-health.lock")
         locks.take(descriptor)
     except BlockingIOError:
         return -1
@@ -344,7 +344,7 @@ def keep(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: 
     """Writes the state and returns it. That it could not be written is reported, and changes no verdict."""
     state = dict(now, findings=[_brief(one) for one in found[:_FINDINGS]])
     try:
-        with locks.alone(host, "gate.lock", _LAST / 2):
+        with locks.hold(host, "gate.lock", _LAST / 2):
             before = _before(host)
             out = before.get("kept_out") if done.reason else None
             if done.reason and (not out or out.get("reason") != done.reason):

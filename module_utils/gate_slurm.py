@@ -153,7 +153,7 @@ class Slurm:
         left = self._end - time.monotonic()
         if left <= 0:
             raise ReadError(self._scontrol, "was not queried: the gate's time is over")
-        return self._host.ask((self._scontrol, *words), timeout=min(left, 4.0))
+        return self._host.query((self._scontrol, *words), timeout=min(left, 4.0))
 
 
 def keep_out(slurmctld: Slurm, why: str, share: float, note: Callable[[str], object]) -> Done:

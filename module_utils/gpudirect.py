@@ -14,7 +14,7 @@ from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from . import kernel_args
 from .change import written
-from .core import advice, os_release
+from .core import fix_command, os_release
 from .core.check import Check
 from .core.host import Host, ParseError, Problem, ReadError, attempt, read_each
 from .core.plan import FileChange, Plan, merge
@@ -76,7 +76,7 @@ _PAGES_64K = "CONFIG_ARM64_64K_PAGES"
 _DMABUF_KERNEL = (5, 12)
 # These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
 _FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
-_RUN = advice.run("nvidia_peermem")
+_RUN = fix_command.run_tag("nvidia_peermem")
 _DRAIN = "drain the node, then modprobe -r %s && modprobe %s, or reboot" % (LEGACY, MODULE)
 
 PATH = Check(
@@ -266,7 +266,7 @@ def _legacy_users(host: Host, problems: List[Problem]) -> Tuple[str, ...]:
 
 def _page_size(host: Host, problems: List[Problem]) -> Optional[int]:
     argv = ("getconf", "PAGESIZE")
-    return attempt(lambda: parse_page_size(host.ask(argv)), " ".join(argv), problems)
+    return attempt(lambda: parse_page_size(host.query(argv)), " ".join(argv), problems)
 
 
 def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[ModuleFile], bool]:
@@ -376,7 +376,7 @@ def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Jud
         fix = "look at %s: NCCL recognises the module by its file version" % SYS
         return Judgement("peermem", "unknown", "nvidia_peermem is loaded and shows no version", fix)
     if have.legacy_loaded:
-        because = OLD_MODULE.at(LEGACY, aspect="live")
+        because = OLD_MODULE.finding_id(LEGACY, aspect="live")
         return Judgement("peermem", "withheld", "%s is loaded in its place" % LEGACY, _DRAIN, because=because)
     reason = failed.reason if failed else _known_reason(have)
     version = have.driver.version if have.driver else "VERSION"

@@ -16,7 +16,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import pam
 from .change import written
-from .core import advice, mounts, systemd_files
+from .core import fix_command, mounts, systemd_files
 from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError, noted
@@ -37,7 +37,7 @@ MEMINFO = "/proc/meminfo"
 UNLIMITED = "unlimited"
 # Of sizes in systemd's files, to the base of 1024.
 _SUFFIXES = {suffix: power for power, suffix in enumerate(("", *"KMGTPE"))}
-RUN = advice.run("host_limits")
+RUN = fix_command.run_tag("host_limits")
 _MEMLOCK = "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'"
 LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
 "Will a login get unlimited locked memory and enough files"

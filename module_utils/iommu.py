@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from . import kernel_args
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError
@@ -35,13 +35,13 @@ _WANTED = {
     "arm": (Arg("iommu.passthrough", "1", exclusive=True),),
 }
 _WHY = "if the IOMMU translates addresses, GPUDirect goes through the root complex at a fraction of its speed, or fails"
-ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
+ARGS = Check("iommu.args", why=_WHY, fix=fix_command.run_tag("iommu"))
 """Will the next boot have the kernel argument (persisted), and has this boot (live); if only persisted, a reboot is
 pending"""
 PLATFORM_ARGS = Check(
     "iommu.platform_args",
     why="the platform's vendor requires it (kernel_args of the profile): without it the node is slower or unstable",
-    fix=advice.run("iommu"),
+    fix=fix_command.run_tag("iommu"),
 )
 """For a profile with `kernel_args`: will the next boot have the argument (persisted), and has this boot (live); in a
 virtual machine, too"""

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import netdev_mtu, persisted_address
 from .change import written
-from .core import advice, sysctl_files
+from .core import fix_command, sysctl_files
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, attempt
@@ -47,7 +47,7 @@ GATEWAYS = ("none", "first", "last")
 FIRST_TABLE = 1000
 # More than a host has rails: below the first table after theirs no rule of others may be.
 RAIL_TABLES = 64
-RUN = advice.run("multirail")
+RUN = fix_command.run_tag("multirail")
 
 SETTINGS = Check(
     "multirail.sysctl",
@@ -291,7 +291,7 @@ def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
     found = []
     for rail in rails:
         if any(taken.get(one.address, rail.netdev) != rail.netdev for one in rail.addresses):
-            rail = replace(rail, twice=RAIL_ADDRESS.at(rail.subject))
+            rail = replace(rail, twice=RAIL_ADDRESS.finding_id(rail.subject))
         for one in rail.addresses:
             taken.setdefault(one.address, rail.netdev)
         found.append(rail)
@@ -301,7 +301,7 @@ def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
 def _no_gid(nic: Nic) -> Optional[str]:
     port = nic.port
     found = [gid for family in ADDRESS_FAMILIES for gid in (of_family(port, family) if port is not None else ())]
-    return None if found else RAIL_GID.at(nic.pci)
+    return None if found else RAIL_GID.finding_id(nic.pci)
 
 
 def _live(host: Host, name: str, key: str) -> Optional[int]:
@@ -314,8 +314,8 @@ def _read_ip(
 ) -> Tuple[Dict[str, Tuple[Address, ...]], Optional[Tuple[Rule, ...]], Optional[Dict[str, Tuple[Route, ...]]]]:
     """Addresses by interface, rules, and routes by table; None for what cannot be read."""
     addresses = attempt(lambda: netdev_address.read(host), " ".join(ADDRESSES), problems)
-    rules = attempt(lambda: parse_rules(host.ask(RULES)), " ".join(RULES), problems)
-    routes = attempt(lambda: parse_routes(host.ask(ROUTES)), " ".join(ROUTES), problems)
+    rules = attempt(lambda: parse_rules(host.query(RULES)), " ".join(RULES), problems)
+    routes = attempt(lambda: parse_routes(host.query(ROUTES)), " ".join(ROUTES), problems)
     return addresses or {}, rules, routes
 
 
@@ -634,7 +634,7 @@ def _kept_rules(rail: Rail, files: written.Files, want: Want, brought: bool) -> 
         mtu = rail.owner.claims[0].mtu if rail.owner.claims else None
         refused = not rail.owner.claims or rail.shared or rail.owner.claims[0].refused[0]
         if want.mtu_judged and (rail.owner.unclear or (refused and mtu is None)):
-            because = netdev_mtu.OWNER.at(rail.subject)
+            because = netdev_mtu.OWNER.finding_id(rail.subject)
     return SOURCE_ROUTING.judge(rail.subject, state, wanted, said, path, fix, because, severity=files.severity)
 
 

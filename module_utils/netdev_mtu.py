@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .change import written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, Problem
@@ -34,7 +34,7 @@ LEAST, MOST = 1280, 65535
 RDMA_MTUS = (256, 512, 1024, 2048, 4096)
 # Of RoCE: GRH or IP, UDP, BTH, the largest extended headers and the checksum.
 RDMA_HEADERS = 96
-RUN = advice.run("mtu")
+RUN = fix_command.run_tag("mtu")
 
 LIVE = Check(
     "netdev_mtu.live",

@@ -201,7 +201,7 @@ def read(host: Host, device: str, port: int, netdev: str) -> Counters:
     problems: List[Problem] = []
     if netdev:
         argv = ("ethtool", "-S", netdev)
-        said = attempt(lambda: parse_statistics(host.ask(argv)), " ".join(argv), problems) or {}
+        said = attempt(lambda: parse_statistics(host.query(argv)), " ".join(argv), problems) or {}
         values.update({name: said[name] for name in said if class_of(name) not in (None, NORMAL)})
     for kind in ("counters", "hw_counters"):
         directory = "/sys/class/infiniband/%s/ports/%d/%s" % (device, port, kind)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .change import apply
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
@@ -35,7 +35,7 @@ from .machine.topology import Nic, Topology
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.
 BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
-_RUN = advice.run("nic_firmware")
+_RUN = fix_command.run_tag("nic_firmware")
 _LOCKED = (
     "; the kernel is locked down (%s), which blocks access to PCI configuration space: use NVIDIA's tools with their"
     " signed driver (mst start), or boot without Secure Boot"
@@ -348,7 +348,7 @@ def _persisted(
     writes: Tuple[Write, ...] = ()
     because = None
     if wrong and isinstance(have.record, Problem):
-        because = TOOL.at(have.record.source)
+        because = TOOL.finding_id(have.record.source)
     elif wrong and isinstance(have.record, Record):
         argv = (answer.source.split()[0], "-d", card.address, "-y", "set", *(one.argument for one in wrong))
         kept = Waiting(have.boot, card.key, _tried(have, card))
@@ -392,7 +392,7 @@ def _live(
         return judged("ok"), (), (), None
     image = _image(card, told, have.firmware)
     if persisted.state == "unknown" or isinstance(have.record, Problem):
-        cause = persisted if persisted.state == "unknown" else TOOL.at(pending.STORE)
+        cause = persisted if persisted.state == "unknown" else TOOL.finding_id(pending.STORE)
         return judged("unknown", "the value after the next boot is unknown", because=cause), (), (), image
     if image is not None and not image.ok:
         return judged("drift", because=image, fix=image.fix), (), (), image
@@ -577,8 +577,8 @@ def _written(answer: Answer, card: Card) -> bool:
 
 def mended(planned: Plan) -> Set[str]:
     """Ids of the findings that the commands of a plan do away with, where the tools do what they are told."""
-    writes = {SETTINGS.at(one.address, "persisted") for one in planned.commands if isinstance(one, Write)}
-    return writes | {SETTINGS.at(one.address) for one in planned.commands if isinstance(one, Reset)}
+    writes = {SETTINGS.finding_id(one.address, "persisted") for one in planned.commands if isinstance(one, Write)}
+    return writes | {SETTINGS.finding_id(one.address) for one in planned.commands if isinstance(one, Reset)}
 
 
 def changed(planned: Plan, before: Have, after: Have) -> bool:

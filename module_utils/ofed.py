@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .change import written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.plan import Command, FileChange, Plan, merge
@@ -56,7 +56,7 @@ _OF_OFED = re.compile(r"mlnx-.*|isert?|srp|knem|xpmem|kernel-mft(-dkms)?")
 # Of a finding's `have`: it may quote what tools have printed.
 _LONGEST = 300
 _MANAGER = "the package manager"
-_RUN = advice.run("mofed")
+_RUN = fix_command.run_tag("mofed")
 
 REPOSITORY_FILES = Check(
     "ofed.repository",
@@ -112,7 +112,7 @@ OFED (flavour `inbox`: of the kernel); a mixed stack does not load, or crashes""
 LOADED = Check(
     "ofed.loaded",
     why="the installed driver takes effect after a reboot, or after a restart of openibd if no process uses it",
-    fix=advice.allow(_RUN, "reboot"),
+    fix=fix_command.allow(_RUN, "reboot"),
     severity="critical",
     disruption="driver",
 )
@@ -494,7 +494,7 @@ def _built(case: _Case, kernel: str) -> Plan:
         have="; ".join(wrong) or "installed",
         source="dkms status",
         fix=fix,
-        because=None if there else HEADERS.at(kernel),
+        because=None if there else HEADERS.finding_id(kernel),
         severity=_matters(case, kernel),
     )
     # Where the headers are on their way the packages' scripts or the next look at the node see to it.

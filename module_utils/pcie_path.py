@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .change import apply, written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, attempt
@@ -52,7 +52,7 @@ _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
 _SILENT = "reads as all ones: the device does not respond"
 _LOST = "is not below a PCI host bridge: the bridges above it are not known"
 
-_RUN = advice.run("pcie_path")
+_RUN = fix_command.run_tag("pcie_path")
 
 
 ACS = Check(

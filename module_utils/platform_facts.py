@@ -101,7 +101,7 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
     states = qos.read(host, ports(machine, Rails(on_ethernet, {}, None)), _EVERY).ports if on_ethernet else ()
     values = {state.port.pci: _setting(state) for state in states}
     keys = partition.read(host, nics)
-    rules = attempt(lambda: parse_rules(host.ask(RULES)), "ip", []) if on_ethernet else None
+    rules = attempt(lambda: parse_rules(host.query(RULES)), "ip", []) if on_ethernet else None
     addresses = attempt(lambda: netdev_address.read(host), "ip", []) if on_ethernet else None
     heard = neighbour.read(host) if on_ethernet else neighbour.Heard()
     for number, nic in enumerate(nics):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError, attempt
@@ -100,7 +100,7 @@ MANAGER = Check(
 VARIABLE = Check(
     "sharp.variable",
     why="NCCL uses SHARP only if variables enable it, and one variable disables it again",
-    fix='nccl_conf_extra: {NCCL_COLLNET_ENABLE: "1"} in the inventory, then %s' % advice.run("nccl_conf"),
+    fix='nccl_conf_extra: {NCCL_COLLNET_ENABLE: "1"} in the inventory, then %s' % fix_command.run_tag("nccl_conf"),
     aspect="persisted",
 )
 "Do the real variables switch SHARP on, and does none switch it off"
@@ -436,7 +436,7 @@ def with_collnet(value: str) -> bool:
 def _removed(name: str, source: str) -> str:
     """How a line goes away for good: nccl.conf is what its role makes of the inventory."""
     if source.startswith(CONF):
-        return "take %s out of nccl_conf_extra if it is there, then %s" % (name, advice.run("nccl_conf"))
+        return "take %s out of nccl_conf_extra if it is there, then %s" % (name, fix_command.run_tag("nccl_conf"))
     return "remove it from %s" % printable(source)
 
 

@@ -105,8 +105,8 @@ def read(host: Host, name: str) -> Have:
         # It would be taken for a list, or for an option.
         if _NAME.fullmatch(name) is None:
             raise ReadError("drain_slurm_node", "%r is not a name of a node" % name)
-        node = parse_node(host.ask(show), name)
-        jobs = parse_jobs(host.ask(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
+        node = parse_node(host.query(show), name)
+        jobs = parse_jobs(host.query(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
     except (ReadError, ParseError) as error:
         return Have(None, problem=problem_of(error, " ".join(show)))
     if not jobs and any(state in _USED for state in node.states):

@@ -146,7 +146,7 @@ def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Accu
 def _is_good(said: Mapping[str, object]) -> bool:
     """Whether a search has found the host to be as fast with others as it has to be."""
     passed = said.get("passed_ids")
-    return isinstance(passed, list) and localise_judge.NODE.at("host") in passed
+    return isinstance(passed, list) and localise_judge.NODE.finding_id("host") in passed
 
 
 def _of_record(record: localise_record.Record, file: str) -> Iterator[tuple[str, Accusation | str]]:

@@ -205,7 +205,7 @@ def of_hosts(
         if host in answers:
             continue
         # Of those who are not in the run nothing is reported.
-        follows = HOST.at(HERE) if answers else fabric_members.SWEEP.at("fabric")
+        follows = HOST.finding_id(HERE) if answers else fabric_members.SWEEP.finding_id("fabric")
         state, have = ("ok", f"swept by {names}") if swept else ("unknown", f"none of {names} has swept it")
         if host in silent:
             state, follows = "unknown", SILENT

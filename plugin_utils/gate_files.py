@@ -70,7 +70,7 @@ def names() -> list[str]:
 
 def program(source_of: Callable[[str], str] = bundle.source_of) -> str:
     """Of gate.PROGRAM. It says the same on every control node, whatever its zlib."""
-    return _HEAD + bundle.plain(bundle.closure(names(), source_of), _MAIN)
+    return _HEAD + bundle.plain_script(bundle.closure(names(), source_of), _MAIN)
 
 
 def intent(arguments: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], node: str) -> str:

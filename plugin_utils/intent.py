@@ -142,7 +142,7 @@ def shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_nccl(name: Any) -> bool:
-    return str(name).startswith("NCCL_") and not redaction.named(str(name))
+    return str(name).startswith("NCCL_") and not redaction.is_secret_name(str(name))
 
 
 def of_no_host(name: str) -> bool:

@@ -200,9 +200,9 @@ def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
     elif item.state != LOST:
         have = _why_open(search, host, evidence)
         fix = "free another node of its leaf, see the output of the tests without a result, and search again: " + SEARCH
-        cause = LEAF.at(_leaf(item.place)) if item.place in search.pairs.shut else None
+        cause = LEAF.finding_id(_leaf(item.place)) if item.place in search.pairs.shut else None
         if search.no_bar or search.pairs.stopped:
-            cause = BAR.at("bar")
+            cause = BAR.finding_id("bar")
         yield Verdict((host,), NODE.judge("host", "unknown", want, have, _SOURCE, fix, because=cause), evidence)
 
 

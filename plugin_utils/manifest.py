@@ -63,7 +63,7 @@ def build(
     states: dict[str, object] = {}
     results, ages, simulated = set(), [], False
     for host, of_host in variables:
-        secrets.update(redaction.among({name: value for name, value in of_host.items() if name != "groups"}))
+        secrets.update(redaction.find_secrets({name: value for name, value in of_host.items() if name != "groups"}))
         if host in chosen:
             results.add(of_host.get("nccl_benchmark_results_path"))
             ages.append(_days(of_host.get(_AGE)))
@@ -73,7 +73,7 @@ def build(
         states[host] = encode(host, of_suite)
     return Manifest(
         hosts=tuple(node for node in nodes if node in chosen),
-        secrets=redaction.worth_hiding(secrets),
+        secrets=redaction.secret_texts(secrets),
         simulated=simulated,
         group=tuple(nodes),
         digest=_digest({node: states.get(node, {}) for node in nodes}),

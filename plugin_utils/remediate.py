@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     DISRUPTIONS,
@@ -76,7 +76,7 @@ _SHARED = (localise_judge.LEAF, localise_judge.UPLINK, localise_judge.CLUSTER, l
 BETWEEN = tuple(
     check.id for check in (localise_judge.ALONE, localise_judge.NODE, localise_judge.RAIL, localise_judge.RANK)
 )
-GOOD = localise_judge.NODE.at("host")
+GOOD = localise_judge.NODE.finding_id("host")
 OF_NO_NODE = tuple(check.id for check in (*_SHARED, localise_judge.MEMBER))
 _ABSENT = localise_judge.MEMBER.id
 
@@ -302,7 +302,7 @@ def mending(finding: Finding, now: Fresh) -> tuple[str, ...]:
     role = _OF_NOUN.get(finding.check.partition(".")[0])
     if role is None or role.play != "provision":
         return ()
-    advised = advice.parse(finding.fix)
+    advised = fix_command.parse(finding.fix)
     if finding.id in now.repairs or (advised and advised.mends and role.name in advised.tags):
         return (role.name,)
     return ()

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 
 # Of a checkout; an installed collection has its playbooks by name.
 _TOP = Path(__file__).resolve().parent.parent
@@ -29,7 +29,7 @@ def command(
     hosts: their names, or the limit of a run that judged the same hosts, "" for none.
     again: the command that shows the night, and group: its fingerprint there, where many hosts go through a file.
     """
-    found = advice.parse(fix)
+    found = fix_command.parse(fix)
     other = _PLAYBOOK.search(fix) if found is None else None
     if other:
         return shlex.join(_argv(f"playbooks/{other[1]}", inventory) + shlex.split(other[2]))

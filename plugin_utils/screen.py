@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
@@ -161,7 +161,7 @@ def _full(row: Group, width: int, command: Command, verbose: bool, remarks: Mapp
         texts += dict.fromkeys(f"why: {of.finding.why}" for of in row.rows)
     lines += [line for text in texts if text for line in wrapped(text, width, 4, most)]
     for fix in _fixes(row)[: None if verbose else 1]:
-        copied, found = command(fix, row.hosts, row.fingerprint), advice.parse(fix)
+        copied, found = command(fix, row.hosts, row.fingerprint), fix_command.parse(fix)
         mends = bool(copied and found and found.mends)
         text = _THEN_RUN.sub("", fix) if copied and not verbose else fix
         lines += wrapped(f"do: {text}", width, 4, most) if verbose or not mends else []
@@ -173,7 +173,7 @@ def _fixes(row: Group) -> list[str]:
     """Return the fixes; the one with the largest permission first."""
     if len(row.rows) == 1:
         return [row.finding.fix]
-    runs = {fix: advice.parse(fix) for fix in map(_advice, finding_groups.fold(row.rows))}
+    runs = {fix: fix_command.parse(fix) for fix in map(_advice, finding_groups.fold(row.rows))}
     return sorted(runs, key=lambda fix: -DISRUPTIONS.index(run.disruption if (run := runs[fix]) else "none"))
 
 

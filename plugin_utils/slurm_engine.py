@@ -177,7 +177,7 @@ def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: floa
     number = {text: place for place, text in enumerate(order)}
     table = {node: number[text] for node, text in texts.items() if number[text]}
     asked = json.dumps({"steps": [json.loads(text) for text in order], "nodes": table})
-    return MAIN % (math.ceil(seconds), bundle.packed(asked), limit)
+    return MAIN % (math.ceil(seconds), bundle.pack(asked), limit)
 
 
 def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float, overlap: bool) -> list[str]:

@@ -89,7 +89,7 @@ class Verdict:
 
     def scrubbed(self, hidden: Iterable[str]) -> Verdict:
         """Without these secrets: a tool's message may have repeated one."""
-        found = redaction.worth_hiding(hidden)
+        found = redaction.secret_texts(hidden)
         hosts = [
             replace(
                 host,

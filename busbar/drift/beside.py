@@ -32,7 +32,7 @@ _Read = TypeVar("_Read")
 class Beside:
     """results: nccl_benchmark_results_path.   ended: when the night ended, ``2026-11-21T02:00:07Z``.
 
-    hidden: secrets of the inventory, as redaction.worth_hiding gives them.   max_age_days: of a result that counts.
+    hidden: secrets of the inventory, as redaction.secret_texts gives them.   max_age_days: of a result that counts.
     """
 
     results: Path

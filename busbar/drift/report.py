@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, nodeset, repair
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
@@ -250,7 +250,7 @@ def _group(group: Group, night: Night) -> dict[str, Any]:
         "fix": finding.fix,
         "disruption": finding.disruption,
         "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
-        "repairs": bool((found := advice.parse(finding.fix)) and found.mends),
+        "repairs": bool((found := fix_command.parse(finding.fix)) and found.mends),
         "alike": group.alike,
         "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.until.isoformat()},
     }

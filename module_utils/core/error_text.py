@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Name the way out of an error of the operating system, and of a name that is not known."""
+"""Explain errors of the operating system, and unknown names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _START = (
 
 
 def error_text(error: BaseException) -> str:
-    """Return ``PATH: reason; way out``; of any error but OSError its text."""
+    """Return ``PATH: reason; what to do``; the text of any error that is not an OSError."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     path = "" if error.filename is None else "%s: " % (error.filename,)
@@ -44,12 +44,12 @@ def error_text(error: BaseException) -> str:
 
 
 def start_way_out(text: str) -> str:
-    """Return what to do where no program could be started on a node; "" where the text does not say why."""
+    """Return what to do if no program could be started on a node; "" if the text does not name the cause."""
     return next((way_out for pattern, way_out in _START if re.search(pattern, text)), "")
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "known: ") -> str:
-    """Return ``; did you mean NAME?`` of the nearest known name; where none is near, all names after ``otherwise``."""
+    """Return ``; did you mean NAME?`` with the nearest known name; without one, all names after ``otherwise``."""
     names = sorted(set(known))
     likeness, near = max(((_likeness(name, each), each) for each in names), default=(0.0, ""))
     if likeness >= 0.6:

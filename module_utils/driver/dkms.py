@@ -50,4 +50,4 @@ def read(host: Host, problems: List[Problem]) -> Optional[Tuple[Build, ...]]:
     """All builds; () without DKMS; None plus a Problem where DKMS did not answer or was not understood."""
     if not host.has(STATUS[0]):
         return ()
-    return attempt(lambda: parse_status(host.ask(STATUS, timeout=60.0)), " ".join(STATUS), problems)
+    return attempt(lambda: parse_status(host.query(STATUS, timeout=60.0)), " ".join(STATUS), problems)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
-from ..core import advice
+from ..core import fix_command
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, attempt
@@ -29,7 +29,7 @@ FILE = "/etc/modprobe.d/busbar-nvidia.conf"
 OPTIONS = Check(
     "gpudirect.driver_options",
     why="the platform needs this option of the NVIDIA driver (driver_options of the profile)",
-    fix=advice.run("nvidia_peermem"),
+    fix=fix_command.run_tag("nvidia_peermem"),
     disruption="reboot",
 )
 "For a profile with `driver_options`: was the NVIDIA driver loaded with the option (live), and will it be (persisted)"

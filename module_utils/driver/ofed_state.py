@@ -229,4 +229,4 @@ def _symbols(host: Host, path: str) -> Optional[Dict[str, str]]:
 
 def _dump(host: Host, path: str, problems: List[Problem]) -> Optional[Dict[str, str]]:
     argv = ("modprobe", "--dump-modversions", path)
-    return attempt(lambda: module_file.parse_symbols(host.ask(argv)), " ".join(argv), problems)
+    return attempt(lambda: module_file.parse_symbols(host.query(argv)), " ".join(argv), problems)

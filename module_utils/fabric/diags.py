@@ -133,7 +133,7 @@ def read(
     if missing or not ports:
         return replace(about, missing=missing)
     try:
-        with locks.alone(host, LOCK, PATIENCE):
+        with locks.hold(host, LOCK, PATIENCE):
             return _Planes(host, seconds, counters, partitions, known).read(about)
     except BlockingIOError:
         return replace(about, busy=True)
@@ -264,7 +264,7 @@ class _Planes:
         """GUID of the node that the port is of, "" where it does not say."""
         try:
             return told.guid(
-                smpquery.parse_nodeinfo(self.host.ask(["smpquery", *_at(port), "-D", "nodeinfo", "0"], timeout=ASK))[
+                smpquery.parse_nodeinfo(self.host.query(["smpquery", *_at(port), "-D", "nodeinfo", "0"], timeout=ASK))[
                     "Guid"
                 ]
             )
@@ -344,7 +344,7 @@ class _Planes:
                     if time.monotonic() >= self.deadline:
                         raise ReadError("smpquery pkeys", "the plane's time limit of %g s is over" % self.seconds)
                     argv = ["smpquery", *at, "pkeys", str(port["lid"])]
-                    merged.keys[guid] = smpquery.parse_pkeys(self.host.ask(argv, timeout=ASK))
+                    merged.keys[guid] = smpquery.parse_pkeys(self.host.query(argv, timeout=ASK))
                 except (ReadError, ParseError) as error:
                     unread += 1
                     first = first or "%s: %s" % (guid, error)

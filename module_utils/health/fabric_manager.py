@@ -77,7 +77,7 @@ def running(host: Host, name: str) -> Tuple[bool, str]:
             continue  # A group that is empty, or that is going.
     # Its group may have another place (Slice=): systemd has the last word.
     try:
-        unit = dict(line.partition("=")[::2] for line in host.ask(("systemctl", "show", name, _SHOWN)).splitlines())
+        unit = dict(line.partition("=")[::2] for line in host.query(("systemctl", "show", name, _SHOWN)).splitlines())
     except ToolMissing:
         return False, "not running"
     if "ActiveState" not in unit:

@@ -175,7 +175,7 @@ def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> Have:
     seen = None
     if service.active and ask:
         said: List[Problem] = []
-        seen = attempt(lambda: parse_domain(host.ask(TOOL, TIMEOUT)), " ".join(TOOL), said)
+        seen = attempt(lambda: parse_domain(host.query(TOOL, TIMEOUT)), " ".join(TOOL), said)
         if said:
             problems["state"] = said[0]
     return replace(service, nodes=nodes, domain=seen, channel=channel, asked=ask, off=off, problems=problems)
@@ -229,7 +229,7 @@ def _judge_channel(have: Have, by_driver: bool) -> Finding:
     if "channel" in have.problems:
         problem = have.problems["channel"]
         return CHANNEL.judge(path, "unknown", want, str(problem), path, "run this as root, and look at %s" % path)
-    because = nvidia_options.OPTIONS.at("NVreg_" + _OPTION) if have.off and by_driver else None
+    because = nvidia_options.OPTIONS.finding_id("NVreg_" + _OPTION) if have.off and by_driver else None
     return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, because=because)
 
 
@@ -324,7 +324,7 @@ def domain_of(host: Host) -> Tuple[str, str]:
     """UUID and clique that all GPUs of the node have, and why there is no such pair; one of both is ""."""
     source = " ".join(smi.COMMAND)
     try:
-        gpus = smi.parse(host.ask(smi.COMMAND))
+        gpus = smi.parse(host.query(smi.COMMAND))
     except (ReadError, ParseError) as error:
         return "", str(problem_of(error, source))
     pairs = {pair_of(gpu) for gpu in gpus}
@@ -360,7 +360,7 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
         unread = "clusterUuid" not in gpu.fabric or "cliqueId" not in gpu.fabric
         said = "UUID %s, clique %s" % tuple(gpu.fabric.get(key, "not shown") for key in ("clusterUuid", "cliqueId"))
         # Before it is registered it has neither.
-        because = None if state == "completed" else NVLINK_FABRIC.at("nvlink fabric")
+        because = None if state == "completed" else NVLINK_FABRIC.finding_id("nvlink fabric")
         how = "unknown" if not state or (unread and state == "completed") else "drift"
         found.append(MEMBERSHIP.judge(name, how, want, said, source, because=because))
     if len(pairs) > 1:

@@ -97,7 +97,7 @@ def _temperature(module: Module, reading: Reading, have: Have) -> Optional[Findi
         # Both may be the heat of one card, and hwmon may have the very same sensor.
         hot = next((one for one in have.hot if one.pci == module.pci), None)
         want, text = "below %g C" % reading.alarm, "%g C, its alarm is at %g" % (reading.degrees, reading.alarm)
-        because = None if hot is None else NIC_TEMPERATURE.at(hot.pci)
+        because = None if hot is None else NIC_TEMPERATURE.finding_id(hot.pci)
         return MODULE_TEMPERATURE.judge(module.label, "drift", want, text, source, because=because)
     if module.warning is not None and reading.degrees >= module.warning:
         want = "below %g C" % module.warning

@@ -189,7 +189,7 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
     booted = 0.0 if uptime is None else now - uptime
     begin = 0.0 if uptime is None else max(0.0, since - booted)
     try:
-        log, first = parse(host.ask(DMESG), words, match, begin, booted)
+        log, first = parse(host.query(DMESG), words, match, begin, booted)
     except ReadError as error:
         log, first, why = Log(), None, error.problem
     else:

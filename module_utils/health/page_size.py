@@ -34,7 +34,7 @@ def judge(host: Host, asked: Optional[int]) -> List[Finding]:
         return []
     problems: List[Problem] = []
     source, want = " ".join(TOOL), "%d bytes" % asked
-    have = attempt(lambda: parse(host.ask(TOOL)), source, problems)
+    have = attempt(lambda: parse(host.query(TOOL)), source, problems)
     if have is None:
         return [PAGE_SIZE.judge("kernel", "unknown", want, str(problems[0]), source, "run %s on the node" % source)]
     return [PAGE_SIZE.judge("kernel", "ok" if have == asked else "drift", want, "%d bytes" % have, source)]

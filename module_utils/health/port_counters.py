@@ -157,7 +157,7 @@ def _statistics(host: Host, netdev: str, needed: bool, hung: List[Problem], prob
         problems += hung
         return {}
     try:
-        return parse_statistics(host.ask(argv))
+        return parse_statistics(host.query(argv))
     except ToolHung as error:
         hung.append(error.problem)
         problems.append(error.problem)

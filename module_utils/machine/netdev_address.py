@@ -63,4 +63,4 @@ def parse(text: str) -> Dict[str, Tuple[Address, ...]]:
 
 def read(host: Host) -> Dict[str, Tuple[Address, ...]]:
     """Raises ReadError, ParseError."""
-    return parse(host.ask(ADDRESSES, _TIMEOUT))
+    return parse(host.query(ADDRESSES, _TIMEOUT))

@@ -91,7 +91,7 @@ def _quote(words: List[str]) -> str:
 
 def read(host: Host) -> TopoMatrix:
     """Runs nvidia-smi. Raises ReadError where it does not answer, ParseError where the answer is not a matrix."""
-    return parse(host.ask(COMMAND))
+    return parse(host.query(COMMAND))
 
 
 def lost(matrix: TopoMatrix, topology: Topology) -> List[str]:

@@ -187,7 +187,7 @@ def read_mtus(host: Host) -> Mtus:
     if not host.has(DEVINFO[0]):
         return Problem(name, "is not installed; install ibverbs-utils (libibverbs-utils on EL)")
     try:
-        return parse_devinfo(host.ask(DEVINFO))
+        return parse_devinfo(host.query(DEVINFO))
     except (ReadError, ParseError) as error:
         return problem_of(error, name)
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
-from ..core import advice
+from ..core import fix_command
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
@@ -52,7 +52,7 @@ HEADER = (
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_RUN = advice.run("nccl_conf")
+_RUN = fix_command.run_tag("nccl_conf")
 
 RAILS = Check(
     "nccl_conf.rails",

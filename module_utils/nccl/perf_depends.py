@@ -175,7 +175,7 @@ def _arguments(line: str) -> Dict[str, str]:
         if word == "--":
             break  # what follows is init's
         name, equals, value = word.partition("=")
-        said = redaction.REDACTED if redaction.named(name) else value if equals else "set"
+        said = redaction.REDACTED if redaction.is_secret_name(name) else value if equals else "set"
         if name not in _OF_BOOT:
             found.setdefault(name, []).append(said)
     return {name: " ".join(values) for name, values in found.items()}

@@ -172,7 +172,7 @@ def read(host: Host, want: Want) -> Have:
         cuda=part("cuda", lambda: toolchain.read_cuda(host, want.cuda_home)),
         nccl=part("nccl", lambda: toolchain.read_nccl(host, want.libraries)),
         mpi=None if want.mpi == "off" else part("mpi", lambda: toolchain.read_mpi(host, want.mpi_home)),
-        arch=part("arch", lambda: toolchain.parse_capabilities(host.ask(toolchain.QUERY)), query),
+        arch=part("arch", lambda: toolchain.parse_capabilities(host.query(toolchain.QUERY)), query),
         runtime=part("runtime", lambda: toolchain.read_runtime(host)),
         archive=part("source", lambda: _read_archive(host, want.tarball)),
         missing_tools=toolchain.missing_tools(host, ("make", "g++") if want.tarball else ("make", "g++", "git")),

@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write("%s: not a rail, nothing to set\n" % function)
             return 0
         # Runs for a port and for its virtual functions come one after another.
-        with locks.alone(host, "roce_qos-%s.lock" % address, math.inf):
+        with locks.hold(host, "roce_qos-%s.lock" % address, math.inf):
             _note(host, address, Result("started"))
             result = bring(host, intent, address)
             _note(host, address, result)
@@ -150,7 +150,7 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
         if not users:
             reasons, problems, _idle = guard.read(host, [address], ())
             users.append(Busy(tuple(reasons), tuple(problems)))
-        return found.refuse(users[0].against)
+        return found.block(users[0].against)
 
     done, failed = execute(host, qos.read(host, (port,), wanted), wanted, permit)
     after = permit(qos.plan(qos.read(host, (port,), wanted), wanted, failed))

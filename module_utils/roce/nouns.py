@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..core import advice
+from ..core import fix_command
 from ..core.check import Check
 from ..core.host import Host, ParseError, ReadError
 from ..machine import netdev, rdma
@@ -28,7 +28,7 @@ CONFIGFS = "/sys/kernel/config/rdma_cm"
 # The number alone is how it is written.
 _GLOBAL_CLASS = re.compile(r"(?:Global tclass=)?(-1|[0-9]{1,3})")
 _PAUSE = re.compile(r"(Autonegotiate|RX|TX):\s*(on|off)")
-_RUN = advice.run("roce_qos")
+_RUN = fix_command.run_tag("roce_qos")
 
 
 class Unread(Exception):
@@ -142,7 +142,7 @@ def _ethtool(port: Port) -> Tuple[str, ...]:
 def _read_pause(host: Host, state: State, want: Want) -> State:
     argv = _ethtool(state.port)
     with _or_unread(" ".join(argv), as_root(argv)):
-        state = replace(state, pause=parse_pause(host.ask(argv)))
+        state = replace(state, pause=parse_pause(host.query(argv)))
     return state
 
 

@@ -149,7 +149,7 @@ def _by_dcb(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Di
             continue
         argv = dcb.show(kind, port.netdev)
         try:
-            found = parse(host.ask(argv), found)
+            found = parse(host.query(argv), found)
         except (ParseError, ReadError) as error:
             # The second: the kernel answers, without an attribute of this kind.
             refused = any(words in str(error) for words in ("Operation not supported", "Attribute not found"))

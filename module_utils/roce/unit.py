@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import apply, written
-from ..core import advice, bundle
+from ..core import bundle, fix_command
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, ParseError, Problem, attempt
@@ -37,7 +37,7 @@ OWN = (SCRIPT, INTENT, UNIT, RULE)
 _SYSTEMD_RULES = ("/usr/lib/udev/rules.d/99-systemd.rules", "/lib/udev/rules.d/99-systemd.rules")
 # Where a file for one port comes before the unit of all.
 _IN_FRONT = ("/etc/systemd/system", "/run/systemd/system")
-_RUN = advice.run("roce_qos")
+_RUN = fix_command.run_tag("roce_qos")
 _UNSET = (None, "", {})
 # Longer than the unit itself may take.
 _START_TIMEOUT = 400.0
@@ -215,7 +215,7 @@ def render(wanted: Intent) -> Dict[str, str]:
 @functools.lru_cache(maxsize=None)
 def _script() -> str:
     """The same for every intent; a run asks for it before and after what it does."""
-    code = bundle.plain(bundle.closure([boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
+    code = bundle.plain_script(bundle.closure([boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
     return written.seal(SCRIPT, _SCRIPT_HEAD + code, "")
 
 

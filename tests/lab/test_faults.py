@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS, once
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import LIBRARY
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
 
-from busbar.lab import faults, roce_faults, store, tree
-from busbar.lab.machines import hgx_b200
+from lab import faults, roce_faults, store, tree
+from lab.machines import hgx_b200
 from tests import goldens, series, trees
 from tests.lab.audited import Server, Tools, sent
 
@@ -255,7 +255,7 @@ def test_one_fault_is_exactly_its_finding(
     if module is None:
         return  # test_advice.py, where a role's run is what is advised
     finding = next(one for one in found if one["check"] == check and one["because"] is None)
-    told = advice.parse(finding["fix"])
+    told = fix_command.parse(finding["fix"])
     # Anything else that names it would be a command that nobody can copy.
     assert ("site.yml" in finding["fix"]) == (told is not None), finding["fix"]
     assert told is None or (not told.mends and set(told.tags) <= set(SEEING)), finding["fix"]

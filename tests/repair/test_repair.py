@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
 
-from busbar.lab.cluster_faults import named
+from lab.cluster_faults import named
 
 from .repairable import One, Site
 

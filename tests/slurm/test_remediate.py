@@ -27,7 +27,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 
-from busbar.lab import store
+from lab import store
 from tests import processes
 from tests.slurm_daemons import Slurm, ansibles_environment, wait
 

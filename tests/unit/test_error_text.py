@@ -83,7 +83,6 @@ def test_where_none_is_near_all_are_named() -> None:
     ("words", "meant"),
     [
         (["drfit"], "drift"),
-        (["lab", "brek"], "break"),
         (["drift", "-i", "x", "--limt", "y"], "--limit"),
         (["drift", "-i", "x", "--host-timout=5"], "--host-timeout"),
         (["drift", "-i", "x", "--fail-on", "majr"], "major"),

@@ -276,4 +276,6 @@ def test_a_mistake_in_what_may_be_secret_is_named_and_not_quoted(name: str) -> N
 
 
 def test_whose_name_says_that_it_is_secret_is_declared_so() -> None:
-    assert [name for name in site_values.VALUES if redaction.named(name) and not site_values.VALUES[name].private] == []
+    assert [
+        name for name in site_values.VALUES if redaction.is_secret_name(name) and not site_values.VALUES[name].private
+    ] == []

@@ -34,7 +34,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualizati
 from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
 from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
-from busbar.lab.toolkit import firmware_tools
+from lab.toolkit import firmware_tools
 from tests import golden_rows, goldens
 
 RAIL_0, RAIL_1 = "0000:11:00.0", "0000:21:00.0"
@@ -249,7 +249,7 @@ def test_what_a_killed_run_left_at_work_is_waited_for_and_judged_by_nobody(
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     given = {**OPTIONS, "settings": {"LINK_TYPE": "IB"}}
-    with locks.alone(node, "nic_firmware.lock"):
+    with locks.hold(node, "nic_firmware.lock"):
         with pytest.raises(BlockingIOError):
             module.work(node, given, False)
         # Who only looks is in nobody's way.

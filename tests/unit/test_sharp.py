@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from busbar.cli import main
-from busbar.lab import sharp_files
+from lab import sharp_files
 from tests import goldens
 from tests.unit import finding_rows
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD

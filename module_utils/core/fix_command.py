@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The command in what a finding advises, in one form.
+"""The command in a finding's fix, in one form.
 
-``run site.yml --tags mtu -e busbar_max_disruption=link for this host``, with "then" before it where somebody has to do
-something first. Who does what it says gets there: it names the leave that it needs and the tags of all that take part.
+``run site.yml --tags mtu -e busbar_max_disruption=link for this host``, with "then" before it if something has to be
+done first. It names the permission that it needs and all tags that take part, so that it removes the finding.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LEAVE = "busbar_max_disruption"
 
 
 @dataclass(frozen=True)
-class Run:
-    """tags: none for all roles.   disruption: the leave that it gives.   mends: nobody has to do anything before.
+class FixCommand:
+    """tags: () for all roles.   disruption: the permission that it gives.   mends: nothing has to be done before.
 
-    more: other variables that it sets, ``NAME=VALUE``.
+    more: further variables that it sets, ``NAME=VALUE``.
     """
 
     tags: Tuple[str, ...]
@@ -30,25 +30,25 @@ class Run:
 
     @property
     def argv(self) -> List[str]:
-        """What comes behind ``ansible-playbook site.yml -i INVENTORY``."""
+        """Return the arguments after ``ansible-playbook site.yml -i INVENTORY``."""
         leave = () if self.disruption == "none" else ("%s=%s" % (_LEAVE, self.disruption),)
         words = [word for setting in (*leave, *self.more) for word in ("-e", setting)]
         return [*(["--tags", ",".join(self.tags)] if self.tags else []), *words]
 
 
-def run(tag: str, hosts: str = "this host") -> str:
-    """The advice to let a role mend something. What leave it needs is added where a plan is limited."""
+def run_tag(tag: str, hosts: str = "this host") -> str:
+    """Return the fix that runs a role. The permission that it needs is added where a plan is limited."""
     return "run site.yml --tags %s for %s" % (tag, hosts)
 
 
-def parse(fix: str) -> Optional[Run]:
-    """None where the advice names no command of the suite."""
+def parse(fix: str) -> Optional[FixCommand]:
+    """Parse a fix; None if it contains no command of the suite."""
     found = _COMMAND.search(fix)
     if found is None:
         return None
     tags, settings = found.group(2), found.group(3).split()[1::2]
     leave = [one for one in settings if one.startswith(_LEAVE + "=")]
-    return Run(
+    return FixCommand(
         tuple(tags.split(",")) if tags else (),
         leave[0].partition("=")[2] if leave else "none",
         found.group(1) is None,
@@ -57,7 +57,7 @@ def parse(fix: str) -> Optional[Run]:
 
 
 def allow(fix: str, disruption: str) -> str:
-    """The same with the leave that a change of this disruption needs; what is another's to do stays as it is."""
+    """Return the fix with the permission that a change of this disruption needs; other fixes stay as they are."""
     found = _COMMAND.search(fix)
     if found is None or _LEAVE in found.group(3) or disruption == "none":
         return fix

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Takes from a source what is only for its readers, before it is packed for a node: more than half of the bytes."""
+"""Remove from a source what only its readers need, before it is packed for a node: more than half of the bytes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import ast
 import re
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-# The fields of a statement that hold others.
+# Fields of a statement that hold statements.
 _BLOCKS = ("body", "orelse", "finalbody", "handlers")
-# Behind code; a text would have to end behind it.
+# A comment behind code: a string would have to end behind it.
 _COMMENT = re.compile("  #[^'\"]*$")
-# What goes over several lines as it is written.
+# Text over several lines, which stays as it is.
 _AS_WRITTEN = re.compile("\"\"\"|'''|\\\\$", re.MULTILINE)
 _Lines = List[Optional[str]]
 
 
-def bare(source: str, tree: ast.Module) -> str:
-    """The same code without comments, annotations and texts that nobody reads: a line for each statement, and a space
-    for each level of it. tree: the source, parsed.
+def strip_source(source: str, tree: ast.Module) -> str:
+    """Return the code without comments, annotations and docstrings: a line per statement, a space per level.
 
-    Whichever Python does it, and done to its own result, it gives the same text: what a node keeps can be compared.
+    tree: the source, parsed. The result does not depend on Python's version, and is a fixed point: what a node stores
+    can be compared.
     """
     lines = source.split("\n")
     kept: _Lines = [None if not line.strip() or line.lstrip().startswith("#") else line for line in lines]
     for node in statements(tree):
-        # Within a text every line counts, whatever it looks like.
-        if None in kept[slice(*_own_rows(node))]:
+        # Every line of a string counts.
+        if None in kept[slice(*_header_rows(node))]:
             for text in _texts(node):
                 first, last = _rows(text)
                 kept[first:last] = lines[first:last]
@@ -39,7 +39,7 @@ def bare(source: str, tree: ast.Module) -> str:
                 kept[first:last] = [None] * (last - first)
             if texts and len(texts) == len(node.body):
                 kept[_rows(texts[0])[0]] = " " * texts[0].col_offset + "pass"
-    # The last first: what is cut moves what stands behind it.
+    # The last first: a cut moves what is behind it.
     for (row, start), (last, end), instead in sorted(_annotations(tree, lines), reverse=True):
         kept[row] = (kept[row] or "")[:start] + instead + (kept[last] or "")[end:]
         kept[row + 1 : last + 1] = [None] * (last - row)
@@ -47,7 +47,7 @@ def bare(source: str, tree: ast.Module) -> str:
 
 
 def statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """ast.walk without the expressions: a tenth of the time."""
+    """Walk the tree as ast.walk does, without the expressions: a tenth of the time."""
     waiting: List[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -57,12 +57,12 @@ def statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _rows(node: ast.AST) -> Tuple[int, int]:
-    """As a slice of the lines."""
+    """Return the rows of a node as a slice."""
     return getattr(node, "lineno", 1) - 1, getattr(node, "end_lineno", 0)
 
 
-def _own_rows(statement: ast.AST) -> Tuple[int, int]:
-    """Those of a statement that are no other statement's: of a compound one, up to its block."""
+def _header_rows(statement: ast.AST) -> Tuple[int, int]:
+    """Return the rows of a statement that belong to no other statement: of a compound one, up to its block."""
     first, last = _rows(statement)
     decorators = getattr(statement, "decorator_list", [])
     body = getattr(statement, "body", [])
@@ -90,7 +90,7 @@ _Cut = Tuple[Tuple[int, int], Tuple[int, int], str]
 
 
 def _annotations(tree: ast.Module, lines: Sequence[str]) -> Iterator[_Cut]:
-    """Row and column where each begins and ends, with its colon or arrow, and what has to stand there instead."""
+    """Return row and column of both ends of each annotation, with its colon or arrow, and its replacement."""
     for node in statements(tree):
         if isinstance(node, ast.FunctionDef):
             of = node.args
@@ -109,19 +109,19 @@ def _cut(lines: Sequence[str], sign: str, annotation: ast.expr, instead: str) ->
     row, last = annotation.lineno - 1, (annotation.end_lineno or annotation.lineno) - 1
     before = _column(lines[row], annotation.col_offset)
     head = lines[row][:before].rstrip()
-    # In brackets of its own, or on its own line, it stays.
+    # In separate brackets, or on a separate line, it stays.
     if head.endswith(sign):
         start = len(head[: -len(sign)].rstrip())
         yield (row, start), (last, _column(lines[last], annotation.end_col_offset or 0)), instead
 
 
 def _column(line: str, offset: int) -> int:
-    """Of characters. offset: of bytes, as the parser counts."""
+    """Return the column in characters. offset: in bytes, as the parser counts."""
     return offset if line.isascii() else len(line.encode()[:offset].decode())
 
 
 def _without_types(text: str) -> str:
-    """Names that are imported from typing and stand nowhere else; a word in a text keeps one, which does no harm."""
+    """Remove imports from typing that are unused; a word in a string keeps one, which does no harm."""
 
     def used(line: re.Match[str]) -> str:
         names = [name for name in line.group(1).split(", ") if " as " in name or _count(name, text) > 1]
@@ -138,7 +138,7 @@ def _count(word: str, text: str) -> int:
 
 
 def _further_rows(tree: ast.Module) -> Dict[int, int]:
-    """Row -> the row where its statement begins, of all rows but first ones."""
+    """Return row -> first row of its statement, of all rows but first ones."""
     found: Dict[int, int] = {}
     for node in statements(tree):
         first, last = _rows(node)
@@ -146,14 +146,14 @@ def _further_rows(tree: ast.Module) -> Dict[int, int]:
         if isinstance(node, ast.Module):
             continue
         if body:
-            last = _own_rows(body[0])[0]
+            last = _header_rows(body[0])[0]
         for begin, end in [(first, last), *map(_rows, getattr(node, "decorator_list", []))]:
             found.update((row, begin) for row in range(begin + 1, end))
     return found
 
 
 def _dense(kept: _Lines, further: Dict[int, int]) -> Iterator[str]:
-    """Its lines, one for each statement where that is not broken within a text."""
+    """Yield one line per statement, unless it is broken within a string."""
     groups: List[List[str]] = []
     of_row: Dict[int, List[str]] = {}
     for row, line in enumerate(kept):
@@ -171,7 +171,7 @@ def _dense(kept: _Lines, further: Dict[int, int]) -> Iterator[str]:
         levels.append(width)
         first, *others = _as_one([group[0][width:], *group[1:]])
         yield indent + first
-        # Of a text, or in brackets.
+        # Within a string, or in brackets.
         yield from others
 
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The command in a finding's advice. What it brings about is shown in tests/lab/test_advice.py."""
+"""The command in a finding's fix. tests/lab/test_advice.py shows what it does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
-from ansible_collections.busbar.fabric.plugins.module_utils.core.advice import Run, allow, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.fix_command import FixCommand, allow, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, Plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RUN = advice.run("mtu")
+RUN = fix_command.run_tag("mtu")
 
 
 def plan(disruption: str, fix: str = RUN) -> Plan:
@@ -27,17 +27,20 @@ def plan(disruption: str, fix: str = RUN) -> Plan:
 @pytest.mark.parametrize(
     ("fix", "told"),
     [
-        (RUN, Run(("mtu",))),
-        ("run site.yml --tags mtu -e busbar_max_disruption=link for this host", Run(("mtu",), "link")),
-        ("run site.yml --tags multirail,mtu for both hosts", Run(("multirail", "mtu"))),
-        ("reseat it; then run site.yml --tags platform for this host again", Run(("platform",), mends=False)),
-        ("run nvidia-smi, then run site.yml --tags platform for this host again", Run(("platform",), mends=False)),
-        ("run all of site.yml for the host, read what it says", Run(())),
+        (RUN, FixCommand(("mtu",))),
+        ("run site.yml --tags mtu -e busbar_max_disruption=link for this host", FixCommand(("mtu",), "link")),
+        ("run site.yml --tags multirail,mtu for both hosts", FixCommand(("multirail", "mtu"))),
+        ("reseat it; then run site.yml --tags platform for this host again", FixCommand(("platform",), mends=False)),
+        (
+            "run nvidia-smi, then run site.yml --tags platform for this host again",
+            FixCommand(("platform",), mends=False),
+        ),
+        ("run all of site.yml for the host, read what it says", FixCommand(())),
         ("reseat the NIC", None),
         ("", None),
     ],
 )
-def test_what_advice_says_is_what_a_machine_reads(fix: str, told: Run | None) -> None:
+def test_what_advice_says_is_what_a_machine_reads(fix: str, told: FixCommand | None) -> None:
     assert parse(fix) == told
 
 
@@ -54,10 +57,10 @@ def test_what_is_withheld_says_what_lets_it_through(disruption: str, most: str) 
 
 
 def test_a_node_in_use_says_so_before_the_command() -> None:
-    [found] = plan("link").refuse(Busy(("process python (pid 1) holds 9 MiB on 1 GPU",)).against).limit("link").findings
+    [found] = plan("link").block(Busy(("process python (pid 1) holds 9 MiB on 1 GPU",)).against).limit("link").findings
     assert (found.state, found.have) == ("withheld", "1500; busy: process python (pid 1) holds 9 MiB on 1 GPU")
     assert found.fix == ("resolve that first, then run site.yml --tags mtu -e busbar_max_disruption=link for this host")
-    assert parse(found.fix) == Run(("mtu",), "link", mends=False)
+    assert parse(found.fix) == FixCommand(("mtu",), "link", mends=False)
 
 
 def test_what_is_anothers_to_do_stays_as_it_is() -> None:
