@@ -52,7 +52,7 @@ def test_what_keeps_a_task_from_starting_has_a_way_out(text: str, word: str) -> 
     assert bool(word) == bool(start_way_out(text))
 
 
-NAMES = ("hgx-h100", "gb200", "busbar_mtu", "busbar_fabric", "nccl_benchmark_gpus", "--json")
+NAMES = ("hgx-h100", "gb200", "busbar_mtu", "busbar_fabric", "nccl_benchmark_gpus", "--json", "--across-versions")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ NAMES = ("hgx-h100", "gb200", "busbar_mtu", "busbar_fabric", "nccl_benchmark_gpu
         ("--jsom", "--json"),
         ("busbar_mtu", "busbar_mtu"),
         ("busbar_zzz", ""),
+        ("--across-zzzz", ""),
         ("nccl_benchmark_zzz", ""),
         ("busbar_", ""),
         ("", ""),

@@ -296,6 +296,14 @@ def test_a_simulated_run_says_nothing_of_a_measured_one() -> None:
     assert states(record(measured(290.0, "SHARP")), without) == [("proof", "ok"), ("gain", "unknown")]
 
 
+def test_two_records_are_judged_where_one_of_them_used_it() -> None:
+    rings, switches = record(measured(190.0)), record(measured(290.0, "SHARP"))
+    assert sharp_judge.of_two([rings], [switches]) == sharp_judge.judge(switches, rings)
+    assert sharp_judge.of_two([switches], [rings]) == sharp_judge.judge(switches, rings)
+    for before, after in (([rings], [rings]), ([switches], [switches]), ([rings, rings], [switches]), ([], [switches])):
+        assert sharp_judge.of_two(before, after) == []
+
+
 @pytest.mark.parametrize(("algbw", "code", "said"), [(290.0, 0, "gain ok: 290 GB/s"), (191.0, 2, "gain drift: 191")])
 def test_busbar_benchmark_tells_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], algbw: float, code: int, said: str
