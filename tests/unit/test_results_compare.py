@@ -234,7 +234,7 @@ STORED: dict[str, tuple[Any, int, str]] = {
     "below its bar": ({**NODE, "findings": [SLOW]}, 2, "drift: 288.0 GB/s, measured"),
     "unknown": ({**NODE, "findings": [{**SLOW, "state": "unknown"}]}, 3, "unknown: 288.0 GB/s, measured"),
     "judged by nothing": (NODE, 3, "all_reduce"),
-    "no runs": ({**NODE, "runs": []}, 3, ""),
+    "no runs": ({**NODE, "runs": []}, 3, "nothing is configured"),
     "between nodes": ({**cluster_record.to_dict(RECORD), "findings": []}, 0, "all_reduce"),
     "between nodes, a finding": ({**cluster_record.to_dict(RECORD), "findings": [SLOW]}, 2, "all_reduce"),
     "a finding without a state": ({**NODE, "findings": [{**SLOW, "state": ""}]}, 1, ""),
