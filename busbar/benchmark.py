@@ -56,7 +56,7 @@ def _print(path: Path, verbose: bool) -> int:
     for node in nodes.values():
         node["runs"] = [{**run, "stored": True} for run in node["runs"]]
     rows = nccl_benchmark.rows(nodes, time.time())
-    tables = [nccl_benchmark.render(rows, terminal.WIDTH)] * bool(rows)
+    tables = [nccl_benchmark.render(rows, terminal.WIDTH)] * bool(nodes)
     tables += [cluster_table.render(record, terminal.COLUMNS) for record in records]
     print("\n\n".join(screen.cut(table, terminal.WIDTH, "-v", verbose) for table in tables))
     judged = [*(one["state"] for node in nodes.values() for one in node["findings"])]

@@ -18,8 +18,8 @@ from .nccl.processes import Node, Process
 from .nccl.ras_views import Silence, View
 from .nccl.variables import Version
 
-# RAS has been there since, and speaks JSON since.
-FIRST, JSON = (2, 24, 0), (2, 28, 7)
+# RAS has been there since.
+FIRST = (2, 24, 0)
 RAS = Check(
     "nccl_hang.ras",
     why="without RAS (NCCL 2.24 and later) nothing outside of a job's processes knows what its ranks wait for",

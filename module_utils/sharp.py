@@ -21,7 +21,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding, printable
-from .core.host import Host, ParseError, Problem, attempt
+from .core.host import Host, ParseError, Problem, ReadError, attempt
 from .core.plan import Plan
 from .machine.profile import Profile
 from .nccl import environment, environment_sources, grammar
@@ -240,8 +240,11 @@ def _listed(host: Host, problems: List[Problem]) -> Sequence[str]:
 def _plugin(host: Host, path: str) -> File:
     """A network plugin; without a version where it exports no CollNet. Raises ReadError."""
     full = host.system(path)
-    versions = [name.decode("ascii") for name in _SYMBOL.findall(nccl_library.section(full, ".dynstr"))]
-    needed = tuple(name for name in programs.needed_libraries(full) if name.startswith(_COLL))
+    try:
+        versions = [name.decode("ascii") for name in _SYMBOL.findall(nccl_library.section(full, ".dynstr"))]
+        needed = tuple(name for name in programs.needed_libraries(full) if name.startswith(_COLL))
+    except ReadError as error:
+        raise ReadError(path, error.problem.message) from error
     return File(path, max(versions, default="", key=lambda name: int(name.rpartition("v")[2])), needed)
 
 

@@ -283,10 +283,10 @@ def verdict(record: Record) -> str:
     good = sum(job.ok for job in record.jobs)
     launcher = f"{record.launcher.kind} {record.launcher.version}".strip()
     lasted = duration(1e6 * max(record.finished - record.begun, 0.0))
-    return "%s: %d of %d jobs ok over %d of %d hosts, busbw and algbw in GB/s, in %s%s; %d finding%s" % (
-        *(head, good, len(record.jobs), len(record.hosts), len(record.asked)),
-        *(lasted, f" by {launcher}" if launcher else "", len(record.findings)),
-        "s" * (len(record.findings) != 1),
+    over = f"{len(record.hosts)} of {terminal.counted(len(record.asked), 'host')}"
+    return (
+        f"{head}: {good} of {terminal.counted(len(record.jobs), 'job')} ok over {over}, busbw and algbw in GB/s,"
+        f" in {lasted}{f' by {launcher}' * bool(launcher)}; {terminal.counted(len(record.findings), 'finding')}"
     )
 
 

@@ -56,12 +56,12 @@ def off(wanted: Data) -> dict[str, str]:
 
 
 def lacking(role: str, result: Data) -> str:
-    """Return what a valid result of a role that is on lacks; empty where nothing is missing.
+    """Return what a valid result without findings of a role that is on lacks; empty where nothing is missing.
 
-    A finding explains why other checks are missing, and a note why nothing was judged.
+    A note explains why nothing was judged.
     """
     known = suite.PROVISIONED.get(role)
-    if known is None or result["findings"]:
+    if known is None:
         return ""
     good = {name.partition("[")[0] for name in result["passed"]}
     if not good:

@@ -99,7 +99,7 @@ def render(record: Record, width: int = 120) -> str:
     if rows:
         heads = ("HOST", "WHAT", "STATE", "EVIDENCE")
         table = [(nodeset.brief(hosts, CELL), _what(one), one.state, one.have or "-") for hosts, one in rows]
-        lines += terminal.aligned([heads, *[tuple(map(printable, row)) for row in table]], width)
+        lines += terminal.aligned([heads, *table], width)
         lines.append("")
     for text in sentences(record):
         lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size, size_text
@@ -311,10 +311,9 @@ def render(found: Sequence[Row], width: int = 120) -> str:
     if any(row.simulated for row in found):
         head = "BENCHMARK (simulated: no figure in it is a measurement)"
     good = len(found) - len(bad)
-    lines.append(
-        "%s: %d of %d runs ok on %d hosts, busbw in GB/s; %s" % (head, good, len(found), len(hosts), _origin(found))
-    )
-    return "\n".join(printable(line) for line in lines)
+    counts = "%d of %s ok on %s" % (good, terminal.counted(len(found), "run"), terminal.counted(len(hosts), "host"))
+    lines.append(f"{head}: {counts}, busbw in GB/s; {_origin(found)}")
+    return "\n".join(lines)
 
 
 def _origin(found: Sequence[Row]) -> str:

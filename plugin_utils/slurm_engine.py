@@ -21,6 +21,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import MIB
 
@@ -392,7 +393,7 @@ class Words:
     def _among(self, names: str) -> list[str]:
         try:
             return [name for name in nodeset.expand(names) if name in self.asked]
-        except nodeset.NodesetError:
+        except ParseError:
             return []
 
 

@@ -21,8 +21,14 @@ Line = tuple[tuple[str, ...], Sequence[str]]
 LEAST = 20
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 job``, ``2 jobs``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
     """The cells in columns. A long last cell is wrapped in its column, or, where that is narrow, below its line."""
+    lines = [tuple(map(printable, line)) for line in lines]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
     offset = sum(widths) + 2 * len(widths)
     beside = width - offset >= min(LEAST, max(len(line[-1]) for line in lines))

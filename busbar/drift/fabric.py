@@ -88,12 +88,20 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         "s" * (len(planes) != 1),
         switches,
         hcas,
-        "%d bad link%s" % (bad, "s" * (bad != 1)) if bad else "no bad link was seen",
+        _of_links(bad, bool(known.fabric.cables), record.complete),
     )
     if not record.complete:
         yield "the sweep is incomplete: what is not drawn may be missing, or was not seen"
     if not record.before:
         yield "there is no earlier sweep: error rates and missing devices are not known"
+
+
+def _of_links(bad: int, read: bool, complete: bool) -> str:
+    if bad:
+        return "%d bad link%s" % (bad, "s" * (bad != 1))
+    if not read:
+        return "no link was read"
+    return "no bad link was seen" if complete else "no bad link in the part that was read"
 
 
 def _bad(known: Known, mark: Mark, beside: Beside) -> dict[str, Any]:

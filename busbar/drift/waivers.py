@@ -8,8 +8,9 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError, expand, fold
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand, fold
 
 from .run import HostResult
 
@@ -43,7 +44,7 @@ def parse(entries: Sequence[Mapping[str, str]]) -> tuple[Waiver, ...]:
     for entry in entries:
         try:
             hosts, day = frozenset(expand(entry["hosts"])), datetime.date.fromisoformat(entry["expires"])
-        except NodesetError as error:
+        except ParseError as error:
             raise WaiverError(f"waivers: hosts: {error}") from error
         except ValueError as error:
             raise WaiverError(f"waivers: expires is {entry['expires']!r}, expected YYYY-MM-DD") from error

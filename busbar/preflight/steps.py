@@ -20,7 +20,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import gate as gate_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Program
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
     launch,
@@ -32,7 +32,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import run_output
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slurm_step
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Answer
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
@@ -127,7 +126,7 @@ def leaves(said: str, nodes: Collection[str]) -> dict[str, str]:
             continue
         try:
             below = nodeset.expand(words["Nodes"])
-        except NodesetError:
+        except ParseError:
             return {}
         for node in below:
             if node in found:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import itertools
 import re
 from typing import Iterable
 
@@ -50,7 +51,14 @@ def start_way_out(text: str) -> str:
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "known: ") -> str:
     """Return ``; did you mean NAME?`` with the nearest known name; without one, all names after ``otherwise``."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, 1)
-    if near:
-        return "; did you mean %s?" % near[0]
+    likeness, near = max(((_likeness(name, each), each) for each in names), default=(0.0, ""))
+    if likeness >= 0.6:
+        return "; did you mean %s?" % near
     return "; " + otherwise + ", ".join(names) if otherwise else ""
+
+
+def _likeness(name: str, known: str) -> float:
+    """Return how alike two names are without the words that both begin with, 0 to 1."""
+    both = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, known))
+    start = max((at + 1 for at, (char, _same) in enumerate(both) if char in "_-"), default=0)
+    return difflib.SequenceMatcher(None, known[start:], name[start:]).ratio()

@@ -88,7 +88,7 @@ def _with_first_port(port: PortTold, before: Optional[PortTold]) -> PortTold:
 
 def _port(values: Tuple[Optional[str], ...], kind: Optional[str]) -> Optional[PortTold]:
     own_guid, description, own_lid, number, width, speed, state, physical = [value or "" for value in values[:8]]
-    far_guid, far_lid, far, far_description, could, unavailable = [value or "" for value in values[8:]]
+    far_guid, far_lid, far, _far_description, could, unavailable = [value or "" for value in values[8:]]
     if int(number) > 254 or int(far or 0) > 254:
         return None
     # A port that is down has none: what stands in its PortInfo means nothing then, and the tool leaves it away.
@@ -123,5 +123,4 @@ def _port(values: Tuple[Optional[str], ...], kind: Optional[str]) -> Optional[Po
         linked=linked,
         kind=kind,
         description=told.text(description),
-        peer_description=told.text(far_description) if far else None,
     )

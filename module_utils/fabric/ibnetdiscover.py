@@ -124,16 +124,15 @@ def _port(line: str, node: str, kind: str) -> Optional[PortTold]:
         match = _SWITCH_PORT.fullmatch(line)
         if match is None:
             return None
-        number, letter, far, far_port, far_guid, description, _far_lid, width, speed = match.groups()
+        number, _letter, far, far_port, _far_guid, _far, _far_lid, width, speed = match.groups()
         own_guid, own_lid = None, None
     else:
         match = _CA_PORT.fullmatch(line)
         if match is None:
             return None
-        number, own_guid, letter, far, far_port, far_guid, own_lid, description, _far_lid, width, speed = match.groups()
+        number, own_guid, _letter, far, far_port, _far_guid, own_lid, _far, _far_lid, width, speed = match.groups()
     if int(number) > 254 or int(far_port) > 254:
         return None
-    del far_guid
     lanes, name = _rate(width, speed)
     return PortTold(
         node,
@@ -144,8 +143,6 @@ def _port(line: str, node: str, kind: str) -> Optional[PortTold]:
         speed=name,
         peer=(told.guid(far), int(far_port)),
         linked=True,
-        peer_kind=_KINDS[letter],
-        peer_description=told.text(description),
     )
 
 
@@ -166,9 +163,7 @@ def parse_ports(text: str, source: str = "ibnetdiscover -p") -> Told:
         if match is None or int(match.group(3)) > 254 or int(match.group(9) or 0) > 254:
             found.odd(number, raw)
             continue
-        word, own_lid, own, own_guid, width, speed, far_word, _far_lid, far, far_guid, name, far_name, alone = (
-            match.groups()
-        )
+        word, own_lid, own, own_guid, width, speed, _word, _far_lid, far, far_guid, name, _name, alone = match.groups()
         linked = far is not None
         lanes, lane = _rate(width, speed) if linked else (None, None)
         undecoded += linked and (lanes is None or lane is None)
@@ -186,8 +181,6 @@ def parse_ports(text: str, source: str = "ibnetdiscover -p") -> Told:
                 description=told.text(
                     name if alone is None else alone[1:-1] if alone[:1] == alone[-1:] == "'" else alone
                 ),
-                peer_kind=_KINDS[far_word] if linked else None,
-                peer_description=told.text(far_name) if linked else None,
             )
         )
     if not found.ports:

@@ -58,7 +58,7 @@ class PortTold(NamedTuple):
     guid: of its node; where the source names ports by their own GUIDs, as some tools do, "" and port_guid has it.
     peer: GUID of the other end's node and its port number; peer_port: the other end by its own GUID; peer_lid by LID.
     first_port: GUID of the first port of the same HCA, where only the order of lines shows that it is one HCA.
-    kind, description, peer_kind, peer_description: of the nodes, for those that nothing else tells of.
+    kind, description: of the node, where no other line has them.
     linked: True where the line says that something is at the other end, False where that nothing is.
     """
 
@@ -78,8 +78,6 @@ class PortTold(NamedTuple):
     linked: Optional[bool] = None
     kind: Optional[str] = None
     description: Optional[str] = None
-    peer_kind: Optional[str] = None
-    peer_description: Optional[str] = None
     first_port: Optional[str] = None
 
 

@@ -422,6 +422,7 @@ SWEPT: dict[str, fabric_record.Record] = {
     "a fabric": fabrics.swept(name="n{:04}"),
     "swept long ago": replace(SMALL, finished=FINISHED - 40 * 86400),
     "nothing swept": replace(SMALL, sweeps=(), taken=(), marks=(), complete=False),
+    "swept in part": replace(SMALL, marks=(), complete=False),
     "switches alone": replace(SMALL, sweeps=(replace(SWEEP, nodes=SWITCHES),), before=""),
     "two HCAs": replace(SMALL, sweeps=(replace(SWEEP, nodes=PAIR),), marks=()),
     "switches of one name": replace(SMALL, sweeps=(replace(SWEEP, nodes=ALIKE),)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,10 @@ def site(tmp_path: Path) -> Path:
 
 
 def test_the_report_has_the_section_with_serial_numbers_and_what_nodes_said_stays_text(site: Path) -> None:
-    assert main(["report", "--history", str(site / "d.sqlite"), "--html", str(site / "r.html")]) == 0
+    outputs = ["--html", str(site / "r.html"), "--json", str(site / "r.json")]
+    assert main(["report", "--history", str(site / "d.sqlite"), *outputs]) == 0
+    [worst, *_others] = json.loads((site / "r.json").read_text())["health"]["worst"]
+    assert (worst["serial"], worst["board"]) == ("1654922006536", "S917AB123")
     text = (site / "r.html").read_text()
     assert 'id="health"' in text
     assert ("1654922006536" in text, "S917AB123" in text) == (True, True)

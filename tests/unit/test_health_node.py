@@ -122,6 +122,9 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(m
         "board": "S917AB123",
     }
     assert (fifth["name"], fifth["grown"], fifth["slot"]) == ("GPU5", {}, None)
+    for junk in ("To be filled by O.E.M.", "Default string"):
+        line(machine / "sys/class/dmi/id/product_serial", junk)
+        assert {one["board"] for one in told_of(1000.0 + NIGHT)} == {None}
     assert answer.is_valid(answer.health_devices, [third, fifth])
     assert not answer.is_valid(answer.health_devices, [{**third, "pci": "../../etc"}])
 

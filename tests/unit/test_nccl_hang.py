@@ -28,7 +28,6 @@ from tests import goldens
 
 NAMES = {"192.0.2.1": "node01", "192.0.2.2": "node02", "192.0.2.3": "node03"}
 KNOWN = nccl_hang.Known(NAMES)
-Ranks = dict[int, dict[str, Any]]
 
 
 def rank(number: int, counts: int, host: int = 1, pid: int = 0, **status: Any) -> dict[str, Any]:
