@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What whoever replaces a part asks for: serial numbers, part numbers, slots, GUIDs, firmware, and the NICs' counters.
+"""Read data for the replacement of a part: serial and part numbers, slots, GUIDs, firmware, and the NICs' counters.
 
-Nothing here is judged. What could not be read is None, and ``problems`` says why.
+Nothing here is judged. Unreadable values are None, and ``problems`` has the reasons.
 Sources: dmi_id.c of the kernel; nvidia-smi -q -x; lspci(8) of the NIC's VPD; ethtool -m (SFF-8636, CMIS).
 """
 
@@ -135,7 +135,7 @@ def _named(text: str, names: Mapping[str, str]) -> Dict[str, str]:
         name, _colon, value = line.strip().partition(":")
         said = _value(value)
         if said is not None and name.strip() in names:
-            # Of a NIC with two ports the first says the same.
+            # Both ports of a NIC have the same.
             found.setdefault(names[name.strip()], said)
     return found
 
@@ -146,7 +146,7 @@ def _value(text: Optional[str]) -> Optional[str]:
 
 
 def read(host: Host) -> Hardware:
-    """Never raises: a part that does not answer is what this is read for."""
+    """Read all. Never raises: a faulty part may not respond."""
     problems: List[Problem] = []
     boot_id = attempt(lambda: _boot_id(host), BOOT_ID, problems)
     board: Dict[str, str] = {}
