@@ -17,7 +17,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accusation,
     action_log,
-    answer,
     findings_file,
     nodeset,
     remediate,
@@ -100,7 +99,7 @@ class ActionModule(FleetAction):
             raw = hostvars.raw_get(host)
             limits = _limits(raw)
             share = max(share, limits.share)
-            fresh = remediate.fresh(work.answer(raw), _boot_id(raw))
+            fresh = remediate.fresh(work.answer(raw))
             if host in read["paired"] and "localise_result" in raw:
                 fresh = replace(remediate_judge.with_measured(fresh, raw["localise_result"]), searched=True)
             own = [one for one in accusations if one.host == host]
@@ -141,11 +140,6 @@ def _limits(raw: Mapping[str, Any]) -> remediate.Limits:
     usual = remediate.Limits()
     values = {name: _value(raw, variable, getattr(usual, name)) for name, variable in given.items()}
     return remediate.Limits(**values, drains=_value(raw, "busbar_drain", "none") != "none")
-
-
-def _boot_id(raw: Mapping[str, Any]) -> str:
-    read = answer.given(raw.get("remediate_hardware"), "rma_info")
-    return (read.get("hardware") or {}).get("boot_id") or ""
 
 
 def _accusation(data: Mapping[str, Any]) -> Accusation:

@@ -26,7 +26,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     remediate,
     remediate_judge,
     remediate_report,
-    rma_record,
     suite,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
@@ -34,7 +33,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Contr
 
 display = Display()
 _OF_NAME = {role.name: role for role in suite.SUITE}
-_GIVEN = ("drain", "busy", "asked", "measured", "searched", "hardware")
+_GIVEN = ("drain", "busy", "asked", "measured", "searched")
 State = dict[str, Any]
 
 
@@ -96,9 +95,6 @@ class Step:
         order = (self.variables.get("remediate_plan_result") or {}).get("order", [])
         found = {host: hostvars.raw_get(host).get("remediate_state") for host in order if host != self.host}
         return {host: state["state"] for host, state in found.items() if state and "state" in state}
-
-    def simulated(self) -> bool:
-        return bool(self.variables.get("busbar_hardware_root", "/") != "/")
 
 
 def _begin(step: Step) -> None:
@@ -299,7 +295,7 @@ def _failed(step: Step) -> None:
 
 
 def _close(step: Step) -> None:
-    """Before the node is given back or kept: the record of why it is kept is on the disk first.
+    """Log, before the node is given back or kept out, which of the two it is, and why it is kept out.
 
     One that was drained, and then nothing was done to it, goes back.
     """
@@ -309,26 +305,8 @@ def _close(step: Step) -> None:
         if step.state["drain"]:
             step.log("resumed", "begun")
         return
-    read = answer.given(step.arguments["hardware"], "rma_info")
-    results = step.arguments["results"]
-    step.log("rma", "begun", back["reason"])
-    data = rma_record.record(
-        host=step.host,
-        at=time.time(),
-        run=node_lock.this_run().id,
-        reason=back["reason"],
-        plan=step.plan,
-        hardware=read.get("hardware"),
-        entries=action_log.read(results).entries,
-        proofs=step.state.get("proofs") or (),
-        simulated=step.simulated(),
-    )
-    path = rma_record.write(results, data)
-    step.state["rma"] = str(path)
-    step.log("rma", "done", str(path))
-    step.log(
-        "left_drained" if step.state["drain"] else "refused", "begun" if step.state["drain"] else "held", str(path)
-    )
+    drain = step.state["drain"]
+    step.log("left_drained" if drain else "refused", "begun" if drain else "held", back["reason"])
 
 
 def _closed(step: Step) -> None:

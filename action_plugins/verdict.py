@@ -41,7 +41,7 @@ COLLECTION = "busbar.fabric."
 # Counters of a port that grow under every load: traffic, and what congestion control does.
 _USUAL = re.compile("port_(xmit|rcv)_(packets|wait)|%s|[rt]x_prio[0-7]_pause(_duration)?" % "|".join(CONGESTION))
 # What is known of a GPU that nobody has asked of a port.
-_PARTS = ("product", "serial", "part", "firmware", "slot")
+_PARTS = ("product", "serial", "part", "firmware", "slot", "board")
 
 
 class ActionModule(ControlAction):

@@ -21,11 +21,10 @@ from typing import Any, NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean, error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED, MEANINGS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, MEANINGS
 
 from . import __version__, ansible_process
 from .command_line import MORE
-from .lab.machine import LabError, LabLockedError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,9 +61,9 @@ def _run(argv: Sequence[str]) -> int:
         # The reader has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
-    except (LabError, OSError) as error:
+    except OSError as error:
         print(f"busbar: {printable(error_text(error))}", file=sys.stderr)
-        return LOCKED if isinstance(error, LabLockedError) else ERROR
+        return ERROR
     return code
 
 
@@ -247,10 +246,10 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "kubernetes --node gpu-07 --check",
         _of("kubernetes"),
     ),
-    "compare": (
-        "Compare two benchmark results, with the noise of both",
-        "compare before/cluster.json after/cluster.json",
-        _of("compare"),
+    "benchmark": (
+        "Print a stored benchmark result, or compare it with another",
+        "benchmark after/cluster.json --against before/cluster.json",
+        _of("benchmark"),
     ),
     "size": (
         "Calculate a training step's traffic and the bandwidth it needs",
@@ -268,5 +267,4 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "fabric plan busbar-results -o cabling.csv",
         _of("fabric"),
     ),
-    "lab": ("Create, break and repair simulated nodes", "lab create", _of("lab.command")),
 }

@@ -143,13 +143,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     if given["recommended"]:
         roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
         usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
-    asked = nic_firmware.Asked(
-        wanted.parse(given["settings"]),
-        usual,
-        devices,
-        wanted.profile_settings(expected),
-        wanted.versions(given["firmware"]),
-    )
+    settings, firmware = wanted.parse(given["settings"]), wanted.versions(given["firmware"])
+    asked = nic_firmware.Asked(settings, usual, devices, wanted.profile_settings(expected), firmware)
     if not asked.settings and not asked.of_profile and usual is None:
         # Nothing is wanted: nothing is looked at.
         return dict(apply.converge(host, True, Plan), diff=[], notes=[])

@@ -96,6 +96,11 @@ devices:
       part: 2330-885-A1
       firmware: 96.00.5E.00.01
       slot: "12"
+      board: S917AB123
+boot_id:
+  description: Id of this boot; empty if it cannot be read.
+  type: str
+  returned: success
 ports:
   description:
     - What the port of each rail has counted since the previous run, which the control node compares over the fleet.
@@ -184,6 +189,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     more: Dict[str, Any] = {} if domain is None else {"imex": domain}
     images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})
     more["facts"] = {"vbios": None if images is None else ", ".join(images)}
+    more["boot_id"] = have.boot_id
     return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.fleet_counters(have), **more)
 
 

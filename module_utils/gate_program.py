@@ -208,7 +208,7 @@ def _done(
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = spent + sum(one.ru_utime + one.ru_stime for one in used)
         now = _entry(host, stage, verdict, done, begun, cpu)
-        return store_state(host, now, found, done)
+        return store(host, now, found, done)
 
     def note(reason: str) -> None:
         save(gate_slurm.Done("none", _ABOUT, reason))
@@ -340,9 +340,7 @@ def _entry(host: Host, stage: str, verdict: str, done: gate_slurm.Done, begun: f
     }
 
 
-def store_state(
-    host: Host, now: Mapping[str, object], found: Sequence[Finding], done: gate_slurm.Done
-) -> Dict[str, Any]:
+def store(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: gate_slurm.Done) -> Dict[str, Any]:
     """Write the state and return it. A failure is reported, and does not change the verdict."""
     state = dict(now, findings=[_brief(one) for one in found[:_FINDINGS]])
     try:

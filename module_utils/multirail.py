@@ -56,8 +56,8 @@ SETTINGS = Check(
     fix=RUN,
     aspect="persisted",
 )
-"""Does each rail's interface have the values of the policy, now (the larger of its own and that of `all`) and after
-a boot"""
+"""Does each rail's interface have the values of the policy, now (the larger of its value and that of `all`) and
+after a boot"""
 
 SOURCE_ROUTING = Check(
     "multirail.rules",

@@ -25,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import s
 NAME = "actions.jsonl"
 ACTIONS = (
     *("asked", "dropped", "refused", "drained", "role", "rebooted", "verified", "measured", "resumed"),
+    # Release 0.2.0 also logged the record that it wrote for the vendor.
     *("left_drained", "rma"),
 )
 OUTCOMES = ("begun", "done", "failed", "held")

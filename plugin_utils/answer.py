@@ -586,21 +586,6 @@ ras_silence = record(
     source=text(128, line=True), message=text(LINE), users=many(text(64, line=True), 1000), pids=many(_pid)
 )
 
-# What stands in a record for whoever replaces a part: shown, and compared with nothing.
-_parts = table(maybe(text(200, line=True)), limit=20)
-_counted = table(whole(0, LARGEST), text(100, line=True), 1000)
-_part = maybe(text(200, line=True))
-_names = ("device", "pci", "netdev", "guid", "image_guid", "firmware", "psid", "part", "serial", "revision", "slot")
-_nic: dict[str, Any] = {"cable": _parts, "counters": _counted, **dict.fromkeys(_names, _part)}
-hardware = record(
-    boot_id=maybe(text(36, re.compile("[0-9a-f-]{36}"))),
-    board=_parts,
-    driver=_part,
-    gpus=many(_parts, 64),
-    nics=many(record(**_nic), 64),
-    problems=many(line, 100),
-)
-
 _said = text(255, line=True)
 # What a switch says of itself, in a port that anybody may have plugged something into.
 neighbour = record(
@@ -620,6 +605,8 @@ neighbour = record(
 def _devices_with(counters: int, devices: int) -> Check:
     return many(
         record(
+            # Findings files of release 0.2.0 lack it.
+            ("board",),
             pci=text(20, _PCI),
             name=text(40, line=True),
             seconds=maybe(number(0, 1e9)),
@@ -629,6 +616,7 @@ def _devices_with(counters: int, devices: int) -> Check:
             part=maybe(_said),
             firmware=maybe(_said),
             slot=maybe(_said),
+            board=maybe(_said),
         ),
         devices,
     )
@@ -732,7 +720,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "gate_info": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
-    "node_health": {"devices": health_devices, "imex": imex, "ports": health_ports},
+    "node_health": {"boot_id": text(64, line=True), "devices": health_devices, "imex": imex, "ports": health_ports},
     "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_cluster_record": {"due": due},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
@@ -799,7 +787,6 @@ ANSWERS: dict[str, dict[str, Check]] = {
     },
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
     "rail_info": {"info": info, "busy": lines},
-    "rma_info": {"hardware": hardware},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {
         "topology": anything,

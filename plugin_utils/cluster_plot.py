@@ -30,16 +30,10 @@ def plot(folder: Path, record: Record, before: Results | None = None) -> tuple[l
     paths = busbw_plot.save(over_size(record), folder, "busbw")
     if record.scaling:
         paths += busbw_plot.save(scaling(record), folder, "scaling")
-    return paths + (plot_change(folder, before, of_record(record, ""))[0] if before is not None else []), ""
-
-
-def plot_change(folder: Path, before: Results, after: Results) -> tuple[list[Path], str]:
-    """Writes ``before-after`` as SVG and PNG. Returns the files, and why there are none. Raises OSError."""
-    problem = busbw_plot.ready()
-    common = _kinds(before).keys() & _kinds(after).keys()
-    if problem or not common:
-        return [], problem or "no plot: before and after have no run in common"
-    return busbw_plot.save(before_after(before, after), folder, "before-after"), ""
+    after = of_record(record, "")
+    if before is not None and _kinds(before).keys() & _kinds(after).keys():
+        paths += busbw_plot.save(before_after(before, after), folder, "before-after")
+    return paths, ""
 
 
 def over_size(record: Record) -> Any:

@@ -61,7 +61,6 @@ REGISTERED = (
     "nccl_cluster_done",
     "nccl_cluster_measured",
     "remediate_read_result",
-    "remediate_hardware",
     "remediate_plan_result",
     "remediate_state",
     "remediate_result",

@@ -30,6 +30,8 @@ _node = answer.record(
     host=answer.text(answer.LINE, empty=False, line=True),
     simulated=answer.flag,
     runs=answer.many(answer.a_run, 1000),
+    findings=answer.of_findings,
+    passed=answer.ids,
 )
 _version = answer.maybe(answer.line)
 
@@ -74,6 +76,7 @@ class Results:
     name: str
     finished: float | None
     runs: tuple[Run, ...]
+    records: tuple[Record, ...] = ()
 
     @property
     def simulated(self) -> bool:
@@ -123,51 +126,49 @@ def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
     return _joined(name, max(finished, default=None), found)
 
 
-def load(path: str | Path) -> Results:
-    """A file, a run's directory, or nccl_benchmark_results_path, of which the latest results of both kinds are taken.
+def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
+    """Return the records and host -> its results of a file, a run's directory or nccl_benchmark_results_path.
 
-    Raises OSError; ParseError that names the file.
+    Of the latter the latest results of both kinds. Raises OSError; ParseError that names the file.
     """
-    path = Path(path)
-    parts: list[Results] = []
+    records: list[Record] = []
+    nodes: dict[str, Any] = {}
     room = ALL
-    for file in _files(path):
+    for file in _files(Path(path)):
         try:
             content = results_folder.content(file, min(room, cluster_record.LIMIT))
             room -= len(content)
-            parts.append(_part(content, str(path)))
+            data = answer.read(content.decode(), cluster_record.LIMIT)
+            if isinstance(data, dict) and "jobs" in data:
+                records.append(cluster_record.from_dict(data))
+                continue
+            if len(content) > NODE:
+                raise ParseError("it is larger than %d MiB, which no node's results are" % (NODE >> 20))
+            _node(data)
+            if nodes.setdefault(data["host"], data) is not data:
+                raise ParseError("another file holds results of this host, too")
         except ValueError as error:
             raise ParseError(f"{file}: {printable(str(error)[:500])}") from None
-    finished = max((part.finished for part in parts if part.finished is not None), default=None)
-    return _joined(str(path), finished, (run for part in parts for run in part.runs))
+    return records, nodes
+
+
+def load(path: str | Path) -> Results:
+    """Return the figures of what ``read`` finds there. Raises as it does; ParseError, too, for a version of no text."""
+    records, nodes = read(path)
+    parts = [of_node(host, data["runs"], str(path)) for host, data in nodes.items()]
+    parts += [of_record(record, str(path)) for record in records]
+    last = max((part.finished for part in parts if part.finished is not None), default=None)
+    return replace(_joined(str(path), last, (run for part in parts for run in part.runs)), records=tuple(records))
 
 
 def finished(folder: Path) -> dict[str, float]:
-    """Host -> when the oldest of its results was measured. folder: of a run, with a file for each node.
-
-    Raises OSError; ValueError that names the file where it holds no results.
-    """
+    """Host -> when the oldest of its results was measured. folder: of a run. Raises as ``read`` does."""
     found: dict[str, float] = {}
-    for file in sorted(folder.glob("*.json"))[:FILES]:
-        data = answer.read(results_folder.content(file, NODE).decode("utf-8", "replace"), NODE)
-        try:
-            _node(data)
-        except ValueError as error:
-            raise ParseError(f"{file}: {printable(str(error)[:500])}") from None
+    for host, data in read(folder)[1].items():
         moments = [run["finished"] for run in data["runs"] if run["finished"] is not None and run["rows"]]
         if moments and len(moments) == len(data["runs"]):
-            found[data["host"]] = min(moments)
+            found[host] = min(moments)
     return found
-
-
-def _part(content: bytes, name: str) -> Results:
-    data = answer.read(content.decode(), cluster_record.LIMIT)
-    if isinstance(data, dict) and "jobs" in data:
-        return of_record(cluster_record.from_dict(data), name)
-    if len(content) > NODE:
-        raise ParseError("it is larger than %d MiB, which no node's results are" % (NODE >> 20))
-    _node(data)
-    return of_node(data["host"], data["runs"], name)
 
 
 def _files(path: Path) -> list[Path]:

@@ -114,16 +114,19 @@ class Fresh:
     searched: bool = False
 
 
-def fresh(heard: Mapping[str, object], boot_id: str = "") -> Fresh:
+def fresh(heard: Mapping[str, object]) -> Fresh:
     """heard: what fleet_audit has registered of a host, or host_audit as its own task."""
     if "roles" not in heard:
         return Fresh(silent=" ".join(str(heard.get("msg") or "it did not respond").split())[:300])
     found: dict[str, Finding] = {}
     passed, repairs, waits, asked = set[str](), set[str](), set[str](), set[str]()
+    boot_id = ""
     for role, given in work.roles(heard).items():
         result = answer.given(given)
         if "findings" not in result:
             continue
+        if role == "node_health":
+            boot_id = answer.given(given, role).get("boot_id", "")
         asked.add(role)
         found.update((one.id, one) for one in map(from_dict, result["findings"]))
         passed.update(result["passed"])

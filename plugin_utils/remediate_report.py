@@ -82,7 +82,7 @@ def _acted(
     if proof is None:
         have = state.get("said") or "the run ended before it was proven, or another run works on the node"
         return MENDED.judge(finding.id, "unknown", finding.want, have, _SOURCE, AGAIN, severity=severity)
-    fix = finding.fix or "see the record: " + str(state.get("rma", LOG))
+    fix = finding.fix or "see " + LOG
     have = proof["have"]
     figures = [(state.get(when) or {}).get(finding.id) for when in ("before", "after")]
     if any(figure is not None for figure in figures):
@@ -97,7 +97,7 @@ def _left(plan: Mapping[str, Any], state: Mapping[str, Any]) -> Finding:
         have = f"Slurm did not respond when it was to be given back: {state['lost']}"
         return LEFT.judge("the node", "unknown", "given back", have, "scontrol", AGAIN)
     if state.get("kept") and reason:
-        fix = f"see to {state.get('rma', LOG)}; once it is repaired, {AGAIN}, which proves that and gives the node back"
+        fix = f"repair it, then {AGAIN}, which proves that and gives the node back; {LOG} lists what was done"
         return LEFT.judge("the node", "drift", "given back", f"left drained: {reason}", "scontrol", fix)
     if state.get("begun") and not state.get("closed"):
         return LEFT.judge("the node", "unknown", "given back", "the run did not come to its end", LOG, AGAIN)

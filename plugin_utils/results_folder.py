@@ -44,7 +44,7 @@ def new(parent: Path, now: float) -> Iterator[Path]:
         os.replace(link, parent / "latest")
 
 
-def file_name(host: str, plain: str = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}") -> str:
+def file_name(host: str, plain: str) -> str:
     """Return a name for a file that is the host's alone. plain: pattern of the hosts that name it as they are."""
     if re.fullmatch(plain, host):
         return host

@@ -44,10 +44,6 @@ def algbw(row: Row, ranks: int) -> float | None:
     return row.algbw or (row.busbw / bound(ranks) if row.busbw and ranks > 1 else None)
 
 
-def is_asked(record: Record) -> bool:
-    return any(_by_sharp(job) for job in record.jobs)
-
-
 def _by_sharp(job: Job) -> bool:
     return job.algorithm == SHARP and job.collective == "all_reduce"
 
@@ -64,6 +60,15 @@ def judge(record: Record, without: Record | None) -> list[Finding]:
             proof = _proof(job)
             found += [proof, _gain(job, others, proof, record, without)]
     return found
+
+
+def of_two(before: Sequence[Record], after: Sequence[Record]) -> list[Finding]:
+    """Judge two results if each is one record, and SHARP was used in just one of them; [] otherwise."""
+    for records, others in ((after, before), (before, after)):
+        asked = [any(_by_sharp(job) for record in of for job in record.jobs) for of in (records, others)]
+        if len(records) == len(others) == 1 and asked == [True, False]:
+            return judge(records[0], others[0])
+    return []
 
 
 def _proof(job: Job) -> Finding:

@@ -579,7 +579,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_remediate_quarantine": Value(
             "bool",
             False,
-            says="Drain a node whose fault no role can repair, with a record for the vendor; needs `busbar_drain`.",
+            says="Drain a node whose fault no role can repair; needs `busbar_drain`.",
         ),
     },
     "perftest": {
@@ -777,7 +777,9 @@ PARTS: dict[str, dict[str, Value]] = {
             "int", 3, says="How often each program is run between nodes: the median counts, and the spread is judged."
         ),
         "nccl_benchmark_node_repeats": Value(
-            "int", 1, says="The same within a node. `busbar compare` judges only what was repeated three times or more."
+            "int",
+            1,
+            says="The same within a node. `busbar benchmark --against` judges only figures of three repeats or more.",
         ),
         "nccl_benchmark_localise": Value(
             "bool",

@@ -7,7 +7,7 @@ its README.md, and the tables of docs/variables.md. The first two paragraphs of 
 and Galaxy say of it, and what its task is called in ``playbooks/tasks/roles.yml``, which has the roles of the suite's
 table in their order. Tasks of a role that is one module. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
 plugin_utils, and the text below it): the tables of docs/findings.md. Commands and exit codes: docs/commands.md. Roles:
-the table of README.md. The nodes of the lab (``busbar/lab``): ``inventories/lab``. The rest stays as it is.
+the table of README.md. The nodes of the lab (``lab``): ``inventories/lab``. The rest stays as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, in
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
 
 from busbar import cli  # noqa: E402
-from busbar.lab import containers, store  # noqa: E402
+from lab import containers, store  # noqa: E402
 
 WIDTH = 120
 SOURCE = "plugin_utils/site_values.py"
@@ -156,7 +156,7 @@ def documents() -> dict[Path, str]:
     found[page] = _between(page, "commands", _table(["command", "purpose", "example"], commands))
     codes = [[str(code), meaning] for code, meaning in exit_code.MEANINGS.items()]
     found[page] = _between(page, "codes", _table(["code", "meaning"], codes), found[page])
-    # As `busbar lab up` writes it, for the lab of this checkout.
+    # As `python3 -m lab up` writes it, for the lab of this checkout.
     key, ssh_config = "inventory_dir ~ '/../../.lab/GPG-KEY.asc'", "{{ inventory_dir }}/../../.lab/ssh_config"
     for name, text in containers.inventory(store.built(), ssh_config, key).items():
         found[ROOT / "inventories" / "lab" / name] = text

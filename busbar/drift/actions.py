@@ -29,7 +29,7 @@ _RESULTS = {
     ("refused", "failed"): "refused",
     ("drained", "held"): "held back",
     ("drained", "failed"): "held back",
-    ("rma", "done"): "record for the vendor",
+    ("left_drained", "begun"): "kept out",
 }
 # What became of the node.
 _NODE = {
@@ -60,11 +60,9 @@ class Story:
         found, why = "", ""
         for one in self.entries:
             result = _RESULTS.get((one.action, one.outcome))
-            # Whoever is kept out was first proven not to be mended: that is what is to be told.
-            if result and not (one.action == "rma" and found):
+            # A node that is kept out after a repair is reported by the check that failed again.
+            if result and not (one.action == "left_drained" and found):
                 found, why = result, one.why
-        if found == _RESULTS["rma", "done"]:
-            why = next((one.why for one in self.entries if (one.action, one.outcome) == ("rma", "begun")), why)
         return (found, why) if found else ("not ended", self.entries[-1].why)
 
     @property
@@ -155,7 +153,6 @@ def _line(group: Sequence[Story], of_node: Mapping[tuple[str, str], str], beside
     first = group[0]
     result, why = first.result
     moments = [one.at for story in group for one in story.entries]
-    records = [one.why for story in group for one in story.entries if (one.action, one.outcome) == ("rma", "done")]
     return {
         "run": beside.text(first.run, 40),
         "at": moment(min(moments)),
@@ -172,7 +169,6 @@ def _line(group: Sequence[Story], of_node: Mapping[tuple[str, str], str], beside
         "node": of_node.get((first.run, first.host), ""),
         "before": _range(group, "before"),
         "after": _range(group, "after"),
-        "record": beside.text(records[0], NAMES) if records else "",
     }
 
 
@@ -186,18 +182,14 @@ def _out(entries: Sequence[Entry], beside: Beside) -> tuple[list[dict[str, Any]]
     """Nodes that remediation has taken out of service and not given back, whenever that was."""
     left, held = action_log.left(entries), action_log.held(entries)
     reasons: dict[str, Entry] = {}
-    records: dict[str, str] = {}
     since: dict[str, float] = {}
     for one in entries:
-        if one.action == "rma":
-            if one.outcome == "begun":
-                reasons[one.host] = one
-            else:
-                records[one.host] = one.why
+        if (one.action, one.outcome) == ("left_drained", "begun"):
+            reasons[one.host] = one
         if (one.action, one.outcome) == ("left_drained", "done") and one.host not in since:
             since[one.host] = one.at
         if (one.action, one.outcome) == ("resumed", "done"):
-            for known in (reasons, records, since):
+            for known in (reasons, since):
                 known.pop(one.host, None)
     groups: dict[tuple[str, ...], list[str]] = {}
     for host in dict.fromkeys([*left, *sorted(held)]):
@@ -217,7 +209,6 @@ def _out(entries: Sequence[Entry], beside: Beside) -> tuple[list[dict[str, Any]]
             "age_days": round((beside.now - min(since[host] for host in hosts)) / DAY, 2),
             "check": beside.text(check, NAME),
             "reason": beside.text(reason, SAID),
-            "record": beside.text(records.get(hosts[0], ""), NAMES) if state == "left drained" else "",
         }
         for (state, check, reason), hosts in groups.items()
     ]

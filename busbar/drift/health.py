@@ -101,6 +101,7 @@ def _devices(
                 "pci": one["pci"],
                 "name": one["name"],
                 "serial": one["serial"],
+                "board": one.get("board"),
                 "nights": nights,
                 "wrong": wrong,
                 "grown": [f"{name} {shown(name, value)}" for name, value in most[:COUNTERS]],

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from ..core.finding import Finding, printable
 from ..core.host import Host, attempt
+from ..machine import vpd
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
@@ -18,6 +19,9 @@ from . import judge, record
 from .node import Have
 
 SLOTS = "/sys/bus/pci/slots"
+BOARD = "/sys/class/dmi/id/product_serial"
+# Placeholders of firmware whose manufacturer has set no serial number.
+_NO_SERIAL = ("Default string", "None", "Not Specified", "To be filled by O.E.M.", "Unknown")
 # Counters reported per device, the largest first.
 _COUNTERS = 50
 # Grows under every load: a GPU that is used is held to its power limit.
@@ -25,13 +29,14 @@ _NORMAL = "slowed sw_power_cap"
 
 
 def devices(host: Host, have: Have, topology: Topology, profile: Profile, findings: Sequence[Finding]) -> List[Any]:
-    """One dict a device: pci, name, seconds, grown, product, serial, part, firmware, slot.
+    """One dict a device: pci, name, seconds, grown, product, serial, part, firmware, slot, board.
 
     seconds: since the baseline, None without one.   grown: counter -> growth above 0; ``slowed ...`` in microseconds.
-    slot: as the chassis numbers it. Unknown values are None.
+    slot: as the chassis numbers it.   board: serial number of the machine. Unknown values are None.
     """
     names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
-    names.update({nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()})
+    rails = {nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()}
+    names.update(rails)
     wrong = {one.identity for one in findings if not one.ok}
     listed = have.gpus or {}
     now = judge.counters(have)
@@ -44,6 +49,7 @@ def devices(host: Host, have: Have, topology: Topology, profile: Profile, findin
         links = (have.speeds or {}).get((gpu.uuid if gpu else None) or "", {})
         if not counts and pci not in wrong and None not in links.values():
             continue
+        parts = (attempt(partial(vpd.read, host, pci), pci, []) if pci in rails else None) or {}
         found.append(
             {
                 "pci": pci,
@@ -51,13 +57,16 @@ def devices(host: Host, have: Have, topology: Topology, profile: Profile, findin
                 "seconds": (seconds or since) or None,
                 "grown": dict(sorted(counts.items(), key=lambda one: -one[1])[:_COUNTERS]),
                 "product": gpu.product if gpu else None,
-                "serial": gpu.serial if gpu else None,
-                "part": gpu.part if gpu else None,
+                "serial": gpu.serial if gpu else parts.get("serial"),
+                "part": gpu.part if gpu else parts.get("part"),
                 "firmware": gpu.firmware if gpu else None,
             }
         )
-    slots = _slots(host) if found else {}
-    return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0])) for one in found]
+    if not found:
+        return []
+    slots, board = _slots(host), attempt(partial(host.read, BOARD), BOARD, [])
+    serial = None if board in (None, *_NO_SERIAL) else printable(str(board))[:200]
+    return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0]), board=serial) for one in found]
 
 
 def _errors(have: Have, pci: str) -> Tuple[Dict[str, int], float]:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
 
-from busbar.lab import cluster_faults, health_faults, nvidia_smi
+from lab import cluster_faults, health_faults, nvidia_smi
 
 from .playing import PROFILE, Run
 from .simulated import Simulated

@@ -16,8 +16,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import faults, store
-from busbar.lab.machines import hgx_b200
+from lab import faults, store
+from lab.machines import hgx_b200
 from tests import series
 from tests.lab.conftest import MODULES
 from tests.lab.test_faults import ALONE, SEEING

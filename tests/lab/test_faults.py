@@ -24,8 +24,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import L
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
 
-from busbar.lab import faults, roce_faults, store, tree
-from busbar.lab.machines import hgx_b200
+from lab import faults, roce_faults, store, tree
+from lab.machines import hgx_b200
 from tests import goldens, series, trees
 from tests.lab.audited import Server, Tools, sent
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import nvidia_smi, ofed_faults, roce_faults, store, tree
-from busbar.lab.fault import ALL, CommandFault, FileFault
-from busbar.lab.faults import FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
-from busbar.lab.gpudirect_faults import PEERMEM_LIST
-from busbar.lab.machine import LabError, Machine, from_dict, to_dict
-from busbar.lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
-from busbar.lab.roce import LLDPAD_PID
+from lab import nvidia_smi, ofed_faults, roce_faults, store, tree
+from lab.fault import ALL, CommandFault, FileFault
+from lab.faults import FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
+from lab.gpudirect_faults import PEERMEM_LIST
+from lab.machine import LabError, Machine, from_dict, to_dict
+from lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
+from lab.roce import LLDPAD_PID
 from tests import goldens, series
 from tests.trees import put_all
 

@@ -18,10 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.modules import rail_ping as rail_ping_module
 
-from busbar.lab import qos, store, tree
-from busbar.lab.machine import Machine
-from busbar.lab.machines import hgx_h200_roce
-from busbar.lab.roce_faults import MTU_CONF, ROCE_FAULTS
+from lab import qos, store, tree
+from lab.machine import Machine
+from lab.machines import hgx_h200_roce
+from lab.roce_faults import MTU_CONF, ROCE_FAULTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node02", "node03")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import ofed, ofed_faults, store
-from busbar.lab.machine import LabError
-from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from busbar.lab.toolkit import kernel_node
+from lab import ofed, ofed_faults, store
+from lab.machine import LabError
+from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.toolkit import kernel_node
 from tests.lab.transcript import Transcript, texts
 from tests.trees import put, put_all
 

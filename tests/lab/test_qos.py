@@ -18,15 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import dcb, qos, roce, tree
-from busbar.lab.faults import FAULTS
-from busbar.lab.machine import Machine
-from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from busbar.lab.qos import Port, Refused
-from busbar.lab.roce_faults import ROCE_FAULTS
-from busbar.lab.toolkit.mlnx_qos import LAYOUTS
-from busbar.lab.toolkit.roce_program import real
-from busbar.lab.toolkit.roce_tools import PLACES
+from lab import dcb, qos, roce, tree
+from lab.faults import FAULTS
+from lab.machine import Machine
+from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.qos import Port, Refused
+from lab.roce_faults import ROCE_FAULTS
+from lab.toolkit.mlnx_qos import LAYOUTS
+from lab.toolkit.roce_program import real
+from lab.toolkit.roce_tools import PLACES
 from tests.lab.transcript import Transcript, texts, values
 from tests.trees import put
 

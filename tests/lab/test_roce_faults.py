@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from busbar.lab.fault import FileFault
-from busbar.lab.faults import FAULTS
-from busbar.lab.machines import hgx_h200_roce
-from busbar.lab.roce_faults import HARMLESS, ROCE_FAULTS, UNIT_RULE
+from lab.fault import FileFault
+from lab.faults import FAULTS
+from lab.machines import hgx_h200_roce
+from lab.roce_faults import HARMLESS, ROCE_FAULTS, UNIT_RULE
 
 
 def test_every_fault_is_of_roce_has_a_check_of_the_product_and_a_name_of_its_own() -> None:

@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
 
-from busbar.lab import store
+from lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANTS = {

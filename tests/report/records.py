@@ -109,7 +109,6 @@ def entries(hosts: Sequence[str], at: float = FINISHED) -> list[Entry]:
         add(host, "verified", "done", before=231.0 + len(found), after=371.5, why="ok")
         add(host, "resumed", "begun")
         add(host, "resumed", "done")
-    record = f"busbar-results/rma/{kept}-1.json"
     for action, end, why in (
         ("drained", "begun", "busbar: 7 GPUs"),
         ("drained", "done", ""),
@@ -117,9 +116,7 @@ def entries(hosts: Sequence[str], at: float = FINISHED) -> list[Entry]:
         ("role", "done", ""),
         ("verified", "begun", ""),
         ("verified", "failed", "7 GPUs of 8"),
-        ("rma", "begun", "not mended: 7 GPUs of 8"),
-        ("rma", "done", record),
-        ("left_drained", "begun", record),
+        ("left_drained", "begun", "not mended: 7 GPUs of 8"),
         ("left_drained", "done", ""),
     ):
         role = "nvidia_peermem" if action == "role" else ""

@@ -22,7 +22,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine
 
-from busbar.lab import store
+from lab import store
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
 from tests.processes import marked
 from tests.slurm_daemons import NODES, Slurm, wait

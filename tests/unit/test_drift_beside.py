@@ -318,7 +318,9 @@ def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, r
     for i in range(400):
         name: dict[str, Any] = {"check": "<b>" + "&" * 900, "subject": "<&" * 400, "finding": f"{i % 60}{MARKUP * 9}"}
         why, run = f"{i}{'</td>' * 200}", f"{i % 3}{MARKUP}"
-        action, end = [("verified", "failed"), ("refused", "held"), ("drained", "begun"), ("rma", "begun")][i % 4]
+        action, end = [("verified", "failed"), ("refused", "held"), ("drained", "begun"), ("left_drained", "begun")][
+            i % 4
+        ]
         host = f"{MARKUP}{i}"
         entries.append(
             Entry(at=FINISHED, run=run, host=host, action=action, outcome=end, why=why, role="x" * 900, **name)

@@ -41,6 +41,7 @@ GPU5: dict[str, Any] = {
     "part": None,
     "firmware": "96.00",
     "slot": "12",
+    "board": "S917AB123",
 }
 
 

@@ -61,7 +61,6 @@ def test_the_nearest_name_is_meant() -> None:
     ("words", "meant"),
     [
         (["drfit"], "drift"),
-        (["lab", "brek"], "break"),
         (["drift", "-i", "x", "--limt", "y"], "--limit"),
         (["drift", "-i", "x", "--host-timout=5"], "--host-timeout"),
         (["drift", "-i", "x", "--fail-on", "majr"], "major"),

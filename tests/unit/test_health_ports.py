@@ -408,7 +408,7 @@ def test_what_the_control_node_is_told() -> None:
     have = night(port("Ethernet"), symbol_error=7, link_down_events_phy=2, tx_prio3_pause_duration=500, np_cnp_sent=3)
     (told,) = judge_ports.fleet_counters(have)
     assert told["grown"] == {"symbol_error": 7, "link_downed": 2, "tx_paused_us": 500, "np_cnp_sent": 3}
-    result = {**judge_ports.plan(have).result(), "ports": [told], "devices": []}
+    result = {**judge_ports.plan(have).result(), "ports": [told], "boot_id": "b", "devices": []}
     assert answer.check("node_health", result)["ports"] == [told]
     first = judge_ports.fleet_counters(replace(have, before=None))
     assert (first[0]["seconds"], first[0]["grown"]) == (None, {})

@@ -25,6 +25,7 @@ def run(lists: Mapping[str, Sequence[str]], domains: Mapping[str, str] | None = 
             "node_health": {
                 "findings": [],
                 "passed": [ID, "x.y[live]@z"],
+                "boot_id": "b",
                 "devices": [],
                 "ports": [],
                 "imex": told,

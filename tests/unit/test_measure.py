@@ -128,7 +128,8 @@ def node_results(results: Path, stamp: str, host: str, *finished: float | None) 
     runs = [{**run, "finished": moment, "rows": rows} for moment in finished]
     folder = results / stamp
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{host}.json").write_text(json.dumps({"format": 1, "host": host, "simulated": True, "runs": runs}))
+    data = {"format": 1, "host": host, "simulated": True, "runs": runs, "findings": [], "passed": []}
+    (folder / f"{host}.json").write_text(json.dumps(data))
 
 
 def scanned(results: Path, now: float) -> measure_ledger.Ledger:

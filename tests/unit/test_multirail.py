@@ -38,7 +38,7 @@ from ansible_collections.busbar.fabric.plugins.modules import multirail as modul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import store
+from lab import store
 from tests import golden_rows, goldens
 from tests.trees import contents, put
 

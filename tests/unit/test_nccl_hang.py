@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes impor
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import RasStatus
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
 
-from busbar.lab import ras as emulator
+from lab import ras as emulator
 from tests import goldens
 
 NAMES = {"192.0.2.1": "node01", "192.0.2.2": "node02", "192.0.2.3": "node03"}

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs 
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from busbar.lab import machines, tree
+from lab import machines, tree
 
 from .test_nccl_library import GOOD
 from .test_nccl_perf_module import SECRET, arguments, program, start, wait_for

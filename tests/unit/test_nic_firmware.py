@@ -34,7 +34,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualizati
 from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
 from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
-from busbar.lab.toolkit import firmware_tools
+from lab.toolkit import firmware_tools
 from tests import golden_rows, goldens
 
 RAIL_0, RAIL_1 = "0000:11:00.0", "0000:21:00.0"

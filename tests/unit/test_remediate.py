@@ -17,8 +17,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     remediate,
     remediate_judge,
     remediate_report,
-    results_folder,
-    rma_record,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
@@ -287,29 +285,7 @@ def test_a_figure_that_is_fast_enough_when_measured_again_is_stale() -> None:
     assert not remediate_judge.stale(plan, remediate_judge.with_measured(Fresh(), {"failed": True, "msg": "x"}))
 
 
-# -- the record --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["../../etc/x", "a/b", ".hidden", "a\nb", "..", "ä", "x" * 300, ""])
-def test_no_name_of_a_host_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    data = {"host": name, "at": NOW}
-    path = rma_record.write(tmp_path, data)
-    assert path.parent == tmp_path / "rma"
-    assert path.name.isascii()
-    assert not path.name.startswith(".")
-    assert results_folder.file_name(name) != results_folder.file_name(name + "_")
-    assert (path.stat().st_mode & 0o777, json.loads(path.read_text())) == (0o600, data)
-    assert rma_record.write(tmp_path, data) != path
-
-
-def test_the_record_has_what_was_tried_on_this_node_for_this_finding() -> None:
-    plan = planned(accused(MTU, evidence=("pair: 10 GB/s of 45",), partners=("node02",)), fresh(MTU)).to_dict()
-    log = [entry("role", "begun"), entry("role", "begun", host="node02"), entry("role", finding="other")]
-    made = rma_record.record("node01", NOW, "r1", "not repaired", plan, {"boot_id": "b1", "nics": []}, log)
-    assert [one["action"] for one in made["attempts"]] == ["role"]
-    assert made["faults"][0]["partners"] == ["node02"]
-    assert (made["boot_id"], made["hardware"]["nics"], made["faults"][0]["finding"]["id"]) == ("b1", [], MTU.id)
-    assert rma_record.record("node01", NOW, "r1", "gone", plan, None, log)["hardware"] is None
+# -- the log -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_log_knows_every_action_that_is_written() -> None:
@@ -354,3 +330,18 @@ def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> No
     figures = [remediate_judge.between(localise_record.to_dict(record), host) for host in "abd"]
     assert figures == [95.2, 46.3, None]
     assert remediate_judge.between(None, "a") is None
+
+
+BOOTS = {
+    "this boot": ({"boot_id": "b1"}, "b1"),
+    "not read": ({"boot_id": ""}, ""),
+    "an older module": ({}, ""),
+    "two lines": ({"boot_id": "b1\nb2"}, ""),
+}
+
+
+@pytest.mark.parametrize("case", BOOTS)
+def test_the_boot_is_the_one_that_the_audit_read(case: str) -> None:
+    given, boot_id = BOOTS[case]
+    node_health = {"findings": [], "passed": [], "devices": [], "ports": [], **given}
+    assert remediate.fresh({"roles": json.dumps({"node_health": node_health})}).boot_id == boot_id

@@ -32,8 +32,8 @@ from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import qos, tree
-from busbar.lab.machines import hgx_h200_roce
+from lab import qos, tree
+from lab.machines import hgx_h200_roce
 from tests import golden_rows, goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -309,7 +309,6 @@ SIZE = "size --parameters 70B --profile hgx-h100 --nodes 16 --tp 8 --pp 4 --zero
         *(of_lint, of_diagnose, of_gate, of_measure, of_preflight, of_history),
         lambda _folder: print(hang.text(REPORT, terminal.WIDTH)),
         lambda _folder: cli.main([*SIZE.split(), "--micro-batches", "8"]),
-        lambda _folder: cli.main(["lab", "faults"]),
         lambda _folder: print_list([f"look at this: {i}" for i in range(900)], "-v", "doubt"),
         lambda _folder: print(screen.cut("row\n" * 900 + "in all\n", 80, "-v")),
     ],

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from busbar.cli import main
-from busbar.lab import sharp_files
+from lab import sharp_files
 from tests import goldens
 from tests.unit import finding_rows
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
@@ -297,13 +297,14 @@ def test_a_simulated_run_says_nothing_of_a_measured_one() -> None:
 
 
 @pytest.mark.parametrize(("algbw", "code", "said"), [(290.0, 0, "gain ok: 290 GB/s"), (191.0, 2, "gain drift: 191")])
-def test_busbar_compare_tells_it(
+def test_busbar_benchmark_tells_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], algbw: float, code: int, said: str
 ) -> None:
     cluster_record.write(tmp_path / "rings", record(measured(190.0)))
     cluster_record.write(tmp_path / "sharp", record(measured(algbw, "SHARP")))
-    for order in (("rings", "sharp"), ("sharp", "rings")):
-        assert main(["compare", *(str(tmp_path / name) for name in order)]) == code
+    rings, sharp = (str(tmp_path / name) for name in ("rings", "sharp"))
+    for result, other in ((rings, sharp), (sharp, rings)):
+        assert main(["benchmark", result, "--against", other]) == code
         assert said in " ".join(capsys.readouterr().out.split())
-    assert main(["compare", str(tmp_path / "rings"), str(tmp_path / "sharp"), "--json"]) == code
+    assert main(["benchmark", sharp, "--against", rings, "--json"]) == code
     assert [one["check"] for one in json.loads(capsys.readouterr().out)["sharp"]][:1] == (["sharp.proof"])

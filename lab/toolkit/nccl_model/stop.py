@@ -35,4 +35,4 @@ def cuda_failure(text: str) -> Stop:
 
 
 def not_simulated(what: str) -> Stop:
-    return Stop(NOT_SIMULATED, err=f"busbar lab: {what}")
+    return Stop(NOT_SIMULATED, err=f"lab: {what}")

@@ -31,6 +31,6 @@ int main(int, char *argv[]) {
   for (; *argv != nullptr; argv++) words.push_back(*argv);
   words.push_back(nullptr);
   execvp("python3", words.data());
-  perror("busbar lab: python3 cannot be run");
+  perror("lab: python3 cannot be run");
   return 127;
 }

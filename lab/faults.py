@@ -553,7 +553,7 @@ def named(name: str) -> Fault:
     """Raises LabError, with the nearest name."""
     if name not in FAULTS:
         near = difflib.get_close_matches(name, [*FAULTS, *(fault.name for fault in cluster_faults.LOCALISED)], 1)
-        hint = f"did you mean {near[0]}?" if near else "busbar lab faults lists them"
+        hint = f"did you mean {near[0]}?" if near else "python3 -m lab faults lists them"
         raise LabError(f"there is no fault {name!r}; {hint}")
     return FAULTS[name]
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A simulated NCCL job whose processes have a RAS that answers, and that can be made to hang.
 
-``python3 busbar/lab/ras.py JOB.json`` starts a process for each rank of this host; each maps a file named libnccl.so.2,
+``python3 lab/ras.py JOB.json`` starts a process for each rank of this host; each maps a file named libnccl.so.2,
 and all listen at one port, as processes of one user do. A rank that the job file makes late launches nothing more; one
 that is stopped (SIGSTOP, by whoever wants it) is found silent by the others, as RAS finds it.
 Written from NCCL's documentation (troubleshooting/ras.rst) and src/ras of 2.24 to 2.30.

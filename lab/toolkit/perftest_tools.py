@@ -140,7 +140,7 @@ class End:
         try:
             return fabric.read(f"{self.system.rstrip('/')}{fabric.PLACE}")
         except ValueError as error:
-            raise Stop(1, f"busbar lab: {error}") from error
+            raise Stop(1, f"lab: {error}") from error
 
     def state(self) -> State:
         layer = "RoCE" if read(f"{self.directory}/ports/1/link_layer") == "Ethernet" else "IB"

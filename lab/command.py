@@ -1,6 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar lab``: simulated nodes, as containers or as directory trees."""
+"""``python3 -m lab`` in a checkout: simulated nodes, as containers or as directory trees.
+
+Exit codes: 0 done, 1 not done, 2 usage error, 4 locked by another run.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,35 @@ import argparse
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import containers, faults, image, ofed, store
-from .machine import LabError
+from .machine import LabError, LabLockedError
 
 # Lines of a list, which with the count of the others fit a terminal.
 SCREEN = 22
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (LabError, OSError) as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 4 if isinstance(error, LabLockedError) else 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 -m lab", description="Create, break and repair simulated nodes.")
     text = "directory of the lab (default: .lab, else .demo)"
     parser.add_argument("-d", "--directory", type=Path, metavar="DIR", help=text)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
@@ -54,7 +75,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     for name, run, text in (("break", _lab_break, "inject a fault"), ("repair", _lab_repair, "remove a fault")):
         action = action_of(name, run, text)
         action.add_argument("node")
-        action.add_argument("fault", help="a name from `busbar lab faults`" + (", or all" if name == "repair" else ""))
+        text = "a name from `python3 -m lab faults`" + (", or all" if name == "repair" else "")
+        action.add_argument("fault", help=text)
+    return parser
 
 
 def _directory(arguments: argparse.Namespace, new: str = "") -> Path:
@@ -73,7 +96,7 @@ def _lab_up(arguments: argparse.Namespace) -> int:
         _install(containers.missing_packages())
     machines = {node: store.STANDARD[node] for node in names}
     store.up(directory, machines, arguments.suite, print, with_ofed=arguments.ofed != "none")
-    print(f"inventory: {directory / 'inventory'}, remove: busbar lab down -d {directory}")
+    print(f"inventory: {directory / 'inventory'}, remove: python3 -m lab down -d {directory}")
     return 0
 
 
@@ -122,7 +145,7 @@ def _lab_status(arguments: argparse.Namespace) -> int:
     for node, present in sorted(store.status(directory).items(), key=lambda item: not item[1]):
         state = "" if states is None else f"{states.get(node, 'no container')}, "
         lines.append(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
-    return _print(lines, arguments.verbose, "nodes: busbar lab status -v")
+    return _print(lines, arguments.verbose, "nodes: python3 -m lab status -v")
 
 
 def _print(lines: Sequence[str], verbose: bool, more: str) -> int:
@@ -151,7 +174,7 @@ def _lab_faults(arguments: argparse.Namespace) -> int:
     for name, between in store.BETWEEN.items():
         lines.append(f"{name:18} {between.description} -> {between.localised} (between nodes)")
     found = [line for line in lines if not arguments.words or any(word in line for word in arguments.words)]
-    return _print(found or ["none"], arguments.verbose, "faults: busbar lab faults WORD, or -v")
+    return _print(found or ["none"], arguments.verbose, "faults: python3 -m lab faults WORD, or -v")
 
 
 def _lab_break(arguments: argparse.Namespace) -> int:

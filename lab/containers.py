@@ -143,7 +143,7 @@ class Lab:
         try:
             return self.podman(*argv, stdin=stdin).stdout.decode()
         except LabError as error:
-            raise LabError(f"{node}: {error} (busbar lab up starts a node that has stopped)") from error
+            raise LabError(f"{node}: {error} (python3 -m lab up starts a node that has stopped)") from error
 
     # -- up and down -------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Lab:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LabLockedError(f"{self.directory}: another busbar lab up or down is at work there") from error
+            raise LabLockedError(f"{self.directory}: another python3 -m lab up or down is at work there") from error
         else:
             yield
         finally:
@@ -183,14 +183,14 @@ class Lab:
         states, saved = self.states(), self._saved()
         if saved and set(states) == {path.parent.name for path in self.directory.glob("*/machine.json")}:
             if set(states) != set(machines):
-                raise LabError(f"{self.directory} has {', '.join(sorted(states))}: busbar lab down removes them first")
+                raise LabError(f"{self.directory} has {', '.join(sorted(states))}: `python3 -m lab down` first")
             stopped = [node for node, state in states.items() if state != "running"]
             for node in stopped:
                 self.podman("start", self.container(node))
                 self._wait(node)
             say(f"the lab in {self.directory} is up" + (f"; started {', '.join(stopped)}" if stopped else " already"))
             if saved != image.tag(suite):
-                say(f"its nodes are of {saved}, now it would be {image.tag(suite)}: busbar lab down, then up")
+                say(f"its nodes are of {saved}, now it would be {image.tag(suite)}: python3 -m lab down, then up")
             return
         # What a killed run has left is not worth mending.
         self._remove()
@@ -226,7 +226,7 @@ class Lab:
     def _key(self, node: str) -> bytes:
         key, _mode = self.read(node, f"{repository.TOP}/{repository.KEY}")
         if key is None:
-            raise LabError(f"{node} has no {repository.TOP}: busbar lab down --image, then up")
+            raise LabError(f"{node} has no {repository.TOP}: python3 -m lab down --image, then up")
         return key
 
     def run(self, node: str, *argv: str) -> str:

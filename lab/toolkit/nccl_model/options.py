@@ -101,7 +101,7 @@ def parse(program: str, words: list[str]) -> Options:
         if letter == "h":
             raise Stop(0, usage)
         if letter in _REFUSED:
-            raise Stop(NOT_SIMULATED, err=f"busbar lab: option -{letter} of nccl-tests is not simulated")
+            raise Stop(NOT_SIMULATED, err=f"lab: option -{letter} of nccl-tests is not simulated")
         if letter in _SIZES:
             attribute, word = _SIZES[letter]
             size = parse_size(value)
@@ -118,7 +118,7 @@ def parse(program: str, words: list[str]) -> Options:
             options.datatype = _named(value, (*TYPES, "all"), "type")
     _settle_per_iteration(options)
     if options.ranks < 1:
-        raise Stop(NOT_SIMULATED, err="busbar lab: a run without GPUs is not simulated")
+        raise Stop(NOT_SIMULATED, err="lab: a run without GPUs is not simulated")
     if options.min_bytes > options.max_bytes:
         sizes = f"{options.min_bytes} > {options.max_bytes}"
         raise Stop(255, err=f"invalid sizes for 'minbytes' and 'maxbytes': {sizes}")

@@ -57,7 +57,7 @@ fi
 [ -z "$xml" ] || refuse 2 "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an \
 XML query.  Please run 'nvidia-smi -h' for help."
 if [ -z "$asked" ]; then
-    echo 'busbar lab: this use of nvidia-smi is not simulated' >&2
+    echo 'lab: this use of nvidia-smi is not simulated' >&2
     exit 64
 fi
 

@@ -166,7 +166,7 @@ def _edit_unit(machine: Machine, text: str | None) -> str:
 
 def _fail_unit(machine: Machine, text: str | None) -> str:
     if text is None:
-        raise LabError(f"there is no {UNIT_RESULT} yet: provision the node, then start it anew (busbar lab reboot)")
+        raise LabError(f"there is no {UNIT_RESULT} yet: provision the node, then start it anew (python3 -m lab reboot)")
     return '{"state": "failed", "said": ["mlnx_qos -i enp26s0np0: gave no answer within 20 s and was abandoned"]}\n'
 
 

@@ -202,7 +202,7 @@ def break_(directory: Path, node: str, fault: str) -> None:
     if machine.platform not in wanted.platforms:
         raise LabError(f"{fault} does not apply to {node} ({machine.platform}), only to {', '.join(wanted.platforms)}")
     if wanted.measured and not containers.is_lab(directory):
-        raise LabError(f"{fault} shows only in a benchmark, which needs a lab of containers: busbar lab up")
+        raise LabError(f"{fault} shows only in a benchmark, which needs a lab of containers: python3 -m lab up")
     if fault in present:
         raise LabError(f"{node} has {fault} already")
     if rivals := [other for other in present if other in FAULTS and not compatible([fault, other])]:
