@@ -51,7 +51,7 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     name = values["busbar_platform"]
     path, data = load(name, [site / "profiles", BUILT_IN])
     parsed = profile.parse(data, name)
-    nic_settings.of_profile(parsed)
+    nic_settings.profile_settings(parsed)
     if parsed.rails:
         profile.for_fabric(parsed, values["busbar_fabric"] or None)
     bars = bars_of(site)

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""IOMMU passthrough: what the command line needs on this CPU, and what the devices really got.
+"""Judge IOMMU passthrough: arguments that this CPU needs, and the domain types that devices really have.
 
 With translation, every transfer between a GPU and a NIC goes up to the root complex. The domain type of a device's
 group shows what is in effect; the kernel log does not (it names a default even where there is no IOMMU).
-Sources: kernel-parameters.txt and drivers/iommu (6.12); host.md 5.
+Sources: kernel-parameters.txt and drivers/iommu (6.12).
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class State:
 
     @property
     def decides(self) -> bool:
-        """Whether this kernel decides what passes through: a guest's does of a vIOMMU that it sees."""
+        """Return whether this kernel decides on passthrough: a guest's does for a vIOMMU that it sees."""
         return not self.is_vm or any(self.types.values())
 
 
 def parse_cpu(text: str) -> str:
-    """Of /proc/cpuinfo. Raises ParseError."""
+    """Return the vendor in /proc/cpuinfo. Raises ParseError."""
     for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon and name.strip() == "vendor_id" and value.strip() in _VENDORS:
@@ -95,7 +95,7 @@ def read(host: Host) -> State:
     """Raises ReadError and ParseError where not even the CPU is known."""
     text = host.require(virtualization.CPUINFO)
     machine, problems = virtualization.read(host)
-    # What else cannot be read of a PCI device is for others to say.
+    # Other checks report unreadable attributes of PCI devices.
     devices, _unread = pci.read(host)
     found = list(problems)
     types = {}
@@ -122,7 +122,7 @@ def _type(host: Host, address: str) -> Optional[str]:
 
 
 def platform_args(wanted: Sequence[str]) -> Tuple[Arg, ...]:
-    """Of a profile: ``init_on_alloc=0`` and the like, of which no other value may be there."""
+    """Return a profile's arguments: ``init_on_alloc=0`` and the like, which exclude other values."""
     pairs = [text.partition("=") for text in wanted]
     return tuple(Arg(name, value if equals else None, exclusive=bool(equals)) for name, equals, value in pairs)
 

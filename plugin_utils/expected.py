@@ -50,7 +50,7 @@ def off(wanted: Data) -> dict[str, str]:
     """Return role -> the site value that turns it off. wanted: what the module intent returns."""
     values = wanted["values"]
     given = {name: wanted[name] for name in ("profile", "profile_name")}
-    asked = profile.asked({**given, "fabric": values["busbar_fabric"]})
+    asked = profile.from_options({**given, "fabric": values["busbar_fabric"]})
     found = {role: value for role, (value, is_off) in _OFF.items() if is_off(values, asked)}
     return found if profile.roce_rails(asked) else {**found, **_OF_ROCE}
 

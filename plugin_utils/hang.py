@@ -23,11 +23,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Pro
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import (
     Absent,
-    Answer,
     Communicator,
     Group,
     Missing,
     Place,
+    RasStatus,
     Row,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import Silence, View, ranges
@@ -57,9 +57,9 @@ class _Reader:
         before = None if data["before"] is None else self._answer(data["before"])
         return View(data["source"], tuple(data["users"]), before, self._answer(data["now"]), float(data["seconds"]))
 
-    def _answer(self, data: Mapping[str, Any]) -> Answer:
+    def _answer(self, data: Mapping[str, Any]) -> RasStatus:
         hosts = [self._at(address) for address in data["hosts"]]
-        return Answer(
+        return RasStatus(
             form=data["form"],
             version=data["version"],
             communicators=tuple(self._communicator(one, hosts) for one in data["communicators"]),

@@ -350,7 +350,7 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     settings = roce_chain.settings(values)
     try:
         chain = resolve(values["busbar_roce"] or {}, settings, roce_chain.PREFIX)
-        Want.of(chain, settings, roce_chain.PREFIX)
+        Want.from_values(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}
@@ -419,7 +419,7 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
     errors = [
         f"nic_firmware_settings.{name} is {settings[name].value}, but {other}"
         for name, (value, other) in wanted.items()
-        if name in settings and not value.is_as(settings[name].value)
+        if name in settings and not value.matches(settings[name].value)
     ]
     mask = settings.get("ROCE_CC_PRIO_MASK")
     bits = None if mask is None else nv_settings.parse_number(str(mask.value))

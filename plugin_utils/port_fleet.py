@@ -48,7 +48,7 @@ _OF_A_CABLE = {
 
 @dataclass(frozen=True)
 class Port:
-    """As the node tells of it (judge_ports.told), with its host."""
+    """A port as the node reports it (judge_ports.fleet_counters), with its host."""
 
     host: str
     rail: int

@@ -61,7 +61,7 @@ def parse_params(text: str) -> Dict[str, str]:
 
 
 def parse_options(text: str) -> Dict[str, str]:
-    """What one file of modprobe.d gives the driver: of a name the last counts."""
+    """Return the driver's options in one file of modprobe.d; the last value of a name counts."""
     found: Dict[str, str] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -82,7 +82,7 @@ def read(host: Host) -> Have:
 
 
 def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:
-    """Empty where the profile asks for nothing, and then FILE goes."""
+    """Plan the file of options; if the profile needs none, FILE is removed."""
     wanted = [one for one in asked if one.before is None or have.branch is None or have.branch < one.before]
     elsewhere: Dict[str, Tuple[str, str]] = {}
     for path, text in have.files.items():

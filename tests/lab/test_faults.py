@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS, once
+from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS, cache_reads
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import LIBRARY
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
@@ -87,7 +87,7 @@ def shared_reads() -> Iterator[None]:
     """Read the hardware once for all modules that are asked while nothing changes. In tests/site each reads it."""
     with pytest.MonkeyPatch.context() as patch:
         for reader in READERS:
-            patch.setattr(reader, "read", once(reader.read))
+            patch.setattr(reader, "read", cache_reads(reader.read))
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, record, told
+from ansible_collections.busbar.fabric.plugins.module_utils.health import device_report, judge, node, record
 from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import UNIT
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
@@ -60,7 +60,7 @@ def asked(root: Path, now: float, topology: Topology = NODE) -> tuple[list[str],
     pauses: list[float] = []
     host = Host(str(root), str(root))
     have = node.read(host, topology, PROFILE, clock=lambda: now, pause=pauses.append)
-    plan = judge.keep(host, have, judge.plan(have, topology, judge.Wanted(PROFILE)))
+    plan = judge.store_counters(host, have, judge.plan(have, topology, judge.Wanted(PROFILE)))
     log = "node_health.kernel_log["
     return [one.check for one in plan.findings if not one.ok and not (one.because or "").startswith(log)], pauses
 
@@ -81,8 +81,8 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(m
     def told_of(now: float) -> list[dict[str, Any]]:
         host = Host(str(machine), str(machine))
         have = node.read(host, NODE, PROFILE, clock=lambda: now, pause=lambda _seconds: None)
-        plan = judge.keep(host, have, judge.plan(have, NODE, judge.Wanted(PROFILE)))
-        return told.devices(host, have, NODE, PROFILE, plan.findings)
+        plan = judge.store_counters(host, have, judge.plan(have, NODE, judge.Wanted(PROFILE)))
+        return device_report.devices(host, have, NODE, PROFILE, plan.findings)
 
     assert told_of(1000.0) == []
     slot = NODE.gpus[3].pci.rpartition(".")[0]

@@ -276,10 +276,10 @@ def test_a_program_of_the_sites_own_says_it_by_its_exit_code(
     tmp_path: Path, script: str, found: tuple[int, str]
 ) -> None:
     program = tmp_path / "check"
-    assert roll_call.ask(0.5, [str(program)]) == (None, "")
+    assert roll_call.run_gate(0.5, [str(program)]) == (None, "")
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    gate, said = roll_call.ask(0.5, [str(program)])
+    gate, said = roll_call.run_gate(0.5, [str(program)])
     assert gate == found[0]
     assert found[1] in said
 

@@ -1,7 +1,7 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Collect for the report how counters of a node's GPUs and PCIe functions grew since the previous run, and which
-device it is. Only of devices that something has grown on, or is wrong with.
+device it is. Only devices with growth or a finding are reported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .node import Have
 
 SLOTS = "/sys/bus/pci/slots"
 BOARD = "/sys/class/dmi/id/product_serial"
-# What firmware holds where the manufacturer has set no serial number.
+# Placeholders of firmware whose manufacturer has set no serial number.
 _NO_SERIAL = ("Default string", "None", "Not Specified", "To be filled by O.E.M.", "Unknown")
-# Of one device that are reported, the largest first.
+# Counters reported per device, the largest first.
 _COUNTERS = 50
 # Grows under every load: a GPU that is used is held to its power limit.
 _NORMAL = "slowed sw_power_cap"
@@ -31,9 +31,8 @@ _NORMAL = "slowed sw_power_cap"
 def devices(host: Host, have: Have, topology: Topology, profile: Profile, findings: Sequence[Finding]) -> List[Any]:
     """One dict a device: pci, name, seconds, grown, product, serial, part, firmware, slot, board.
 
-    seconds: since the counters that it is held to, None where there are none.   grown: counter -> growth above 0;
-    of ``slowed ...`` microseconds.   slot: as the chassis numbers it.   board: serial number of the machine.
-    What nobody knows is None.
+    seconds: since the baseline, None without one.   grown: counter -> growth above 0; ``slowed ...`` in microseconds.
+    slot: as the chassis numbers it.   board: serial number of the machine. Unknown values are None.
     """
     names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
     rails = {nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()}
@@ -71,7 +70,7 @@ def devices(host: Host, have: Have, topology: Topology, profile: Profile, findin
 
 
 def _errors(have: Have, pci: str) -> Tuple[Dict[str, int], float]:
-    """What AER has counted since the previous run."""
+    """Return growth of AER counters since the previous run, and over how many seconds."""
     before = have.before
     if before is None or pci not in before.pci:
         return {}, 0.0
@@ -80,7 +79,7 @@ def _errors(have: Have, pci: str) -> Tuple[Dict[str, int], float]:
 
 
 def _slots(host: Host) -> Dict[str, str]:
-    """``0000:17:00`` -> slot. A machine whose firmware names none has no such folder."""
+    """Return ``0000:17:00`` -> slot. A machine whose firmware names none has no such folder."""
     names = attempt(partial(host.listdir, SLOTS), SLOTS, []) or []
     said = {name: attempt(partial(host.read, "%s/%s/address" % (SLOTS, name)), SLOTS, []) for name in names}
     return {address.strip(): printable(name)[:40] for name, address in said.items() if address}
