@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.asked import MANAGER_LOG
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     fabric_cabling,
     fabric_lines,

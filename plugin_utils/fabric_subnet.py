@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.asked import MANAGER_LOG, UNHEALTHY
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG, UNHEALTHY
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_lines import names

@@ -24,12 +24,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
     ibnetdiscover,
     ibqueryerrors,
     merge,
-    smpquery,
     subnet_manager,
     sweep,
-    told,
+    tool_output,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.tool_output import ToolOutput
 from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
 
 from tests import goldens
@@ -48,29 +48,29 @@ def said(name: str) -> str:
     return (FOLDER / name).read_text()
 
 
-def of(*outputs: told.Told, counters: tuple[told.Told, ...] = (), decodes_xdr: bool = False) -> sweep.Sweep:
+def of(*outputs: ToolOutput, counters: tuple[ToolOutput, ...] = (), decodes_xdr: bool = False) -> sweep.Sweep:
     merged = merge.Merged(decodes_xdr=decodes_xdr)
     for one in outputs:
         merged.add(one)
     if counters:
         merged.count(counters)
-    return merged.sweep(outputs)
+    return merged.sweep()
 
 
-def topology(change: Change = str, stderr: str = "", name: str = "ibnetdiscover.txt") -> told.Told:
+def topology(change: Change = str, stderr: str = "", name: str = "ibnetdiscover.txt") -> ToolOutput:
     """ibnetdiscover's output, changed, and what it says on stderr."""
     found = ibnetdiscover.parse(change(said(name)))
-    found.partial += told.complaints(stderr)
+    found.complain(stderr)
     return found
 
 
-def links(change: Change = str, stderr: str = "", name: str = "iblinkinfo-line.txt") -> told.Told:
+def links(change: Change = str, stderr: str = "", name: str = "iblinkinfo-line.txt") -> ToolOutput:
     found = iblinkinfo.parse(change(said(name)))
-    found.partial += told.complaints(stderr)
+    found.complain(stderr)
     return found
 
 
-def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[told.Told, told.Told]:
+def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[ToolOutput, ToolOutput]:
     """What ibqueryerrors prints of ports with errors, changed, and of the data of each port."""
     every = said(f"{folder}ibqueryerrors-counters.err") if folder else ""
     return (
@@ -130,7 +130,7 @@ def test_wherever_an_output_is_cut_the_sweep_is_not_complete(parse: Any, name: s
     text = said(name).rstrip()
     if name.startswith(("ibqueryerrors", "s")):
         cut = [parse(text[:end]) for end in range(0, text.find("## Summary") if "##" in text else len(text) - 20, 7)]
-        assert all(one.lacks() for one in cut)
+        assert all(one.missing() for one in cut)
         return
     lines = said(name).splitlines()
     whole_nodes = len(of(parse(text)).nodes)
@@ -158,8 +158,8 @@ def test_wherever_an_output_is_cut_the_sweep_is_not_complete(parse: Any, name: s
 def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> None:
     failed = "ibwarn: [9] print_errors: IB_GSI_PORT_COUNTERS query failed on x, Lid 8 port 1\n"
     found = ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] {line}\n{failed}")
-    assert (found.lacks(), list(found.unread)) == ([], [(8, 1)])
-    assert ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").lacks()
+    assert (found.missing(), list(found.unread)) == ([], [(8, 1)])
+    assert ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").missing()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> No
     ],
 )
 def test_lanes_are_named_by_their_rate(text: str, speed: str | None) -> None:
-    assert told.lane(text) == speed
+    assert tool_output.lane(text) == speed
 
 
 # -- one tool --------------------------------------------------------------------------------------------------------
@@ -184,25 +184,25 @@ def test_managers() -> None:
     standby = "SMInfoRecord dump:\n\t\tRID\n\t\tLID...................0x9\n\t\tSMInfo dump:\n"
     found = subnet_manager.parse_records(said("saquery-smir.txt") + standby)
     assert [one.state for one in found.managers] == ["master"]
-    assert found.lacks()
+    assert found.missing()
     second = said("saquery-smir.txt").replace("SMState...............3", "SMState...............2")
     second = second.replace("0x0008f10500100011", "0x0008f10500100021")
     found = subnet_manager.parse_records(said("saquery-smir.txt") + second)
     assert [one.state for one in found.managers] == ["master", "standby"]
-    assert not found.lacks()
+    assert not found.missing()
     # Two masters: no one of them is the plane's.
     masters = of(subnet_manager.parse_records(said("saquery-smir.txt") + second.replace(".2", ".3")))
     assert (masters.plane, len(masters.managers)) == ("", 2)
 
 
 def test_keys_and_node_of_a_port() -> None:
-    assert smpquery.parse_pkeys(said("smpquery-pkeys.txt")) == (0xFFFF,)
-    assert smpquery.parse_nodeinfo(said("smpquery-nodeinfo.txt"))["Guid"] == "0x0008f10500100010"
+    assert subnet_manager.parse_pkeys(said("smpquery-pkeys.txt")) == (0xFFFF,)
+    assert subnet_manager.parse_node_guid(said("smpquery-nodeinfo.txt")) == HOST[1]
     for wrong in ("", "   0: 0xffff\n64 pkeys capacity for this port\n", "nonsense\n"):
         with pytest.raises(ParseError):
-            smpquery.parse_pkeys(wrong)
+            subnet_manager.parse_pkeys(wrong)
     with pytest.raises(ParseError):
-        smpquery.parse_nodeinfo("# Node info: Lid 1\n")
+        subnet_manager.parse_node_guid("# Node info: Lid 1\n")
 
 
 # -- ibdiagnet: by hand, after its manual ----------------------------------------------------------------------------
