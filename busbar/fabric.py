@@ -30,7 +30,8 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_draft, cabling_plan
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import draft as cabling_draft
 
     try:
         made = cabling_draft.read(arguments.record)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 
 
 def swept_planes(hosts: Iterable[str], hostvars: Any) -> list[str]:

@@ -21,7 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import jud
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import NEIGHBOUR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from . import cabling_neighbours, cabling_plan, lldp_leaf, lldp_uplinks, suite
+from . import cabling_neighbours, lldp_leaf, lldp_uplinks, suite
+from .fabric import cabling_plan
 from .lldp_leaf import End, aliases
 
 ROLE = "lldp"

@@ -13,15 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
-    Asked,
-    End,
-    Fabric,
-    Plane,
-    is_aggregation,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Mark, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import End, Fabric, Plane, is_aggregation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 
 from .beside import ABSENT, Beside, moment
 
@@ -65,7 +61,7 @@ class Known:
     """The fabric of a record, and which of its ports have something wrong. of_end: the first mark of each."""
 
     def __init__(self, record: Record) -> None:
-        self.fabric = Fabric(Asked(sweeps=record.sweeps, hosts=record.hosts))
+        self.fabric = Fabric(Evidence(sweeps=record.sweeps, hosts=record.hosts))
         self.of_end: dict[End, Mark] = {}
         # Cables that are not there any more: both ends.
         self.lost: list[tuple[End, End, Mark]] = []

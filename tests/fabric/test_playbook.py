@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 
 from busbar.cli import main
 from tests.conftest import ANSIBLES_OUTPUT

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action.ib_fabric_judge import Run
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_record, fabric_run, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.run import Run
 
 from .built_fabric import NIGHT, Built, build
 from .test_work import heard

@@ -12,19 +12,16 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, play_nodes
 from ansible_collections.busbar.fabric.plugins.filter.swept_planes import swept_planes
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    fabric_record,
-    fabric_run,
-    fabric_subnet,
-    site_values,
-    work,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
+from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import subnet as fabric_subnet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 
 from .built_fabric import HCA, NOW, SM, a_sweep
 from .test_work import Run, heard
@@ -42,7 +39,7 @@ def a_record(**more: Any) -> Record:
         },
         sweeps=(a_sweep(),),
         taken=(NOW,),
-        findings=(Found(hosts=("n1",), finding=finding),),
+        findings=((("n1",), finding),),
         complete=True,
     )
     return replace(record, **more)
@@ -281,10 +278,10 @@ def test_every_host_is_told_whether_its_fabric_was_swept() -> None:
     rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0)
     hosts = {"a": Host((rail,)), "b": Host((rail,)), "c": Host(), "d": Host((rail,))}
     good, bad = fabric_run.Answer(sweeps=(a_sweep(),)), fabric_run.Answer(why="ibnetdiscover is not installed")
-    found = {one.hosts[0]: one.finding for one in fabric_run.of_hosts(["a"], {"a": good}, True, hosts, {"d"})}
+    found = {of[0]: finding for of, finding in fabric_run.of_hosts(["a"], {"a": good}, True, hosts, {"d"})}
     assert {host: finding.state for host, finding in found.items()} == {"a": "ok", "b": "ok", "c": "ok", "d": "unknown"}
     assert found["d"].because == fabric_run.SILENT
-    found = {one.hosts[0]: one.finding for one in fabric_run.of_hosts(["a"], {"a": bad}, False, hosts, set())}
+    found = {of[0]: finding for of, finding in fabric_run.of_hosts(["a"], {"a": bad}, False, hosts, set())}
     assert {host: finding.state for host, finding in found.items()} == {
         "a": "unknown", "b": "unknown", "c": "ok", "d": "unknown",
     }  # fmt: skip
@@ -305,15 +302,15 @@ def test_a_node_without_a_sweep_of_its_own_is_well_where_others_made_it(
 ) -> None:
     bad = tuple(fabric_run.RECORD.judge(subject, "unknown", "x", "y", "z") for subject in findings)
     answers = {"a": fabric_run.Answer(findings=bad)}
-    [found] = fabric_run.of_hosts(["a"], answers, swept, {"a": Host()}, set())
-    assert (found.finding.state, found.finding.have) == (state, have)
-    assert found.finding.because == (bad[0].id if bad else None)
+    [(_hosts, found)] = fabric_run.of_hosts(["a"], answers, swept, {"a": Host()}, set())
+    assert (found.state, found.have) == (state, have)
+    assert found.because == (bad[0].id if bad else None)
 
 
 def test_findings_are_told_of_their_hosts_and_else_of_who_swept() -> None:
-    def found(*hosts: str) -> Found:
+    def found(*hosts: str) -> tuple[tuple[str, ...], Finding]:
         finding = fabric_run.HOST.judge(f"of {','.join(hosts)}", "unknown", "x", "y", "z")
-        return Found(hosts=hosts, finding=finding)
+        return (hosts, finding)
 
     own = fabric_run.RECORD.judge("its own", "unknown", "x", "y", "z")
     answers = {"a": fabric_run.Answer(findings=(own,), passed=("ib_fabric.umad[live]@x",))}
@@ -334,7 +331,7 @@ def test_a_partition_that_the_host_lacks_by_itself_is_one_cause() -> None:
     own = fabric_run.lacking(run)
     assert own == {"a": "platform.rail_partition[live]@0000:1b:00.0"}
     finding = fabric_subnet.PARTITION.judge("a rail 0", "drift", "0xffff", "0x7fff", "smpquery", "add it")
-    every = fabric_run.told([Found(hosts=("a", "b"), finding=finding)], {}, ["a", "b"], "ab", own)
+    every = fabric_run.told([(("a", "b"), finding)], {}, ["a", "b"], "ab", own)
     assert [every[name]["findings"][0]["because"] for name in "ab"] == [own["a"], None]
 
 
