@@ -105,7 +105,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags, dumps, node_checks, sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags, dumps, sweep
 
 LONGEST = 3600
 SPEC: module.Spec = {
@@ -130,13 +130,13 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         raise ParseError("devices and dumps are two ways to a sweep: give one of them")
     if given["dumps"]:
         found = list(dumps.read(host, given["dumps"]))
-        findings = [node_checks.of_sweeps(found, found[0].source)]
+        findings = [diags.sweeps_read(found, found[0].source)]
     else:
         reading = diags.read(
             host, given["devices"], given["seconds"], given["counters"], given["partitions"], given["known"]
         )
-        found = list(reading.sweeps)
-        findings = node_checks.judge(reading)
+        found = reading.sweeps
+        findings = reading.findings
     return dict(Plan(tuple(findings)).result(), sweeps=[sweep.to_dict(one) for one in found])
 
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core import locks
+from ..core.finding import Finding
 from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt, noted
 from ..machine import pci, rdma
-from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, tool_output
+from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, node_checks, subnet_manager, tool_output
+from .node_checks import ANSWER, UMAD
 from .sweep import CA, ManagerEvent, Sweep
 
 TOOLS = ("sminfo", "saquery", "ibnetdiscover", "iblinkinfo", "ibqueryerrors", "smpquery")
@@ -61,23 +63,10 @@ class LocalPort:
 
 @dataclass
 class Reading:
-    """ports: those to sweep from.   local: all of the host.
-
-    missing: tools that are not installed, or not trusted.   hung: tools that did not end.   busy: another sweep runs.
-    refused: ports whose management device cannot be opened.   silent: ports without a response of a subnet manager.
-    unread: logs of subnet managers that were not read, or in part.
-    """
+    """findings: of what the host could not do; else that it could."""
 
     sweeps: List[Sweep] = field(default_factory=list)
-    ports: List[LocalPort] = field(default_factory=list)
-    local: List[LocalPort] = field(default_factory=list)
-    missing: List[Problem] = field(default_factory=list)
-    hung: List[Problem] = field(default_factory=list)
-    refused: List[Problem] = field(default_factory=list)
-    silent: List[Problem] = field(default_factory=list)
-    problems: List[Problem] = field(default_factory=list)
-    unread: List[Problem] = field(default_factory=list)
-    busy: bool = False
+    findings: List[Finding] = field(default_factory=list)
 
 
 def parse_port(text: str) -> LocalPort:
@@ -119,25 +108,54 @@ def read(
     partitions: query each host port for its keys, one process for each port.
     known: planes, by the GUIDs of their subnet managers, that another host has swept; they are left out.
     """
-    reading = Reading()
-    reading.local = local_ports(host, reading.problems)
-    by_name = {str(port): port for port in reading.local}
-    reading.ports = [by_name.get(str(port), port) for port in map(parse_port, dict.fromkeys(devices))] or [
-        port for port in reading.local if port.link_layer == "InfiniBand" and port.active and not port.of_nvswitch
+    problems: List[Problem] = []
+    local = local_ports(host, problems)
+    by_name = {str(port): port for port in local}
+    ports = [by_name.get(str(port), port) for port in map(parse_port, dict.fromkeys(devices))] or [
+        port for port in local if port.link_layer == "InfiniBand" and port.active and not port.of_nvswitch
     ]
+    reading = Reading()
     for name in TOOLS:
         if (counters or name != "ibqueryerrors") and (partitions or name != "smpquery"):
             try:
                 host.tool(name)
             except ReadError as error:
-                reading.missing.append(error.problem)
-    if not reading.missing and reading.ports:
-        try:
-            with locks.alone(host, LOCK, PATIENCE):
-                _Planes(host, reading, seconds, counters, partitions).read(known)
-        except BlockingIOError:
-            reading.busy = True
+                want, have = "installed, and writable by root alone", error.problem.message
+                reading.findings.append(node_checks.TOOLS.judge(error.problem.source, "drift", want, have))
+    if reading.findings:
+        return reading
+    reading.findings.append(node_checks.TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))
+    reading.findings += map(UMAD.unreadable, problems)
+    if not ports:
+        reading.findings.append(_no_port(local))
+        return reading
+    try:
+        with locks.alone(host, LOCK, PATIENCE):
+            _Planes(host, reading, seconds, counters, partitions).read(ports, known)
+    except BlockingIOError:
+        fix = "wait for the other sweep of this host, or find its process: fuser -v /run/busbar/%s" % LOCK
+        want, have = "one sweep at a time", "another sweep is running"
+        reading.findings.append(ANSWER.judge("sweep", "unknown", want, have, fix=fix))
+    if reading.sweeps and not any(finding.check == ANSWER.id for finding in reading.findings):
+        reading.findings.append(sweeps_read(reading.sweeps))
     return reading
+
+
+def sweeps_read(sweeps: Sequence[Sweep], source: str = "sweep") -> Finding:
+    return ANSWER.judge("sweep", "ok", "answers", "%d planes" % len(sweeps), source)
+
+
+def _no_port(local: Sequence[LocalPort]) -> Finding:
+    infiniband = [port for port in local if port.link_layer == "InfiniBand"]
+    if infiniband:
+        rails, bridges = ([str(port) for port in infiniband if port.of_nvswitch is flag] for flag in (False, True))
+        state, have = "unknown", "none is active: %s" % ", ".join(rails) if rails else "none"
+        have += "; %s manage NVSwitches" % ", ".join(bridges) if bridges else ""
+        fix = "run ibstat on the host and repair its ports, or take the host out of busbar_fabric_hosts"
+    else:
+        state, have = "unsupported", "Ethernet alone: %s" % ", ".join(map(str, local)) if local else "no RDMA device"
+        fix = "name a host with InfiniBand ports in busbar_fabric_hosts instead of this one"
+    return UMAD.judge("InfiniBand ports", state, "an active InfiniBand port", have, fix=fix)
 
 
 class _Planes:
@@ -146,6 +164,7 @@ class _Planes:
     def __init__(self, host: Host, reading: Reading, seconds: float, counters: bool, partitions: bool) -> None:
         self.host = host
         self.reading = reading
+        self.findings = reading.findings
         self.seconds = seconds
         self.counters = counters
         self.partitions = partitions
@@ -156,7 +175,7 @@ class _Planes:
         self.events: Dict[str, List[ManagerEvent]] = {}
         self.unhealthy: Dict[Tuple[str, int], str] = {}
 
-    def read(self, known: Sequence[str]) -> None:
+    def read(self, ports: Sequence[LocalPort], known: Sequence[str]) -> None:
         try:
             version = self.host.run(["ibnetdiscover", "--version"], timeout=min(ASK, self.seconds))
         except ReadError:
@@ -167,13 +186,12 @@ class _Planes:
         self._read_logs()
         planes: Dict[str, LocalPort] = {}
         without_manager: List[LocalPort] = []
-        for port in self.reading.ports:
-            if port.link_layer in (None, "InfiniBand") and not port.of_nvswitch:
-                master = self._master(port)
-                if master == "":
-                    without_manager.append(port)
-                elif master is not None and master not in known:
-                    planes.setdefault(master, port)
+        for port in ports:
+            master = self._master(port)
+            if master == "":
+                without_manager.append(port)
+            elif master is not None and master not in known:
+                planes.setdefault(master, port)
         sweeps = [self._sweep(port, master) for master, port in planes.items()]
         for port in without_manager:
             seen: Set[str] = {node.guid for sweep in sweeps for node in sweep.nodes}
@@ -189,52 +207,67 @@ class _Planes:
 
     def _read_logs(self) -> None:
         """Read logs of subnet managers on this host, and their unhealthy ports."""
-        unread = self.reading.unread
         # A node without a manager has none.
+        unread: List[Problem] = []
         names = attempt(lambda: self.host.listdir_system(LOGS), LOGS, unread) or []
         for name in filter(_LOG.fullmatch, names):
-            text = self._read_log("%s/%s" % (LOGS, name))
+            text = self._read_log("%s/%s" % (LOGS, name), unread)
             engines = subnet_manager.routing_of_log(text)
             self.routing.update(engines)
             # Several logs may name no port.
-            self.events.setdefault(next(iter(engines), ""), []).extend(
-                subnet_manager.events_of_log(text, time.localtime())
-            )
+            events = subnet_manager.events_of_log(text, time.localtime())
+            self.events.setdefault(next(iter(engines), ""), []).extend(events)
         if UNHEALTHY_PORTS in names:
             path = "%s/%s" % (LOGS, UNHEALTHY_PORTS)
             text = attempt(lambda: self.host.read_system(path, "replace", LOG), path, unread) or ""
             self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
+        fix = "check that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
+        for source, message in ((problem.source, problem.message) for problem in unread):
+            check = node_checks.UNHEALTHY if source.endswith(UNHEALTHY_PORTS) else node_checks.MANAGER_LOG
+            want = "all of it read"
+            self.findings.append(check.judge(source, "unknown", want, message, source, fix % source))
 
-    def _read_log(self, path: str) -> str:
+    def _read_log(self, path: str, unread: List[Problem]) -> str:
         """Read a log, or the end of a larger one, which is enough where that has all recent lines."""
         try:
             return self.host.read_system(path, "replace", LOG) or ""
         except ReadError as error:
-            unread = self.reading.unread
             text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, unread) or ""
             if text and not subnet_manager.covers_recent(text, time.localtime()):
                 unread.append(Problem(path, "%s: only its end was read" % error.problem.message))
             return text
 
+    def _hung(self, error: ToolHung) -> None:
+        self.findings.append(ANSWER.judge(error.problem.source, "unknown", "an end in time", error.problem.message))
+
     def _master(self, port: LocalPort) -> Optional[str]:
-        """Return the GUID of a port's subnet manager; "" where none responds, None where the port cannot be opened."""
+        """Return the GUID of a port's subnet manager; "" where none responds, None where the port cannot be swept."""
+        name, want = str(port), "a umad device that can be opened"
+        if port.link_layer not in (None, "InfiniBand") or port.of_nvswitch:
+            have = "manages NVSwitches" if port.of_nvswitch else port.link_layer
+            fix = "take %s out of ib_fabric_devices, or set ib_fabric_devices to the ports to sweep from" % name
+            self.findings.append(UMAD.judge(name, "unsupported", "an active InfiniBand port", have, fix=fix))
+            return None
+        refused, master = "", ""
         try:
             output = self.host.run(["sminfo", *port.options], timeout=min(ASK, self.seconds))
         except ToolHung as error:
-            self.reading.hung.append(error.problem)
-            return ""
+            self._hung(error)
         except ReadError as error:
-            self.reading.refused.append(Problem(str(port), str(error)))
-            return None
-        problem = Problem(str(port), "%s: %.200s" % (output.command, output.last_words))
-        if _NO_UMAD.search(output.stderr):
-            self.reading.refused.append(problem)
-            return None
-        managers = subnet_manager.parse_sminfo(output.stdout).managers
-        if output.rc == 0 and managers:
-            return managers[0].guid
-        self.reading.silent.append(problem)
-        return ""
+            refused = str(error)
+        else:
+            have = "%s: %.200s" % (output.command, output.last_words)
+            managers = subnet_manager.parse_sminfo(output.stdout).managers
+            if _NO_UMAD.search(output.stderr):
+                refused = have
+            elif output.rc == 0 and managers:
+                master = managers[0].guid
+            else:
+                fix = "check that a subnet manager runs in this plane: run sminfo and ibstat (SM lid) on the host"
+                response = "a response of the subnet manager"
+                self.findings.append(ANSWER.judge(name, "unknown", response, have, fix=fix))
+        self.findings.append(UMAD.judge(name, "unknown" if refused else "ok", want, refused or "opened"))
+        return None if refused else master
 
     def _node_guid(self, port: LocalPort) -> str:
         argv = ["smpquery", *port.options, "-D", "nodeinfo", "0"]
@@ -331,7 +364,7 @@ class _Planes:
                     output = self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
         except ReadError as error:
             if isinstance(error, ToolHung):
-                self.reading.hung.append(error.problem)
+                self._hung(error)
             source, text, output = error.problem.source, error.problem.message, None
         if output is not None:
             text = "exited with %d: %.200s" % (output.rc, output.last_words) if output.rc not in codes else ""

@@ -27,10 +27,7 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
         ibnetdiscover.parse,
     ),
     _DB_CSV: (re.compile(r"START_[A-Z0-9_]+\s*$"), db_csv.parse),
-    "iblinkinfo": (
-        re.compile(r'0x[0-9a-f]{16} ".*==\(|Switch: 0x[0-9a-f]{16} |(?:CA|Router): .*:$'),
-        iblinkinfo.parse,
-    ),
+    "iblinkinfo": (re.compile(r'0x[0-9a-f]{16} ".*==\(|Switch: 0x[0-9a-f]{16} |(?:CA|Router): .*:$'), iblinkinfo.parse),
     "ibnetdiscover -p": (re.compile(r"(?:SW|CA|RT)\s+[0-9]+\s+[0-9]+ 0x[0-9a-f]{16} "), ibnetdiscover.parse_ports),
     "sminfo": (re.compile(r"sminfo: "), subnet_manager.parse_sminfo),
     "saquery SMIR": (re.compile(r"SMInfoRecord dump:"), subnet_manager.parse_records),

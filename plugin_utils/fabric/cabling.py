@@ -16,19 +16,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import (
-    End,
-    Entry,
-    Fabric,
-    Pair,
-    Plane,
-    count,
-    name_of,
-    names,
-    several,
-)
+
+from . import cabling_plan
+from .cabling_plan import Cable
+from .map import End, Entry, Fabric, Pair, Plane, count, name_of, names, several
 
 # Without a plan: the share of rails on other rails' leaves above which leaves are not of one rail by design.
 _STRANGE = 0.25

@@ -24,7 +24,8 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
-from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
+
+from .. import results_folder
 
 # 10,000 hosts of 8 rails, with their uplinks, are some 160,000 cables of less than 100 characters.
 FILE_LIMIT = 64 << 20

@@ -16,16 +16,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import (
-    SWEEP_AGAIN,
-    End,
-    Entry,
-    Fabric,
-    Plane,
-    count,
-    names,
-    several,
-)
+
+from .map import SWEEP_AGAIN, End, Entry, Fabric, Plane, count, names, several
 
 SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
 # Maximum of a counter that has not been extended to 64 bits.
@@ -73,11 +65,7 @@ LINK_DOWNED = Check(
 )
 "Did no link go down since the last sweep, except with its host"
 
-SATURATED = Check(
-    "ib_fabric.saturated",
-    why="a counter at its maximum counts no further errors",
-    severity="minor",
-)
+SATURATED = Check("ib_fabric.saturated", why="a counter at its maximum counts no further errors", severity="minor")
 "Are no error counters at their maximum"
 
 

@@ -18,20 +18,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import (
-    cabling_plan,
-    counters,
-    judge,
-    members,
-    record,
-    run,
-    subnet,
-    tree,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan, UnfitError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import End, Fabric, count, is_aggregation
+
+from .. import nodeset
+from . import cabling_plan, counters, judge, members, record, run, subnet, tree
+from .cabling_plan import Cable, Plan, UnfitError
+from .evidence import Evidence, Host
+from .map import End, Fabric, count, is_aggregation
 
 # Findings that say nothing about where cables are. MANAGER is among them because it requires a standby, too; masters
 # are checked here. The plan that the site names may be the one to be drafted.

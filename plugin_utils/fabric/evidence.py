@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Plan
+
+from .cabling_plan import Plan
 
 
 class Rail(NamedTuple):

@@ -13,24 +13,10 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import (
-    cabling,
-    counters,
-    links,
-    members,
-    subnet,
-    tree,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import (
-    AGAIN,
-    End,
-    Entry,
-    Fabric,
-    Plane,
-    count,
-    names,
-)
+
+from . import cabling, counters, links, members, subnet, tree
+from .evidence import Evidence
+from .map import AGAIN, End, Entry, Fabric, Plane, count, names
 
 Line = tuple[tuple[str, ...], Finding]
 # More entries of one kind than this are one line.

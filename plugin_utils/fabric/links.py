@@ -13,22 +13,13 @@ from collections.abc import Iterator
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, rate_gbps
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import (
-    End,
-    Entry,
-    Fabric,
-    Plane,
-    count,
-    is_aggregation,
-)
+
+from .map import End, Entry, Fabric, Plane, count, is_aggregation
 
 LANES = 4
 _WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL does not report it"
 
-SPEED = Check(
-    "ib_fabric.link_speed",
-    why=_WHY,
-)
+SPEED = Check("ib_fabric.link_speed", why=_WHY)
 """Is each rail's link as fast as the profile's rate, and each cable from a leaf to a spine as fast as a rail of that
 leaf; other links are not checked"""
 
@@ -39,10 +30,7 @@ ACTIVE = Check(
 )
 "Is every trained link active: set up by its subnet manager"
 
-WIDTH = Check(
-    "ib_fabric.link_width",
-    why="a lane that is missing is a bad cable, connector or transceiver; " + _WHY,
-)
+WIDTH = Check("ib_fabric.link_width", why="a lane that is missing is a bad cable, connector or transceiver; " + _WHY)
 "Has each of these links all its lanes"
 
 

@@ -18,9 +18,10 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Node, Port, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, is_guid
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Rail
+
+from .. import nodeset
+from .cabling_plan import Cable, is_guid
+from .evidence import Evidence, Rail
 
 # Node GUID and port number.
 End = tuple[str, int]

@@ -15,21 +15,11 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling import DOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import (
-    End,
-    Entry,
-    Fabric,
-    Pair,
-    Plane,
-    count,
-    is_aggregation,
-    names,
-    plane_label,
-    several,
-)
+
+from .. import nodeset
+from .cabling import DOWN
+from .evidence import Rail
+from .map import End, Entry, Fabric, Pair, Plane, count, is_aggregation, names, plane_label, several
 
 SWEEP = Check(
     "ib_fabric.sweep",
@@ -45,9 +35,7 @@ PLANE = Check(
 "Was every plane of the inventory's rails and of the last sweep swept, and are their switches separate"
 
 MISSING = Check(
-    "ib_fabric.missing_host",
-    why="every job on that host lacks a rail that is not in the fabric",
-    severity="critical",
+    "ib_fabric.missing_host", why="every job on that host lacks a rail that is not in the fabric", severity="critical"
 )
 "Is every rail of every host of the inventory in the fabric, by its GUID"
 

@@ -21,9 +21,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
+
+from .. import answer, results_folder
+from ..record_file import RecordFile, shortened
+from .evidence import Host, Rail
 
 FORMAT = 1
 KIND, NAME = "fabric", "fabric.json"

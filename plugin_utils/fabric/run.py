@@ -21,18 +21,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset, suite, work
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import (
-    cabling_plan,
-    judge,
-    members,
-    record,
-    subnet,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Wanted
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import Line
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import End, count
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
+
+from .. import answer, nodeset, suite, work
+from . import cabling_plan, judge, members, record, subnet
+from .evidence import Evidence, Host, Wanted
+from .judge import Line
+from .map import End, count
+from .record import Mark, Record
 
 MODULE = "ib_fabric_info"
 # The role whose module reports the GUIDs of a host.

@@ -16,14 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG, UNHEALTHY
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import (
-    Entry,
-    Fabric,
-    Plane,
-    is_aggregation,
-    names,
-    several,
-)
+
+from .map import Entry, Fabric, Plane, is_aggregation, names, several
 
 MASTER, STANDBY = "master", "standby"
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"

@@ -16,19 +16,10 @@ from dataclasses import dataclass, field
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import (
-    End,
-    Entry,
-    Fabric,
-    Plane,
-    is_aggregation,
-    several,
-)
 
-UPLINKS = Check(
-    "ib_fabric.uplinks",
-    why="each lost uplink takes its share of the leaf's bandwidth to all other leaves",
-)
+from .map import End, Entry, Fabric, Plane, is_aggregation, several
+
+UPLINKS = Check("ib_fabric.uplinks", why="each lost uplink takes its share of the leaf's bandwidth to all other leaves")
 """Does each leaf have all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on
 its spines"""
 
