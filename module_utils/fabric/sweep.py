@@ -3,18 +3,17 @@
 """A sweep: the state of one InfiniBand plane at one time, and its plain data.
 
 The JSON of 600 switches and 4,096 HCA ports has to stay small: ports are rows, and counters that are 0 are left out.
-``from_dict`` types and bounds what a node returned.
+The control node types and bounds what a node returned: plugin_utils/fabric/sweep_data.py.
 Sources: InfiniBand Architecture Specification 1, PortInfo (14.2.5.6) and the counters of 16.1.3; rates as the kernel
 computes them in drivers/infiniband/core/sysfs.c.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import astuple, dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Pattern, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ..core.host import ParseError, Problem
+from ..core.host import Problem
 
 CA, SWITCH, ROUTER = KINDS = ("ca", "switch", "router")
 STATES = ("unknown", "down", "init", "armed", "active")
@@ -39,7 +38,6 @@ SOURCES = ("infiniband-diags", "dumps", "db_csv")
 MOST_NODES, MOST_PORTS, MOST_PORT_NUMBER, MOST_LID = 50000, 400000, 254, 0xFFFF
 MOST_PROBLEMS, MOST_KEYS, MOST_COUNTERS, MOST_SETS, MOST_EVENTS = 1000, 1024, 128, 8192, 256
 LINE, SAID = 256, 1024
-Check = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -169,8 +167,7 @@ def rate_gbps(width: Optional[int], speed: Optional[str]) -> Optional[float]:
 
 # -- plain data ------------------------------------------------------------------------------------------------------
 
-_PLAIN = ("plane", "host", "device", "port", "at", "seconds", "source", "routing", "adaptive_routing", "complete")
-_KEYS = (*_PLAIN, "managers", "nodes", "counter_sets", "pkeys", "events", "unhealthy", "problems")
+PLAIN = ("plane", "host", "device", "port", "at", "seconds", "source", "routing", "adaptive_routing", "complete")
 
 
 def to_dict(sweep: Sweep) -> Dict[str, Any]:
@@ -185,7 +182,7 @@ def to_dict(sweep: Sweep) -> Dict[str, Any]:
         for node in sweep.nodes
     ]
     return {
-        **{name: getattr(sweep, name) for name in _PLAIN},
+        **{name: getattr(sweep, name) for name in PLAIN},
         "managers": [list(astuple(one)) for one in sweep.managers],
         "nodes": nodes,
         "counter_sets": [list(names) for names in sets],
@@ -210,186 +207,3 @@ def _port_row(port: Port, places: Mapping[str, int], sets: Dict[Tuple[str, ...],
     while row[-1] is None:
         row.pop()
     return row
-
-
-def from_dict(data: object) -> Sweep:
-    """Return the Sweep of ``to_dict``. Raises ParseError on anything else, with the name of the key."""
-    if not isinstance(data, dict):
-        raise ParseError("sweep: %s" % _wrong(data, "a dictionary"))
-    checks = dict(_CHECKS)
-    for key in _KEYS:
-        if key not in data:
-            raise ParseError("sweep: %s is missing" % key)
-    if len(data) > len(_KEYS):
-        raise ParseError("sweep: %s is not a key of it" % ascii(next(key for key in data if key not in _KEYS))[:80])
-    found = {}
-    key = ""
-    try:
-        for key in ("counter_sets", "nodes"):
-            found[key] = checks.pop(key)(data[key])
-        found["nodes"] = _nodes(found["nodes"], found.pop("counter_sets"))
-        for key, check in checks.items():
-            found[key] = check(data[key])
-    except ValueError as error:
-        raise ParseError("sweep: %s: %s" % (key, error)) from None
-    return Sweep(**found)
-
-
-def _nodes(rows: List[List[Any]], sets: List[Tuple[str, ...]]) -> Tuple[Node, ...]:
-    guids = [row[0] for row in rows]
-    if len(set(guids)) != len(guids):
-        raise ValueError("a GUID is that of two nodes")
-    if sum(len(row[-1]) for row in rows) > MOST_PORTS:
-        raise ValueError("more than %d ports" % MOST_PORTS)
-    nodes = []
-    for row in rows:
-        ports = tuple(_port(port, guids, sets) for port in row[-1])
-        if len({port.number for port in ports}) != len(ports):
-            raise ValueError("node %s has a port twice" % row[0])
-        nodes.append(Node(*row[:-1], ports=ports))
-    return tuple(nodes)
-
-
-def _port(row: object, guids: List[str], sets: List[Tuple[str, ...]]) -> Port:
-    if not isinstance(row, list) or not 2 <= len(row) <= len(_PORT):
-        raise _wrong(row, "a port as a row of 2 to %d" % len(_PORT))
-    values = [check(value) for check, value in zip(_PORT, row)] + [None] * (len(_PORT) - len(row))
-    values[1] = STATES[values[1]]
-    if values[7] is not None:
-        place, number = values[7]
-        values[7] = (_guid(place) if isinstance(place, str) else guids[_whole(len(guids) - 1)(place)], number)
-    values[10] = {} if values[10] is None else _counters(values[10], sets)
-    return Port(*values[:-1], unread=values[-1] or "")
-
-
-def _counters(counted: List[Any], sets: List[Tuple[str, ...]]) -> Dict[str, int]:
-    if len(counted) % 2 == 0:
-        raise _wrong(counted, "a list's number, then pairs of place and value")
-    names = sets[_whole(len(sets) - 1)(counted[0])]
-    found = dict.fromkeys(names, 0)
-    for place, number in zip(counted[1::2], counted[2::2]):
-        found[names[_whole(len(names) - 1)(place)]] = _COUNT(number)
-    return found
-
-
-# -- types: each is a function that returns the value, or raises ValueError ------------------------------------------
-
-
-def _wrong(value: object, expected: str) -> ValueError:
-    # A number of thousands of digits cannot be printed.
-    shown = ascii(value[:60]) if isinstance(value, str) else type(value).__name__
-    if value is None or (isinstance(value, int) and abs(value) < 1 << 65):
-        shown = str(value)
-    return ValueError("%s, expected %s" % (shown, expected))
-
-
-def _text(limit: int = LINE, pattern: Optional[Pattern[str]] = None, name: str = "printable text") -> Check:
-    def check(value: Any) -> Any:
-        if not isinstance(value, str) or len(value) > limit or not value.isprintable():
-            raise _wrong(value, "%s of at most %d characters" % (name, limit))
-        if pattern is not None and pattern.fullmatch(value) is None:
-            raise _wrong(value, name)
-        return value
-
-    return check
-
-
-def _whole(high: int) -> Check:
-    def check(value: Any) -> Any:
-        if type(value) is not int or not 0 <= value <= high:
-            raise _wrong(value, "a whole number from 0 to %d" % high)
-        return value
-
-    return check
-
-
-def _seconds(value: Any) -> float:
-    # NaN is neither above nor below anything.
-    if type(value) not in (int, float) or not 0 <= value < 1 << 40:
-        raise _wrong(value, "seconds")
-    return float(value)
-
-
-def _flag(value: Any) -> Any:
-    if not isinstance(value, bool):
-        raise _wrong(value, "true or false")
-    return value
-
-
-def _among(*allowed: Any) -> Check:
-    def check(value: Any) -> Any:
-        if type(value) is not type(allowed[0]) or value not in allowed:
-            raise _wrong(value, "one of %s" % ", ".join(map(str, allowed)))
-        return value
-
-    return check
-
-
-def _maybe(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
-def _many(inner: Check, limit: int, of: Check = tuple) -> Check:
-    """Check a list of at most ``limit``.   of: makes the result of it."""
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) > limit:
-            raise _wrong(value, "a list of at most %d" % limit)
-        return of([inner(item) for item in value])
-
-    return check
-
-
-def _row(of: Callable[..., Any], *checks: Check) -> Check:
-    """Check a list of one item for each check.   of: makes the result of them."""
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) != len(checks):
-            raise _wrong(value, "a row of %d" % len(checks))
-        return of(*[inner(item) for inner, item in zip(checks, value)])
-
-    return check
-
-
-def _pkeys(value: Any) -> Dict[str, Tuple[int, ...]]:
-    if not isinstance(value, dict) or len(value) > MOST_NODES:
-        raise _wrong(value, "a dictionary of at most %d nodes" % MOST_NODES)
-    keys = _many(_whole(0xFFFF), MOST_KEYS)
-    return {_guid(guid): keys(item) for guid, item in value.items()}
-
-
-_guid = _text(16, re.compile(r"[0-9a-f]{16}"), "a GUID of 16 hex digits")
-_LINE_OF, _NUMBER, _COUNT = _text(), _whole(MOST_PORT_NUMBER), _whole((1 << 64) - 1)
-_PORT: Tuple[Check, ...] = (
-    *(_NUMBER, _whole(len(STATES) - 1), _maybe(_text(64))),
-    *(_maybe(_among(*WIDTHS)), _maybe(_among(*SPEEDS)), _maybe(_among(*WIDTHS)), _maybe(_among(*SPEEDS))),
-    *(_maybe(_row(lambda *end: end, lambda place: place, _NUMBER)), _maybe(_whole(MOST_LID)), _maybe(_guid)),
-    *(_maybe(_many(lambda number: number, 1 + 2 * MOST_COUNTERS)), _maybe(_text(SAID))),
-)
-_NODE = (
-    *(_guid, _among(*KINDS), _LINE_OF, _maybe(_guid), _maybe(_whole(0xFFFFFFFF)), _maybe(_LINE_OF), _maybe(_LINE_OF)),
-    _many(lambda port: port, MOST_PORT_NUMBER + 1),
-)
-_MANAGER = (_guid, _among(*MANAGER_STATES), _maybe(_whole(15)), _maybe(_whole(MOST_LID)), _LINE_OF)
-_EVENT = (_LINE_OF, _whole(1 << 32), _LINE_OF, _LINE_OF)
-_CHECKS: Dict[str, Check] = {
-    "plane": lambda value: _guid(value) if value != "" else "",
-    "host": _LINE_OF,
-    "device": _LINE_OF,
-    "port": _NUMBER,
-    "at": _seconds,
-    "seconds": _seconds,
-    "source": _among(*SOURCES),
-    "routing": _maybe(_LINE_OF),
-    "adaptive_routing": _maybe(_flag),
-    "complete": _flag,
-    "managers": _many(_row(SubnetManager, *_MANAGER), MOST_NODES),
-    "nodes": _many(_row(lambda *row: row, *_NODE), MOST_NODES),
-    "counter_sets": _many(
-        _many(_text(64, re.compile(r"[A-Za-z][A-Za-z0-9_]*"), "the name of a counter"), MOST_COUNTERS), MOST_SETS
-    ),
-    "pkeys": _pkeys,
-    "events": _many(_row(ManagerEvent, *_EVENT), MOST_EVENTS),
-    "unhealthy": _many(_row(lambda *row: ((row[0], row[1]), row[2]), _guid, _NUMBER, _LINE_OF), MOST_NODES, dict),
-    "problems": _many(_row(Problem, _text(SAID), _text(SAID)), MOST_PROBLEMS),
-}

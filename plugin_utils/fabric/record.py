@@ -24,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 
 from .. import answer, results_folder
 from ..record_file import RecordFile, shortened
+from . import sweep_data
 from .evidence import Host, Rail
 
 FORMAT = 1
@@ -124,7 +125,7 @@ def _build(data: Any) -> Record:
         **{name: data[name] for name in _PLAIN},
         asked=tuple(data["asked"]),
         hosts={name: host(one) for name, one in data["hosts"].items()},
-        sweeps=tuple(map(sweep.from_dict, data["sweeps"])),
+        sweeps=tuple(map(sweep_data.from_dict, data["sweeps"])),
         taken=tuple(data["taken"]),
         findings=tuple((tuple(one["hosts"]), finding.from_dict(one["finding"])) for one in data["findings"]),
         marks=tuple(

@@ -18,12 +18,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
 from .. import answer, nodeset, suite, work
-from . import cabling_plan, judge, members, record, subnet
+from . import cabling_plan, judge, members, record, subnet, sweep_data
 from .evidence import Evidence, Host, Wanted
 from .judge import Line
 from .map import End, count
@@ -156,7 +155,7 @@ def answer_of(host: str, of_host: Mapping[str, Any]) -> Answer:
         return Answer(why=" ".join(str(given.get("msg") or "it gave no reason").split())[:300])
     try:
         _RESULT(given)
-        sweeps = tuple(replace(sweep.from_dict(one), host=host) for one in given["sweeps"])
+        sweeps = tuple(replace(sweep_data.from_dict(one), host=host) for one in given["sweeps"])
     except (ParseError, answer.Invalid) as error:
         return Answer(why=f"{answer.SAID}{error}")
     return Answer(sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]), given.get("evidence", {}))

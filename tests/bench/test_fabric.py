@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import from_dict, to_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import to_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import judge as fabric_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.sweep_data import from_dict
 
 from tests import debian
 from tests.fabric.description import names, rail_optimised

@@ -19,9 +19,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     ParseError,
     ToolHung,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags, sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags
 from ansible_collections.busbar.fabric.plugins.modules import ib_fabric_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
 
 from tests import goldens, trees
 from tests.unit import finding_rows
@@ -253,7 +254,7 @@ GIVEN = {
 def test_what_the_module_answers_passes_the_gate(node: Node) -> None:
     result = json.loads(json.dumps(ib_fabric_info.work(node(), GIVEN, False)))
     kept = answer.check("ib_fabric_info", result)
-    [found] = [sweep.from_dict(one) for one in kept["sweeps"]]
+    [found] = [sweep_data.from_dict(one) for one in kept["sweeps"]]
     assert found.complete
     assert kept["findings"] == []
     assert not result["changed"]

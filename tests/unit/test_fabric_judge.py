@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep, from_dict, to_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep, to_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.counters import counted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.sweep_data import from_dict
 
 from .built_fabric import Built, asked, build, corrupt, guid
 

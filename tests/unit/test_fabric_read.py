@@ -31,6 +31,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.tool_output import ToolOutput
 from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
 
 from tests import goldens
 from tests.nested import changed, places
@@ -404,7 +405,7 @@ def rows(found: sweep.Sweep, base: sweep.Sweep) -> list[Any]:
 @pytest.mark.parametrize("name", READ)
 def test_what_is_read_of_outputs(name: str) -> None:
     found, base = (make() for make in READ[name])
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
     assert all(str(problem).isprintable() for problem in found.problems)
     goldens.check("fabric_read", name, rows(found, base))
 
@@ -494,7 +495,7 @@ def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     for number, text in enumerate(by.sample(texts, 5)):
         outputs += dumps.parse(_mangled(text, by), f"file {number}", problems)
     found = dumps.join(outputs, problems, 1.0)
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
     assert found.problems
 
 
@@ -530,7 +531,7 @@ def test_events_of_a_managers_log_are_recent_errors_and_its_exit(
     found = dumps.join(dumps.parse(text, "log", problems), problems, at=0)
     assert {event.code: event.count for event in found.events} == expected
     assert not problems
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
 
 
 LINKED = "==( 4X          10.0 Gbps Active/  LinkUp)==>"
@@ -568,8 +569,8 @@ def data() -> dict[str, Any]:
 
 
 def test_what_travels_is_what_was_swept() -> None:
-    assert sweep.from_dict(data()) == ONE
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(Sweep())))) == Sweep()
+    assert sweep_data.from_dict(data()) == ONE
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(Sweep())))) == Sweep()
 
 
 @pytest.mark.parametrize(
@@ -595,7 +596,7 @@ def test_a_large_fabric_is_within_what_is_read_of_a_node() -> None:
     nodes += [Node(guid, "ca", "x" * 32, guid, 1, ports=(port(1),)) for guid in guids[600:]]
     text = json.dumps(sweep.to_dict(Sweep(nodes=tuple(nodes))))
     assert len(text) < bounded.LIMIT * 0.9
-    assert sweep.from_dict(json.loads(text)).nodes[-1] == nodes[-1]
+    assert sweep_data.from_dict(json.loads(text)).nodes[-1] == nodes[-1]
 
 
 HOSTILE: tuple[Any, ...] = (
@@ -620,7 +621,7 @@ def test_whatever_stands_anywhere_is_the_type_it_must_be_or_refused(value: Any) 
     refused = 0
     for way in places(data()):
         try:
-            found = sweep.from_dict(changed(data(), way, value))
+            found = sweep_data.from_dict(changed(data(), way, value))
         except ParseError as error:
             refused += 1
             assert str(error).startswith("sweep: ")
@@ -636,17 +637,17 @@ def test_every_key_is_needed(key: str) -> None:
     wrong = data()
     del wrong[key]
     with pytest.raises(ParseError, match=key):
-        sweep.from_dict(wrong)
+        sweep_data.from_dict(wrong)
 
 
 def test_a_key_more_a_node_twice_and_a_port_twice_are_refused() -> None:
     with pytest.raises(ParseError, match="ansible_facts"):
-        sweep.from_dict({**data(), "ansible_facts": {}})
+        sweep_data.from_dict({**data(), "ansible_facts": {}})
     twice = data()
     twice["nodes"].append(twice["nodes"][0])
     with pytest.raises(ParseError, match="two nodes"):
-        sweep.from_dict(twice)
+        sweep_data.from_dict(twice)
     twice = data()
     twice["nodes"][1][7].append(twice["nodes"][1][7][0])
     with pytest.raises(ParseError, match="a port twice"):
-        sweep.from_dict(twice)
+        sweep_data.from_dict(twice)
