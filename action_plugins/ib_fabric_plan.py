@@ -41,7 +41,7 @@ class ActionModule(FleetAction):
         last, problem = fabric_run.last_record(given["path"])
         group, there = variables["groups"][fabric_run.GROUP], variables["ansible_play_hosts_all"]
         due = fabric_run.due(asked, group, there, last, values["ib_fabric_interval"], time.time())
-        for line in due.said:
+        for line in due.messages:
             display.display(line)
         # A run of the fabric by its name has a verdict in any case.
         by_name = by_hand or suite.FABRIC in (variables.get("ansible_run_tags") or [])

@@ -73,14 +73,14 @@ class Due:
     """hosts: nodes that are to sweep, in turn.   known: planes, by the GUIDs of their managers, of a recent sweep.
 
     last: the last record is judged, and no host sweeps.   wrong: name in busbar_fabric_hosts -> what is wrong with it.
-    said: lines for the user.
+    messages: lines for the user.
     """
 
     hosts: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     last: bool = False
     wrong: Mapping[str, str] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 def due(
@@ -101,17 +101,17 @@ def due(
     hosts = tuple(name for name in names if name in there)
     if names and not hosts and len(wrong) < len(names):
         left = nodeset.brief([name for name in names if name not in wrong], _NAMES)
-        return Due(wrong=wrong, said=(f"FABRIC: not swept: --limit leaves out {left}, which would sweep it",))
+        return Due(wrong=wrong, messages=(f"FABRIC: not swept: --limit leaves out {left}, which would sweep it",))
     every = zip(last.sweeps, last.taken, strict=True) if last is not None else ()
     recent = [(one, when) for one, when in every if one.complete and one.plane and 0 <= now - when < interval]
     if not recent or last is None:
         return Due(hosts, wrong=wrong)
     ago = "%d s ago, and ib_fabric_interval is %g s" % (now - min(when for _one, when in recent), interval)
     if last.complete and len(recent) == len(last.sweeps) and set(hosts) <= set(last.asked):
-        return Due(last=True, wrong=wrong, said=(f"FABRIC: not swept again: that was {ago}",))
+        return Due(last=True, wrong=wrong, messages=(f"FABRIC: not swept again: that was {ago}",))
     known = tuple(sorted({one.plane for one, _when in recent}))
-    said = f"FABRIC: {count(len(known), 'plane')} not swept again: that was {ago}"
-    return Due(hosts, known, wrong=wrong, said=(said,))
+    messages = f"FABRIC: {count(len(known), 'plane')} not swept again: that was {ago}"
+    return Due(hosts, known, wrong=wrong, messages=(messages,))
 
 
 def last_record(path: str) -> tuple[Record | None, str]:
@@ -130,7 +130,7 @@ def last_record(path: str) -> tuple[Record | None, str]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class NodeResult:
     """The result of a node that was to sweep. why: there is none, and the rest is empty."""
 
     sweeps: tuple[Sweep, ...] = ()
@@ -141,27 +141,29 @@ class Answer:
     because: str | None = None
 
 
-def answer_of(host: str, of_host: Mapping[str, Any]) -> Answer:
+def result_of(host: str, of_host: Mapping[str, Any]) -> NodeResult:
     """Return the result of a node, typed and bounded; an invalid one costs only this host."""
     given = of_host.get(f"{suite.FABRIC}_result")
     if not isinstance(given, dict) or given.get("skipped"):
         lock = of_host.get("node_lock_result") or {}
         if lock.get("held") is False:
-            return Answer(why="another run works on the node: see lock.held")
+            return NodeResult(why="another run works on the node: see lock.held")
         if work.answer(of_host).get("unreachable"):
-            return Answer(why="the node did not respond", because=SILENT)
-        return Answer(why="no result: its task was not run, or ended without a result")
+            return NodeResult(why="the node did not respond", because=SILENT)
+        return NodeResult(why="no result: its task was not run, or ended without a result")
     if given.get("unreachable") or given.get("failed"):
-        return Answer(why=" ".join(str(given.get("msg") or "it gave no reason").split())[:300])
+        return NodeResult(why=" ".join(str(given.get("msg") or "it gave no reason").split())[:300])
     try:
         _RESULT(given)
         sweeps = tuple(replace(sweep_data.from_dict(one), host=host) for one in given["sweeps"])
     except (ParseError, answer.Invalid) as error:
-        return Answer(why=f"{answer.SAID}{error}")
-    return Answer(sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]), given.get("evidence", {}))
+        return NodeResult(why=f"{answer.SAID}{error}")
+    return NodeResult(
+        sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]), given.get("evidence", {})
+    )
 
 
-def hosts_of(
+def known_hosts(
     names: Iterable[str], of_hosts: Mapping[str, Mapping[str, object]], last: Record | None
 ) -> tuple[dict[str, Host], set[str]]:
     """Return each host of the inventory, and hosts of the run without a report, which are as in the last record.
@@ -199,8 +201,12 @@ def wanted(values: Mapping[str, Any]) -> Wanted:
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def of_hosts(
-    asked: Sequence[str], answers: Mapping[str, Answer], swept: bool, hosts: Mapping[str, Host], silent: Collection[str]
+def host_findings(
+    asked: Sequence[str],
+    answers: Mapping[str, NodeResult],
+    swept: bool,
+    hosts: Mapping[str, Host],
+    silent: Collection[str],
 ) -> Iterator[Line]:
     """Yield HOST of every host.   answers: of those that were to sweep.   swept: there is a sweep, or a recent one."""
     for host, given in answers.items():
@@ -248,9 +254,9 @@ def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     return found
 
 
-def told(
+def results(
     found: Iterable[Line],
-    answers: Mapping[str, Answer],
+    answers: Mapping[str, NodeResult],
     there: Sequence[str],
     group: Collection[str],
     own: Mapping[str, str] | None = None,
@@ -268,13 +274,13 @@ def told(
         for name in names:
             cause = (own or {}).get(name) if follows else None
             of_host[name].append(replace(finding, because=cause) if cause else finding)
-    results = {}
+    found_of = {}
     for host, findings in of_host.items():
-        given = answers.get(host, Answer())
-        result = results[host] = Plan((*given.findings, *findings)).result()
+        given = answers.get(host, NodeResult())
+        result = found_of[host] = Plan((*given.findings, *findings)).result()
         result["evidence"].update(given.evidence)
         result["passed"] = [*dict.fromkeys([*result["passed"], *given.passed])]
-    return results
+    return found_of
 
 
 def lines(sweeps: Sequence[Sweep]) -> list[str]:
@@ -295,17 +301,17 @@ class Run:
     """Judge and store one run.
 
     plan: result of ib_fabric_plan.   path: nccl_benchmark_results_path.   group: all nodes of the inventory.
-    there: those of the play.   said: lines for the user.   folder: of the record, "" where none was written.
+    there: those of the play.   messages: lines for the user.   folder: of the record, "" where none was written.
     """
 
     def __init__(self, plan: Mapping[str, Any], path: str, group: Sequence[str], there: Sequence[str]) -> None:
         self.plan, self.path, self.group, self.there = plan, path, group, there
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.folder = ""
         self.problem = ""
 
     def judged(
-        self, answers: Mapping[str, Answer], registered: Mapping[str, Mapping[str, Any]], now: float
+        self, answers: Mapping[str, NodeResult], registered: Mapping[str, Mapping[str, Any]], now: float
     ) -> dict[str, dict[str, Any]]:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)
@@ -314,9 +320,9 @@ class Run:
         sweeps = [each for each in recent if self.plan["last"] or each[0].plane in self.plan["known"]]
         sweeps += [(one, now) for given in answers.values() for one in given.sweeps]
         planes = tuple(one for one, _when in sweeps)
-        self.said += lines(planes)
+        self.messages += lines(planes)
         name, before = self._before(last)
-        hosts, silent = hosts_of(self.group, registered, last)
+        hosts, silent = known_hosts(self.group, registered, last)
         cables, plan_findings = self._cables()
         boots = {host: known.boot_id for host, known in (before.hosts if before else {}).items() if known.boot_id}
         earlier = before.sweeps if before is not None else ()
@@ -327,7 +333,7 @@ class Run:
         swept = tuple(answers) or tuple(asked) or tuple(self.there[:1])
         in_play = {host: hosts[host] for host in self.there}
         found = [
-            *of_hosts(self.plan["asked"], answers, bool(sweeps), in_play, silent),
+            *host_findings(self.plan["asked"], answers, bool(sweeps), in_play, silent),
             *judged.lines,
             *((swept, finding) for finding in (*self._wrong(), *plan_findings)),
         ]
@@ -345,7 +351,7 @@ class Run:
             complete=whole and not any(one.why for one in answers.values()),
         )
         found.append((swept, self._stored(made)))
-        return told(found, answers, self.there, self.group, lacking(registered))
+        return results(found, answers, self.there, self.group, lacking(registered))
 
     def _before(self, last: Record | None) -> tuple[str, Record | None]:
         """Return the record to compare with, and its directory: the last with every plane complete."""

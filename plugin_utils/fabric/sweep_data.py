@@ -42,7 +42,8 @@ def _build(data: dict[str, Any]) -> Sweep:
         ports = tuple(_port(port, guids, data["counter_sets"]) for port in row[-1])
         if len({port.number for port in ports}) != len(ports):
             raise ValueError(f"nodes: node {row[0]} has a port twice")
-        nodes.append(Node(*row[:-1], ports=ports))
+        about: list[Any] = [*row[:-1], ports]
+        nodes.append(Node(*about))
     return Sweep(
         **{name: data[name] for name in PLAIN},
         managers=tuple(SubnetManager(*row) for row in data["managers"]),
