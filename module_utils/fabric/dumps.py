@@ -20,7 +20,8 @@ from .tool_output import ToolOutput
 # Bytes of one file: ibdiagnet's of 10,000 ports has some 40 MB.  Files of one plane, and planes of one directory.
 FILE, FILES, PLANES = 256 << 20, 200, 64
 _DB_CSV, _ERRORS, _LOG = "db_csv", "ibqueryerrors", "opensm.log"
-# Name -> a line that only this output has, and its parser. In the order of trust: the topology names nodes.
+# Name, which is its command -> a line that only this output has, and its parser. In the order of trust: the topology
+# names nodes.
 _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
     "ibnetdiscover": (
         re.compile(r"# Topology file: generated|vendid=0x|(?:Switch|Ca|Rt)\s*[0-9]+\s*\"[SHR]-"),
@@ -33,11 +34,23 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
     "saquery SMIR": (re.compile(r"SMInfoRecord dump:"), subnet_manager.parse_records),
     _LOG: (subnet_manager.LOG_LINE, subnet_manager.parse_log),
     "unhealthy ports": (subnet_manager.UNHEALTHY_LINE, subnet_manager.parse_unhealthy),
+    "ibdiagnet2.pm": (db_csv.PM_LINE, db_csv.parse_pm),
     _ERRORS: (
         re.compile(r'(?:Errors|Data Counters) for (?:0x[0-9a-f]+ )?"|## Summary: '),
         lambda text, source: ibqueryerrors.parse(text, "", source),
     ),
 }
+# Forms of output that are recognised and not read -> the command to run in their place.
+_UNREADABLE = (
+    (re.compile(r"(?:Ca|Switch)\t: 0x[0-9a-f]{16} ports "), "ibnetdiscover"),
+    (re.compile(r"CA '[\w.-]+'$|Infiniband device '"), "ibnetdiscover and sminfo"),
+    (re.compile(r"PortSelect:\."), "ibqueryerrors --counters"),
+    (re.compile(r"BaseVers:\.|Mkey:\.|NodeRecord dump:"), "ibnetdiscover"),
+    (re.compile(r"-[IWE]- "), "ibdiagnet, and store its ibdiagnet2.db_csv"),
+    (re.compile(r"[{\[]\s*$|[{\[].*\"|<"), "ibdiagnet, and store its ibdiagnet2.db_csv"),
+    (re.compile(r"[^\n]*[\x00-\x08]"), "ibnetdiscover without --cache"),
+)
+_ANY = "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"
 # Lines of stderr, and a shell's prompt before a command.
 _STDERR = re.compile(r"ibwarn: |ibpanic: |.*\bumad \(DR path|.*\bbad status [0-9]+|[a-z]+: iberror: ")
 _PROMPT = re.compile(r"(?:\[[^\]]+@[^\]]+\]|[\w.-]+@[\w.-]+:\S*)? ?[#$] .*")
@@ -96,7 +109,7 @@ def join(outputs: Sequence[Tuple[str, ToolOutput]], problems: Sequence[Problem],
         for tool, output in outputs:
             if tool == name != _ERRORS:
                 merged.add(output)
-    counting = [output for tool, output in outputs if tool == _ERRORS or (tool == _DB_CSV and output.counters)]
+    counting = [output for tool, output in outputs if tool == _ERRORS or output.counters]
     if counting:
         merged.count(counting)
     source = _DB_CSV if {tool for tool, _output in outputs} == {_DB_CSV} else "dumps"
@@ -106,7 +119,7 @@ def join(outputs: Sequence[Tuple[str, ToolOutput]], problems: Sequence[Problem],
 def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, ToolOutput]]:
     """Return each output in a text with the name of its tool. Other lines are added to problems."""
     found: List[Tuple[str, ToolOutput]] = []
-    unknown: List[str] = []
+    unknown: List[Tuple[int, str]] = []
     outputs, rest = _outputs(text.splitlines(), unknown)
     for tool, lines, complaints in outputs:
         name = "%s (%s)" % (source, tool)
@@ -115,18 +128,30 @@ def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, To
         else:
             output = _TOOLS[tool][1]("\n".join(lines), name)
             output.complain("\n".join(complaints))
+        if output.cut or output.odd_lines:
+            is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy", "ibdiagnet"))
+            hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
+            if output.cut:
+                output.cut += hint
+            else:
+                output.odd_lines[-1] += hint
         found.append((tool, output))
     of_none = ToolOutput(source)
     of_none.complain("\n".join(rest))
     if unknown:
-        of_none.partial.append("%d lines belong to no known output, the first: %s" % (len(unknown), unknown[0]))
+        number, line = unknown[0]
+        command = next((command for pattern, command in _UNREADABLE if pattern.match(line)), _ANY)
+        text = "%d lines belong to no known output, the first: line %d, %s; run %s"
+        of_none.partial.append(text % (len(unknown), number, tool_output.shown(line), command))
     elif not found and not rest and not source.endswith((".err", ".stderr")):
         of_none.partial.append("is empty")
     problems += of_none.missing()
     return found
 
 
-def _outputs(lines: Sequence[str], unknown: List[str]) -> Tuple[List[Tuple[str, List[str], List[str]]], List[str]]:
+def _outputs(
+    lines: Sequence[str], unknown: List[Tuple[int, str]]
+) -> Tuple[List[Tuple[str, List[str], List[str]]], List[str]]:
     """Return (tool, its lines, its lines on stderr) of each output, and lines of stderr that belong to none.
 
     Lines of other outputs are empty, so that numbers stay.   unknown: lines of no output are added to it.
@@ -154,5 +179,5 @@ def _outputs(lines: Sequence[str], unknown: List[str]) -> Tuple[List[Tuple[str, 
             body += [""] * (number - len(body))
             body.append(line)
         elif line.strip() and not line.startswith("#"):
-            unknown.append("line %d, %s" % (number + 1, tool_output.shown(line)))
+            unknown.append((number + 1, line))
     return found, before

@@ -282,6 +282,24 @@ UNHEALTHY = (
     '0x0011223344550001, 25, "spine, \\"3\\"", 0x0055667788990001, 25, "leaf", {FLAPPING, SET_ERR}, Fri Mar 20\n'
     '0x0011223344550002, 900, "leaf", 0x0055667788990001, 25, "spine", {FLAPPING}, Fri Mar 20 01:13\n'
 )
+DASHES = "-" * 79
+PM = f"""{DASHES}
+Port=1 Lid=0x0007 GUID=0x{HOST[1]} Device=4123 Port Name=node001/U1/P1
+{DASHES}
+link_down_counter=0x2
+symbol_error_counter=0xff
+symbol_error_counter_extended=0x3e8
+port_xmit_discard=0x0
+port_xmit_data_extended=NA
+excessive_buffer_errors=0x1
+retransmission_per_sec=1.5
+{DASHES}
+Port=1 Lid=0x0002 GUID=0x{LEAF1} Device=53232 Port Name=leaf1/P1
+{DASHES}
+vl15_dropped=0x4
+port_rcv_errors=soon
+Port=255 Lid=0x0002 GUID=0x{LEAF1} Device=53232 Port Name=leaf1/P255
+"""
 NO_RESPONSE = "START_ERRORS_DISCOVERY\nScope,Summary\nPORT,no response\nEND_ERRORS_DISCOVERY\n"
 LOSSY = "lossy/"
 # What is read of an output that is changed.
@@ -367,6 +385,7 @@ READ: dict[str, tuple[Base, Base]] = {
     "Quantum-3, newer tool": (lambda: of(topology(quantum3), decodes_xdr=True), lambda: of(topology(quantum3))),
     "log of the manager": (lambda: joined(said("opensm.log"), said("ibnetdiscover.txt")), lambda: of(topology())),
     "unhealthy ports": (lambda: joined(UNHEALTHY), sweep.Sweep),
+    "ibdiagnet2.pm": (lambda: joined(said("ibnetdiscover.txt"), PM), lambda: of(topology())),
     **{name: (partial(READERS[key], change), partial(READERS[key], str)) for name, (key, change) in CHANGED.items()},
 }
 
@@ -443,6 +462,24 @@ def test_adaptive_routing_is_that_of_all_switches(first: str, second: str, expec
     assert found.adaptive_routing is expected
     alone = of_files(CSV + section, "db_csv")
     assert (alone.complete, alone.problems, alone.adaptive_routing) == (True, (), first == "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ('Ca\t: 0x0008f10500100010 ports 1 "node001 HCA-1"\n', "ibnetdiscover"),
+        ("CA 'mlx5_0'\n\tCA type: MT4129\n", "ibnetdiscover and sminfo"),
+        ("# Port counters: Lid 1 port 1 (CapMask: 0x1600)\nPortSelect:......1\n", "ibqueryerrors --counters"),
+        ('{\n  "ports": []\n}\n', "ibdiagnet, and store its ibdiagnet2.db_csv"),
+        ("-I- Discovering ... 8 nodes\n", "ibdiagnet, and store its ibdiagnet2.db_csv"),
+        ("\x01\x00\x00\x00cache\n", "ibnetdiscover without --cache"),
+        ("hello\n", "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"),
+    ],
+)
+def test_of_a_form_that_is_not_read_the_command_to_run_is_named(text: str, command: str) -> None:
+    problems: list[Problem] = []
+    assert dumps.parse(text, "file", problems) == []
+    assert [problem.message.rpartition("; run ")[2] for problem in problems] == [command]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hello\n", "\x00\x01\x02", "#\n", "{}", "[1]\n"])
