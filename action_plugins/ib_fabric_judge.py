@@ -23,7 +23,7 @@ class ActionModule(FleetAction):
         # As an option it would be a template.
         plan = hostvars.raw_get(variables["inventory_hostname"])["ib_fabric_plan_result"]
         registered = dict(work.registered(hostvars, set(there)))
-        answers = {host: fabric_run.result_of(host, hostvars.raw_get(host)) for host in plan["hosts"]}
+        answers = {host: fabric_run.read_result(host, hostvars.raw_get(host)) for host in plan["hosts"]}
         run = fabric_run.Run(plan, given["path"], variables["groups"][fabric_run.GROUP], there)
         hosts = run.judged(answers, registered, time.time())
         for line in run.messages:

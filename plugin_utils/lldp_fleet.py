@@ -97,7 +97,7 @@ def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Findin
 
 
 def _neighbours(path: Path) -> tuple[cabling_neighbours.Neighbour, ...]:
-    return cabling_neighbours.neighbours(cabling_plan.text_of(path), str(path))
+    return cabling_neighbours.neighbours(cabling_plan.read_text(path), str(path))
 
 
 def _told(silent: Iterable[End], known: Iterable[cabling_neighbours.Neighbour], heard: Iterable[End]) -> list[End]:

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import End, Fabric, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, leaf_of
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
 
 from .beside import ABSENT, Beside, moment
 
@@ -29,7 +29,7 @@ SAID, NAMES, NAME = 400, 160, 80
 
 
 def latest(beside: Beside) -> dict[str, Any] | None:
-    """What the report says of it, None where no fabric was swept from here. Keys: docs/report.md."""
+    """Return the report's section, None where no fabric was swept from here. Keys: docs/report.md."""
     path = fabric_record.folder(beside.results) / "latest" / fabric_record.NAME
     found, record = beside.read(path, lambda: fabric_record.read(path), "")
     if found["state"] == ABSENT:
@@ -105,7 +105,7 @@ def _bad_link(known: Known, mark: Mark, beside: Beside) -> dict[str, Any]:
 
 def _leaves(known: Known, plane: Plane) -> dict[str, Leaf]:
     """Return GUID -> the leaf, of each switch with HCAs."""
-    leaves = (leaf_of(known.fabric, plane, guid) for guid in plane.switches)
+    leaves = (build_leaf(known.fabric, plane, guid) for guid in plane.switches)
     return {leaf.guid: leaf for leaf in leaves if leaf.down}
 
 

@@ -117,7 +117,7 @@ def parse(text: str, source: str = "ibdiagnet2.db_csv") -> ToolOutput:
                 if read is not None:
                     read(output, row)
                 elif row.values.get("summary") or row.values.get("eventname"):
-                    output.partial.append("%s: %s" % (name, tool_output.shown(row.text("summary", "eventname"))))
+                    output.partial.append("%s: %s" % (name, tool_output.quote(row.text("summary", "eventname"))))
             except (KeyError, ValueError):
                 output.odd(line, ",".join(row.values.values()))
     more = len(output.partial) - tool_output.QUOTED
@@ -236,10 +236,10 @@ def _link(output: ToolOutput, row: _Row) -> None:
 
 
 def _counters(output: ToolOutput, row: _Row) -> None:
-    output.counters[row.end()] = _values_of(row.values.items())
+    output.counters[row.end()] = _read_counters(row.values.items())
 
 
-def _values_of(columns: Iterable[Tuple[str, str]]) -> Dict[str, int]:
+def _read_counters(columns: Iterable[Tuple[str, str]]) -> Dict[str, int]:
     """Return counters by the IBTA's names. Raises ValueError."""
     counters: Dict[str, int] = {}
     wide = set()
@@ -298,14 +298,14 @@ def parse_pm(text: str, source: str = "ibdiagnet2.pm") -> ToolOutput:
         elif value is not None and ports:
             column = value.group(1).lower().replace("_", "")
             try:
-                _values_of([(column, value.group(2))])
+                _read_counters([(column, value.group(2))])
             except ValueError:
                 output.odd(number, line)
             else:
                 ports[-1][1][column] = value.group(2)
         elif line.strip("-"):
             output.odd(number, line)
-    output.counters = {end: _values_of(columns.items()) for end, columns in ports}
+    output.counters = {end: _read_counters(columns.items()) for end, columns in ports}
     if not ports:
         output.cut = "it names no port"
     return output

@@ -212,10 +212,10 @@ class _Planes:
         names = attempt(lambda: self.host.listdir_system(LOGS), LOGS, unread) or []
         for name in filter(_LOG.fullmatch, names):
             text = self._read_log("%s/%s" % (LOGS, name), unread)
-            engines = subnet_manager.routing_of_log(text)
+            engines = subnet_manager.parse_log_routing(text)
             self.routing.update(engines)
             # Several logs may name no port.
-            events = subnet_manager.events_of_log(text, time.localtime())
+            events = subnet_manager.parse_log_events(text, time.localtime())
             self.events.setdefault(next(iter(engines), ""), []).extend(events)
         if UNHEALTHY_PORTS in names:
             path = "%s/%s" % (LOGS, UNHEALTHY_PORTS)

@@ -142,7 +142,7 @@ def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, To
         number, line = unknown[0]
         command = next((command for pattern, command in _UNREADABLE if pattern.match(line)), _ANY)
         text = "%d lines belong to no known output, the first: line %d, %s; run %s"
-        of_none.partial.append(text % (len(unknown), number, tool_output.shown(line), command))
+        of_none.partial.append(text % (len(unknown), number, tool_output.quote(line), command))
     elif not found and not rest and not source.endswith((".err", ".stderr")):
         of_none.partial.append("is empty")
     problems += of_none.missing()

@@ -79,7 +79,7 @@ class Merged:
                     self._add_port_guid(port.port_guid, port.guid, port.number)
             elif port.port_guid:
                 numbers.setdefault(port.port_guid, set()).add(port.number)
-        placed = [(port, self._node_of_row(port, numbers)) for port in output.ports]
+        placed = [(port, self._place_row(port, numbers)) for port in output.ports]
         for port, guid in placed:
             if guid:
                 self._add_port(port, guid)
@@ -117,13 +117,13 @@ class Merged:
         if known != (node, number):
             self._differs("port GUID %s is that of %s port %d and of %s port %d", port_guid, *known, node, number)
 
-    def _node_of_row(self, port: PortRow, numbers: Mapping[str, Set[int]]) -> str:
+    def _place_row(self, port: PortRow, numbers: Mapping[str, Set[int]]) -> str:
         """Return the node of a port, which becomes known; "" where nothing names it.
 
         numbers: GUID of a port -> the numbers behind it; all ports of a switch have one GUID.
         """
         own = port.port_guid or ""
-        guid = port.guid or self._node_of(own, port.number)
+        guid = port.guid or self._find_node(own, port.number)
         if not guid and port.first_port in self.of_port:
             guid = self.of_port[port.first_port][0]
             self._add_port_guid(own, guid, port.number)
@@ -143,7 +143,7 @@ class Merged:
             self.nodes[guid]["kind"] = port.kind
         return guid
 
-    def _node_of(self, port_guid: str, number: int) -> str:
+    def _find_node(self, port_guid: str, number: int) -> str:
         """Return the node of a port's GUID, or "". A switch's ports have the switch's."""
         own = self.of_port.get(port_guid)
         if own is not None and (own[1] == number or self.nodes.get(own[0], {}).get("kind") == SWITCH):
@@ -166,7 +166,7 @@ class Merged:
         if port.peer is not None:
             far, number = port.peer
             if isinstance(far, str):
-                peer = (far if port.guid else self._node_of(far, number) or far, number)
+                peer = (far if port.guid else self._find_node(far, number) or far, number)
             elif far in self.of_lid:
                 peer = (self.of_lid[far][0], number)
             else:
@@ -220,7 +220,7 @@ class Merged:
     def _counted(self, output: ToolOutput) -> Dict[End, Dict[str, int]]:
         found: Dict[End, Dict[str, int]] = {}
         for (guid, number), counters in output.counters.items():
-            node = guid if guid in self.nodes else self._node_of(guid, number)
+            node = guid if guid in self.nodes else self._find_node(guid, number)
             if number in self.ports.get(node, {}):
                 found.setdefault((node, number), {}).update(counters)
             else:
@@ -234,7 +234,7 @@ class Merged:
 
         problems: why more may be missing.   about: fields of the sweep; plane by default that of the only master.
         """
-        self._check_ends()
+        self._check_links()
         self._check_ports()
         nodes = tuple(self._node(guid) for guid in self.nodes)
         texts = {
@@ -267,7 +267,7 @@ class Merged:
         name = self.nodes.get(node, {}).get("description") or ""
         return SubnetManager(manager.guid, manager.state, manager.priority, manager.lid, name)
 
-    def _check_ends(self) -> None:
+    def _check_links(self) -> None:
         for guid, ports in self.ports.items() if self.both_ends else ():
             if not any(port.get("peer") for port in ports.values()):
                 self.doubts[LONELY].append(guid)

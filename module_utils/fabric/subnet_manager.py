@@ -116,7 +116,7 @@ def parse_node_guid(text: str) -> str:
     return tool_output.guid(match.group(1))
 
 
-def routing_of_log(text: str) -> Dict[str, str]:
+def parse_log_routing(text: str) -> Dict[str, str]:
     """Return GUID of the port that opensm was bound to -> its last routing engine, such as ``ftree``."""
     found: Dict[str, str] = {}
     port = ""
@@ -138,11 +138,11 @@ def covers_recent(text: str, now: time.struct_time) -> bool:
 
 def parse_log(text: str, source: str = "opensm.log") -> ToolOutput:
     """Parse a log of one opensm or nvlsm."""
-    engines = set(routing_of_log(text).values())
-    return ToolOutput(source, routing=engines.pop() if len(engines) == 1 else None, events=events_of_log(text))
+    engines = set(parse_log_routing(text).values())
+    return ToolOutput(source, routing=engines.pop() if len(engines) == 1 else None, events=parse_log_events(text))
 
 
-def events_of_log(text: str, now: Optional[time.struct_time] = None) -> List[ManagerEvent]:
+def parse_log_events(text: str, now: Optional[time.struct_time] = None) -> List[ManagerEvent]:
     """Return errors and the exit of a subnet manager, of the RECENT seconds before ``now``, else before the last line.
 
     now: local time of the machine that wrote the log, which prints no year and no time zone.

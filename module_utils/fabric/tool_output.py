@@ -122,18 +122,18 @@ class ToolOutput:
         """Note a line that is not known. number: from 1."""
         self.odd_count += 1
         if len(self.odd_lines) < QUOTED:
-            self.odd_lines.append("line %d is not understood: %s" % (number, shown(line)))
+            self.odd_lines.append("line %d is not understood: %s" % (number, quote(line)))
 
     def complain(self, stderr: str) -> None:
         """Add what a tool printed on stderr; the nodes that did not respond give a line for each query."""
         lines = [line.strip() for line in stderr.splitlines() if line.strip()]
         silent = [line for line in lines if "bad status" in line or "timed out" in line]
         others = [line for line in lines if line not in silent]
-        self.partial += ["stderr: %s" % shown(line) for line in others[:QUOTED]]
+        self.partial += ["stderr: %s" % quote(line) for line in others[:QUOTED]]
         if len(others) > QUOTED:
             self.partial.append("stderr: %d more lines" % (len(others) - QUOTED))
         if silent:
-            self.partial.append("%d queries had no response, the first: %s" % (len(silent), shown(silent[0])))
+            self.partial.append("%d queries had no response, the first: %s" % (len(silent), quote(silent[0])))
 
     def missing(self) -> List[Problem]:
         """Return why this output may not be all that there is."""
@@ -158,7 +158,7 @@ def problem(source: str, message: str) -> Problem:
     return Problem(printable(source)[:LINE], printable(message)[:SAID])
 
 
-def shown(line: str) -> str:
+def quote(line: str) -> str:
     """Return a tool's line in quotes, cut to 120 characters."""
     return ascii(line if len(line) <= 120 else line[:117] + "...")
 

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 
 from . import cabling_plan
 from .cabling_plan import Cable
-from .map import End, Entry, Fabric, Pair, Plane, count, name_of, names, several
+from .map import End, Entry, Fabric, Pair, Plane, count, names, node_name, several
 
 # Without a plan: the share of rails on other rails' leaves above which leaves are not of one rail by design.
 _STRANGE = 0.25
@@ -115,7 +115,7 @@ class _Names:
         self.fabric = fabric
         self._described: dict[str, list[str]] = {}
         for guid, node in {**fabric.was_nodes, **fabric.nodes}.items():
-            for text in dict.fromkeys((" ".join(node.description.split()), name_of(node))):
+            for text in dict.fromkeys((" ".join(node.description.split()), node_name(node))):
                 self._described.setdefault(text, []).append(guid)
         hosts = fabric.evidence.hosts
         short = Counter(host.partition(".")[0] for host in hosts)
@@ -128,7 +128,7 @@ class _Names:
         if cabling_plan.is_guid(name):
             return self._port(name, port) if name in self.fabric.nodes else (self._known_end(name, port), "")
         host = self._hosts.get(name) or self._hosts.get(name.partition(".")[0])
-        end = None if host is None else self._of_host(host, port, rail)
+        end = None if host is None else self._host_end(host, port, rail)
         if end is not None:
             return end, ""
         guids, number = self._described.get(" ".join(name.split()), []), port
@@ -156,7 +156,7 @@ class _Names:
             return ports[0] if len(ports) == 1 else None
         return (guid, port) if (guid, port) in self.fabric.rails or guid in self.fabric.was_nodes else None
 
-    def _of_host(self, host: str, port: int | str, number: int | None) -> End | None:
+    def _host_end(self, host: str, port: int | str, number: int | None) -> End | None:
         device, _slash, of_device = str(port).partition("/")
         ends = [
             (rail.node_guid, rail.port)
@@ -185,7 +185,7 @@ class _Names:
             port = int(number.group(1))
         if guid not in self._numbers:
             # In a plane that was swept in part a port may be missing.
-            plane = self.fabric.plane_at((guid, port))
+            plane = self.fabric.find_plane((guid, port))
             free = any(one.peer is None and one.number for one in node.ports)
             self._numbers[guid] = {one.number for one in node.ports}, free and plane is not None and plane.complete
         numbers, all_listed = self._numbers[guid]
@@ -199,7 +199,7 @@ class _Names:
 
 def compare(fabric: Fabric) -> list[Entry]:
     """Compare cables and switches with the plan, and switches with the last sweep."""
-    found = [*_odd(fabric), *_gone(fabric)]
+    found = [*_odd(fabric), *_missing_switches(fabric)]
     wrong = {
         end: other
         for end, other in fabric.plan.planned.items()
@@ -215,7 +215,7 @@ def compare(fabric: Fabric) -> list[Entry]:
 def _is_swept(fabric: Fabric, *ends: End) -> bool:
     """Return whether sweeps show a cable: in a plane that was swept in part, only if both ends were seen."""
     for end, far in (ends, ends[::-1]):
-        plane = None if end in fabric.ports else fabric.plane_at(end) or fabric.plane_at(far)
+        plane = None if end in fabric.ports else fabric.find_plane(end) or fabric.find_plane(far)
         if end not in fabric.ports and (plane is None or not plane.complete):
             return False
     return True
@@ -247,20 +247,20 @@ def _cycles(fabric: Fabric, wrong: dict[End, End]) -> tuple[list[list[Pair]], se
 
 
 def _swapped(fabric: Fabric, cycle: Sequence[Pair]) -> Entry:
-    def shown(pair: Sequence[End]) -> str:
+    def describe(pair: Sequence[End]) -> str:
         # A rail's name lacks the port of its HCA.
         odd = [f" (port {end[1]} of the HCA)" for end in pair if end in fabric.rails and end[1] != 1]
         return " - ".join(map(fabric.end, pair)) + "".join(odd)
 
     ends = [end for pair in cycle for end in pair]
-    plane = next(filter(None, map(fabric.plane_at, ends)))
+    plane = next(filter(None, map(fabric.find_plane, ends)))
     now = sorted({tuple(fabric.host_first(end, fabric.cables[end])) for end in ends})
     far = [fabric.end(end) for end in sorted({fabric.host_first(*pair)[1] for pair in cycle})]
     fix = f"unplug the {len(cycle)} cables at {several(far, 6, ', ')}; plug each where WANT has it"
     if len(cycle) == 2:
         fix = f"exchange the two plugs at {' and '.join(far)}"
     want, have = (
-        several([shown(pair) for pair in pairs], 6) for pairs in ([fabric.host_first(*pair) for pair in cycle], now)
+        several([describe(pair) for pair in pairs], 6) for pairs in ([fabric.host_first(*pair) for pair in cycle], now)
     )
     subjects = sorted(fabric.subject(*pair) for pair in cycle)
     return fabric.entry(
@@ -289,7 +289,7 @@ def _severity(fabric: Fabric, ends: Sequence[End]) -> str:
 def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
     """Report a cable that is not where the plan has it, and in no cycle."""
     end, other = fabric.host_first(end, other)
-    plane = fabric.plane_at(other) or fabric.plane_at(end)
+    plane = fabric.find_plane(other) or fabric.find_plane(end)
     if plane is None:
         return
     row = fabric.plan.rows[end]
@@ -379,13 +379,13 @@ def _odd(fabric: Fabric) -> Iterator[Entry]:
         yield fabric.entry(PLAN, "unknown", None, (), want, have, fix, subject="rows of the plan", source=source)
 
 
-def _gone(fabric: Fabric) -> Iterator[Entry]:
+def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
     """Report switches that the plan, or the last sweep, has, and no sweep."""
     by_plan = fabric.plan.switches - set(fabric.nodes)
     unseen: list[str] = []
     for guid in sorted(by_plan):
         others = [other for end, other in fabric.plan.planned.items() if end[0] == guid]
-        planes = {plane.index: plane for plane in map(fabric.plane_at, others) if plane is not None}
+        planes = {plane.index: plane for plane in map(fabric.find_plane, others) if plane is not None}
         if any(plane.complete for plane in planes.values()):
             yield _switch(fabric, guid, others, [*planes.values()], _BY_PLAN)
         elif not planes:
@@ -482,10 +482,10 @@ def rail_leaves(fabric: Fabric) -> list[Entry]:
     total = sum(map(len, leaves.values()))
     rails = {_number(fabric, end) for ends in leaves.values() for end in ends}
     if len(rails) < 2 or not own or len(odd) + sum(len(leaves[guid]) for guid in tied) > _STRANGE * total:
-        return [_elsewhere(fabric, end, {}) for end in high]
+        return [_misplaced(fabric, end, {}) for end in high]
     for ends in leaves.values():
         fabric.plane_of[ends[0]].passed.setdefault(RAIL_LEAF, "each rail on its leaves")
-    found = [_elsewhere(fabric, end, own) for end in high]
+    found = [_misplaced(fabric, end, own) for end in high]
     found += _pairs(fabric, odd, own)
     for guid in tied:
         ends = leaves[guid]
@@ -523,7 +523,7 @@ def _pairs(fabric: Fabric, odd: Sequence[End], own: dict[str, int]) -> Iterator[
         host = fabric.rails[end][0]
         partners.sort(key=lambda one: (fabric.cables[one] != was, fabric.rails[one][0] != host, fabric.rails[one][0]))
         if not partners:
-            yield _elsewhere(fabric, end, own)
+            yield _misplaced(fabric, end, own)
             continue
         left.remove(partners[0])
         ends = [end, partners[0]]
@@ -538,7 +538,7 @@ def _pairs(fabric: Fabric, odd: Sequence[End], own: dict[str, int]) -> Iterator[
         )
 
 
-def _elsewhere(fabric: Fabric, end: End, own: dict[str, int]) -> Entry:
+def _misplaced(fabric: Fabric, end: End, own: dict[str, int]) -> Entry:
     """Report a rail on a spine, or on another rail's leaf. own: leaf -> its rail, where leaves have one."""
     at, rail = fabric.cables[end], _number(fabric, end)
     where, note = (

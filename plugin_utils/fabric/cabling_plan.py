@@ -96,7 +96,7 @@ class Plan:
 
 def load(path: Path) -> Plan:
     """Return the plan in a file. Raises OSError; ParseError that names the file, the line and the remedy."""
-    return read(text_of(path), str(path))
+    return read(read_text(path), str(path))
 
 
 def read(text: str, source: str) -> Plan:
@@ -167,7 +167,7 @@ def end(node: str, port: int | str) -> str:
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def text_of(path: Path, limit: int = FILE_LIMIT) -> str:
+def read_text(path: Path, limit: int = FILE_LIMIT) -> str:
     """Return the text of a file, UTF-8 with or without a byte order mark.
 
     limit: bytes. Raises OSError; ParseError for what is not a text.

@@ -71,7 +71,7 @@ SATURATED = Check("ib_fabric.saturated", why="a counter at its maximum counts no
 
 @dataclass(frozen=True)
 class Counted:
-    """What a port has counted.   counts: at least so many.   reset: it, or its host, was reset in between.
+    """Counts of a port between two sweeps.   counts: at least so many.   reset: it, or its host, was reset in between.
 
     ended: names of counters at their maximum.   seconds: between the sweeps.
     """

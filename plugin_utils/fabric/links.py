@@ -39,7 +39,7 @@ def states(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     if plane.joined:
         # Two managers set up nothing between them while a cable joins their planes.
         return
-    # Without a manager these ports wait for it, which is a finding of its own.
+    # Without a manager these ports wait for it, which has a separate finding.
     state = "drift" if any(one.state == "master" for one in plane.best.managers) else "unknown"
     links = list(fabric.links(plane))
     for end, other in links:

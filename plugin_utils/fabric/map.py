@@ -42,7 +42,7 @@ class Entry:
     """A finding and its hosts: those of a cable's rails, else those that swept the plane.
 
     plane: its index, None for the fabric.   kind: entries of one kind are one line, in words that can be counted
-    ("links at 4x EDR"); "" for a line of its own.   name: in that line, a host and its rail, or a port or node.
+    ("links at 4x EDR"); "" for a separate line.   name: in that line, a host and its rail, or a port or node.
     ends: of its cables, for a picture.
     """
 
@@ -81,7 +81,7 @@ class Plane:
 
     @cached_property
     def joined(self) -> bool:
-        """Whether it is several planes that share switches: by its managers, or by the last sweeps."""
+        """True for several planes that share switches, by the managers or by the last sweeps."""
         return len(self.managers) > 1 or len(self.apart) > 1
 
     @cached_property
@@ -190,7 +190,7 @@ class Fabric:
         self.ends_of: dict[str, list[End]] = {}
         for end in self.rails:
             self.ends_of.setdefault(end[0], []).append(end)
-        self._shared = Counter(name_of(node) for node in {**self.was_nodes, **self.nodes}.values())
+        self._shared = Counter(node_name(node) for node in {**self.was_nodes, **self.nodes}.values())
         self._shared[""] = 0
         for plane in self.planes:
             plane.label = self._label(plane)
@@ -279,7 +279,7 @@ class Fabric:
         if not is_guid(guid):
             return printable(guid)[:_SHOWN]
         known = self.nodes.get(guid) or self.was_nodes.get(guid)
-        text = name_of(known) if known is not None else ""
+        text = node_name(known) if known is not None else ""
         return text if self._shared[text] == 1 else f"{text} 0x{guid}".strip()
 
     def end(self, end: End) -> str:
@@ -339,7 +339,7 @@ class Fabric:
         """Return whether all ends are of switches."""
         return all(self.is_switch(end[0]) for end in ends)
 
-    def plane_at(self, end: End) -> Plane | None:
+    def find_plane(self, end: End) -> Plane | None:
         """Return the plane of a port, of its node, or of its node at the last sweep."""
         if end in self.plane_of:
             return self.plane_of[end]
@@ -384,7 +384,7 @@ class Fabric:
             yield from (end for end, (_host, known) in self.rails.items() if known is rail)
 
 
-def name_of(node: Node) -> str:
+def node_name(node: Node) -> str:
     """Return a node's name, the host name of ``MF0;leaf01:MQM9700/U1``."""
     text = " ".join(printable(node.description).split())[:_SHOWN]
     managed = _MANAGED.fullmatch(text)
@@ -403,7 +403,7 @@ def _worth(sweep: Sweep) -> tuple[object, ...]:
 
 
 def _planes(sweeps: Sequence[Sweep], before: Sequence[Sweep]) -> list[Plane]:
-    # Without a manager each sweep may be a plane of its own.
+    # Without a manager each sweep may be a separate plane.
     of_manager: dict[str, list[Sweep]] = {}
     for sweep in sorted(sweeps, key=_worth):
         of_manager.setdefault(sweep.plane or f"~{len(of_manager)}", []).append(sweep)

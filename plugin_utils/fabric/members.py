@@ -100,7 +100,7 @@ def members(fabric: Fabric) -> Members:
                     if end in cables
                 ]
                 place = next(iter(places), None)
-                at = None if place is None else fabric.plane_at(place)
+                at = None if place is None else fabric.find_plane(place)
                 where = (
                     [at]
                     if at is not None
@@ -340,7 +340,7 @@ def missing(fabric: Fabric, found: Members) -> Iterator[Entry]:
                 yield _rail(fabric, host, rail, place, cause)
 
 
-def _state_at(fabric: Fabric, place: End | None) -> str:
+def _describe_place(fabric: Fabric, place: End | None) -> str:
     if place is None:
         return "no sweep or plan shows where it was"
     port, other = fabric.ports.get(place), fabric.cables.get(place)
@@ -349,10 +349,10 @@ def _state_at(fabric: Fabric, place: End | None) -> str:
 
 
 def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> Entry:
-    at = several([_state_at(fabric, place) for _rail_, place in lacking], 2)
+    at = several([_describe_place(fabric, place) for _rail_, place in lacking], 2)
     have = f"none of its {len(lacking)} rails is: {at}"
     fix = "check that the host is up (its BMC's console) and that ibstat on it lists its HCAs"
-    plane = fabric.plane_at(lacking[0][1]) if lacking[0][1] else None
+    plane = fabric.find_plane(lacking[0][1]) if lacking[0][1] else None
     about: dict[str, Any] = {"subject": f"{host}: rails", "hosts": [host], "name": host, "source": "sweeps"}
     about["kind"] = "hosts without a rail in the fabric"
     return fabric.entry(MISSING, "drift", plane, (), "all rails in the fabric", have, fix, **about)
@@ -360,7 +360,7 @@ def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> 
 
 def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Finding | None) -> Entry:
     name = f"{host} rail {rail.rail}"
-    have = f"{name} is not; {_state_at(fabric, place)}"
+    have = f"{name} is not; {_describe_place(fabric, place)}"
     fix = (
         f"see on {host} with ibstat the state of {rail.device or rail.pci or f'rail {rail.rail}'}: Down or Polling is"
         " the cable, its transceivers or the switch's port; Initialize is a subnet manager that does not see it"
@@ -368,7 +368,7 @@ def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Findi
     ends = (*fabric.ends(rail), *([place] if place else []))
     about: dict[str, Any] = {"subject": name, "hosts": [host], "name": (host, rail.rail), "source": "sweeps"}
     about.update(kind="rails that are not in the fabric", because=cause)
-    plane = fabric.plane_at(place) if place else None
+    plane = fabric.find_plane(place) if place else None
     return fabric.entry(MISSING, "drift", plane, ends, "in the fabric", have, fix, **about)
 
 

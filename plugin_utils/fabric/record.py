@@ -177,7 +177,7 @@ def latest_name(results: str | Path) -> str:
     return name if _RUN.fullmatch(name) else ""
 
 
-def of_run(results: str | Path, name: str) -> Record | None:
+def read_run(results: str | Path, name: str) -> Record | None:
     """Return the record in the directory of that name; None where there is none. Raises OSError and ParseError."""
     if not _RUN.fullmatch(name):
         return None

@@ -38,7 +38,7 @@ HERE, ANYWHERE = "sweep from this node", "sweep of its fabric"
 SILENT = f"run.{RAILS}[live]@{RAILS}"
 # Characters of names in a sentence.
 _NAMES = 120
-# Sweeps have a gate of their own, which takes long enough for a large fabric.
+# Sweeps have a separate gate, which takes long enough for a large fabric.
 _RESULT = answer.record(
     others=True, findings=answer.of_findings, passed=answer.ids, sweeps=answer.many(lambda _value: None, 64)
 )
@@ -141,7 +141,7 @@ class NodeResult:
     because: str | None = None
 
 
-def result_of(host: str, of_host: Mapping[str, Any]) -> NodeResult:
+def read_result(host: str, of_host: Mapping[str, Any]) -> NodeResult:
     """Return the result of a node, typed and bounded; an invalid one costs only this host."""
     given = of_host.get(f"{suite.FABRIC}_result")
     if not isinstance(given, dict) or given.get("skipped"):
@@ -245,7 +245,7 @@ def marks(found: Iterable[tuple[tuple[End, ...], Finding]], sweeps: Iterable[Swe
 
 
 def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    """Return host -> id of its own finding that a rail lacks a partition, which the fabric shows, too."""
+    """Return host -> id of the host's finding that a rail lacks a partition, which the fabric shows, too."""
     found = {}
     for host, of_host in of_hosts.items():
         own = answer.findings_of(work.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
@@ -359,7 +359,7 @@ class Run:
             return "", None
         older = None
         try:
-            older = record.of_run(self.path, last.before)
+            older = record.read_run(self.path, last.before)
         except (OSError, ParseError) as error:
             self.problem = f"the record before the last cannot be read: {error_text(error)}"
         # A record that is judged again is compared with the same one again.

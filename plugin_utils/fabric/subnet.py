@@ -103,7 +103,7 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     if not seen:
         yield entry("", "unknown", "the managers could not be listed", f"{query} 3 is a master, 2 a standby")
         return
-    shown = {guid: _shown(fabric, plane, guid, one.description) for guid, one in seen.items()}
+    shown = {guid: _manager_name(fabric, plane, guid, one.description) for guid, one in seen.items()}
     listed = several([f"{shown[guid]} {one.state}" for guid, one in seen.items()])
     plane.passed[MANAGER] = listed
     masters = [guid for guid, one in seen.items() if one.state == MASTER]
@@ -140,7 +140,7 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         yield entry("standby", "drift", f"{shown[masters[0]]} alone", fix, "minor")
 
 
-def _shown(fabric: Fabric, plane: Plane, guid: str, description: str) -> str:
+def _manager_name(fabric: Fabric, plane: Plane, guid: str, description: str) -> str:
     if guid in plane.nodes:
         return f"{fabric.node(guid)} (0x{guid})"
     for end, port in fabric.ports.items():

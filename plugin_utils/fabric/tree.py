@@ -3,8 +3,8 @@
 """Judge the shape of a plane: what each leaf has for its hosts, and what it has to the spines.
 
 A leaf is a switch that rails are cabled to. Its uplinks are those of the plan; without one, those of the last sweep,
-and as many as other leaves on the same spines have. Cables count at the rate of the fastest: a slow one has a finding
-of its own. Pure.
+and as many as other leaves on the same spines have. Cables count at the rate of the fastest: a slow one has a
+separate finding. Pure.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Leaf:
         return self.ratio(len(self.down), len(self.up))
 
 
-def leaf_of(fabric: Fabric, plane: Plane, guid: str) -> Leaf:
+def build_leaf(fabric: Fabric, plane: Plane, guid: str) -> Leaf:
     """Return what is cabled to a switch."""
     leaf = Leaf(guid)
     for port in plane.switches[guid].ports:
@@ -94,13 +94,13 @@ def _leaves(fabric: Fabric, plane: Plane) -> dict[str, Leaf]:
     # A rail on a spine makes no leaf of it.
     few = max(rails.values(), default=0) / 8
     guids = sorted(guid for guid, number in rails.items() if number > few and guid not in fabric.spines)
-    return {guid: leaf_of(fabric, plane, guid) for guid in guids}
+    return {guid: build_leaf(fabric, plane, guid) for guid in guids}
 
 
 def tree(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Judge the shape of a plane that was swept completely."""
     leaves = _leaves(fabric, plane) if plane.complete and not plane.joined else {}
-    if not leaves or len(plane.switches) + len(_gone(fabric, plane)) < 2:
+    if not leaves or len(plane.switches) + len(_missing_switches(fabric, plane)) < 2:
         return
     meshed = any(other[0] in leaves for leaf in leaves.values() for other in leaf.up.values())
     usual = {} if meshed else _usual(leaves)
@@ -144,7 +144,7 @@ class _Report:
         return self.fabric.entry(*about, subject=subject, hosts=self.hosts, kind=kind, name=self.name, because=cause)
 
 
-def _gone(fabric: Fabric, plane: Plane) -> set[str]:
+def _missing_switches(fabric: Fabric, plane: Plane) -> set[str]:
     """Return switches that this plane has by the plan, or had at the last sweep."""
     of_plan = {
         other[0]

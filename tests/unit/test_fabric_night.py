@@ -113,7 +113,7 @@ def test_what_was_swept_just_now_is_judged_again_as_it_was(nights: Nights) -> No
 
 
 def test_one_bad_answer_costs_its_host_and_no_other(nights: Nights) -> None:
-    bad = fabric_run.result_of(
+    bad = fabric_run.read_result(
         "node001", {"ib_fabric_result": {"findings": [], "passed": [], "sweeps": [{"plane": 1}]}}
     )
     found = nights.play(answers={"node001": bad})
@@ -151,5 +151,5 @@ def test_a_sweep_is_what_came_over_the_wire(nights: Nights) -> None:
     """As a node answers it, through JSON: nothing of it is lost."""
     swept = nights.fabric.sweeps(NOW, (0,))
     result = {"findings": [], "passed": [], "sweeps": [json.loads(json.dumps(sweep.to_dict(one))) for one in swept]}
-    given = fabric_run.result_of("node000", {"ib_fabric_result": result})
+    given = fabric_run.read_result("node000", {"ib_fabric_result": result})
     assert given.sweeps == tuple(swept)

@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert made.parent == tmp_path / "fabric"
     for path in (tmp_path, tmp_path / "fabric", made, made / "fabric.json", tmp_path / "fabric" / "latest"):
         assert fabric_record.read(path) == record
-    assert fabric_record.of_run(tmp_path, made.name) == record
+    assert fabric_record.read_run(tmp_path, made.name) == record
     assert fabric_record.latest_name(tmp_path) == made.name
     assert made.stat().st_mode & 0o077 == 0
 
@@ -67,8 +67,8 @@ def test_what_a_killed_run_has_left_is_removed_with_old_records(tmp_path: Path) 
 def test_what_is_not_there_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         fabric_record.read(tmp_path)
-    assert fabric_record.of_run(tmp_path, "20261122T000000Z-abcdefgh") is None
-    assert fabric_record.of_run(tmp_path, "../../etc") is None
+    assert fabric_record.read_run(tmp_path, "20261122T000000Z-abcdefgh") is None
+    assert fabric_record.read_run(tmp_path, "../../etc") is None
     assert fabric_record.latest_name(tmp_path) == ""
 
 
@@ -221,7 +221,7 @@ def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
 
 
 def test_an_answer_is_typed_and_is_the_hosts_that_gave_it() -> None:
-    found = fabric_run.result_of("a", {"ib_fabric_result": said(a_sweep(host="somebody else"))})
+    found = fabric_run.read_result("a", {"ib_fabric_result": said(a_sweep(host="somebody else"))})
     assert found.why == ""
     assert found.sweeps == (a_sweep(host="a"),)
     assert swept_planes(["a"], Run({}, a={"ib_fabric_result": said(a_sweep(), a_sweep(OTHER, complete=False))})) == [SM]
@@ -244,14 +244,14 @@ def test_an_answer_is_typed_and_is_the_hosts_that_gave_it() -> None:
     ],
 )
 def test_what_is_no_answer_says_why(of_host: dict[str, Any], why: str) -> None:
-    found = fabric_run.result_of("a", of_host)
+    found = fabric_run.read_result("a", of_host)
     assert found.why.startswith(why)
     assert (found.sweeps, found.findings, found.passed) == ((), (), ())
 
 
 def test_who_could_not_be_reached_by_the_audit_follows_from_that() -> None:
     run = Run({"a": {"unreachable": True, "msg": "no route"}}, a={})
-    found = fabric_run.result_of("a", run["a"])
+    found = fabric_run.read_result("a", run["a"])
     assert (found.why, found.because) == ("the node did not respond", "run.platform[live]@platform")
 
 
