@@ -37,7 +37,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer as ans
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     bounded,
     expected,
-    fabric_run,
     findings_file,
     gate_files,
     host_variables,
@@ -47,6 +46,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
     work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import declaration
 from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs, made_of
 

@@ -263,7 +263,7 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
     ),
     "gate": ("Show the gate's verdict on nodes, and which it drains", "gate -i inventory", _of("gate")),
     "fabric": (
-        "Draft a cabling plan from a healthy InfiniBand sweep",
+        "Draft a cabling plan from a sweep, or compare Slurm's topology with it",
         "fabric plan busbar-results -o cabling.csv",
         _of("fabric"),
     ),

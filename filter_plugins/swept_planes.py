@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 
 
 def swept_planes(hosts: Iterable[str], hostvars: Any) -> list[str]:
     """GUIDs of their subnet managers. hostvars: Ansible's own."""
-    answers = (fabric_run.answer_of(host, hostvars.raw_get(host)) for host in hosts)
+    answers = (fabric_run.read_result(host, hostvars.raw_get(host)) for host in hosts)
     return sorted({one.plane for given in answers for one in given.sweeps if one.complete and one.plane})
 
 

@@ -21,7 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import jud
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import NEIGHBOUR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from . import cabling_neighbours, cabling_plan, lldp_leaf, lldp_uplinks, suite
+from . import cabling_neighbours, lldp_leaf, lldp_uplinks, suite
+from .fabric import cabling_plan
 from .lldp_leaf import End, aliases
 
 ROLE = "lldp"
@@ -96,7 +97,7 @@ def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Findin
 
 
 def _neighbours(path: Path) -> tuple[cabling_neighbours.Neighbour, ...]:
-    return cabling_neighbours.neighbours(cabling_plan.text_of(path), str(path))
+    return cabling_neighbours.neighbours(cabling_plan.read_text(path), str(path))
 
 
 def _told(silent: Iterable[End], known: Iterable[cabling_neighbours.Neighbour], heard: Iterable[End]) -> list[End]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 
-from .cabling_plan import Cable, Plan
+from .fabric.cabling_plan import Cable, Plan
 
 LEAF = Check(
     "lldp.leaf",
@@ -104,7 +104,7 @@ def judge(ends: Sequence[End], plan: Plan | None = None) -> dict[str, list[Findi
         strays += [stray] if stray is not None else []
     planned = {end.host for end in by_plan}
     compared = [end for end in ends if end.host not in planned]
-    for end, wanted in _elsewhere(compared):
+    for end, wanted in _misplaced(compared):
         if wanted is None:
             undecided.append(end)
         else:
@@ -135,7 +135,7 @@ def _key(end: End) -> Key:
 _Wanted = set[tuple[Key, str]]
 
 
-def _elsewhere(ends: Sequence[End]) -> Iterable[tuple[End, _Wanted | None]]:
+def _misplaced(ends: Sequence[End]) -> Iterable[tuple[End, _Wanted | None]]:
     """Ends that are not where they belong, with the switches that they belong to; None where nobody can say."""
     rails: dict[str, dict[int, set[Key]]] = defaultdict(lambda: defaultdict(set))
     names = {_key(end): end.switch for end in ends}
@@ -203,18 +203,18 @@ class _Planned:
 
     def __init__(self, plan: Plan) -> None:
         self._source = f"{SOURCE}, {plan.source}"
-        self._of_host: dict[str, list[int]] = defaultdict(list)
+        self._host_end: dict[str, list[int]] = defaultdict(list)
         self._of_switch: dict[tuple[str, str], list[int]] = defaultdict(list)
         # The host is the end that is a, unless the plan says otherwise.
         self._cables = [_turned(cable) if cable.z_type == "host" else cable for cable in plan.cables]
         for number, cable in enumerate(self._cables):
             for host in aliases(cable.a_node, cable.a_name):
-                self._of_host[host].append(number)
+                self._host_end[host].append(number)
             for switch in aliases(cable.z_node, cable.z_name):
                 self._of_switch[switch, str(cable.z_port).casefold()].append(number)
 
     def has(self, host: str) -> bool:
-        return any(name in self._of_host for name in aliases(host))
+        return any(name in self._host_end for name in aliases(host))
 
     def stray(self, end: End) -> _Stray | None:
         """None where the end is where the plan has it."""
@@ -235,7 +235,7 @@ class _Planned:
 
     def _own(self, end: End) -> int | None:
         """By the port's name, else by the rail where it has one cable."""
-        numbers = sorted({number for host in aliases(end.host) for number in self._of_host.get(host, ())})
+        numbers = sorted({number for host in aliases(end.host) for number in self._host_end.get(host, ())})
         ports = {end.netdev, end.device, f"{end.device}/1"} - {"", "/1"}
         by_port = [number for number in numbers if str(self._cables[number].a_port) in ports]
         by_rail = [number for number in numbers if self._cables[number].rail == end.rail]

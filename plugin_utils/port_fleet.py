@@ -18,7 +18,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, fabric_rates, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
 
 ROLE = "node_health"
 PORT_OUTLIER = Check(
