@@ -183,9 +183,7 @@ class Lab:
         states, saved = self.states(), self._saved()
         if saved and set(states) == {path.parent.name for path in self.directory.glob("*/machine.json")}:
             if set(states) != set(machines):
-                raise LabError(
-                    f"{self.directory} has {', '.join(sorted(states))}: `python3 -m lab down` first"
-                )
+                raise LabError(f"{self.directory} has {', '.join(sorted(states))}: `python3 -m lab down` first")
             stopped = [node for node, state in states.items() if state != "running"]
             for node in stopped:
                 self.podman("start", self.container(node))

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from . import (
     container_hosts,
-    environment_faults,
     firmware,
     gpu_health,
     kernel_modules,
@@ -623,6 +622,11 @@ daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 user1:x:1000:1000::/home/user1:/bin/bash
 """
+# Of files that set variables of NCCL for users, services and containers.
+_VARIABLE_FOLDERS = (
+    *("/etc/enroot/environ.d", "/etc/profile.d", "/etc/slurm"),
+    *("/etc/systemd/system/slurmd.service.d", "/etc/systemd/system/user@.service.d"),
+)
 SIMULATED = """\
 This node is simulated. No GPU, NIC or driver is here: the hardware root beside this system root and the answers of
 /usr/bin/nvidia-smi were rendered from a model by busbar's lab. Nothing that runs on it is a measurement.
@@ -651,7 +655,7 @@ def system(machine: Machine) -> Tree:
             **dict.fromkeys(_PACKAGE_TOOLS, (TOOLKIT / "apt_tools.py").read_text()),
             **kernel_modules.tools(),
             **container_hosts.files(),
-            **environment_faults.FILES,
+            **{f"/etc/slurm/{path.name}": path.read_text() for path in (TOOLKIT / "slurm").iterdir()},
             **nvl72.files(machine),
             **machine.image,
             MARK: SIMULATED,
@@ -672,6 +676,6 @@ def system(machine: Machine) -> Tree:
             # Where the suite keeps its own record of a node's counters.
             "/var/lib/busbar/health",
             container_hosts.DROPINS,
-            *environment_faults.FOLDERS,
+            *_VARIABLE_FOLDERS,
         ],
     )

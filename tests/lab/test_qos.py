@@ -23,7 +23,6 @@ from lab.faults import FAULTS
 from lab.machine import Machine
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from lab.qos import Port, Refused
-from lab.roce_faults import ROCE_FAULTS
 from lab.toolkit.mlnx_qos import LAYOUTS
 from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
@@ -42,7 +41,7 @@ def made(fault: str = "") -> Machine:
     machine = hgx_h200_roce("node02")
     for rdma in machine.rdma:
         rdma.gid_slots = min(rdma.gid_slots, 8)
-    return {**FAULTS, **ROCE_FAULTS}[fault].apply(machine) if fault else machine
+    return {**FAULTS, **FAULTS}[fault].apply(machine) if fault else machine
 
 
 class Node:
