@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import gpu_health, network, ofed
-from .machine import GpuProcess, LabError, Machine, Netdev, Rdma, first
+from .machine import GpuProcess, LabError, Link, Machine, Netdev, Rdma, first
 
 _NIGHT = 86400.0
 # Counters of an NVLink and of a port, as the suite's record of a run names them (docs/health.md).
@@ -70,6 +70,14 @@ def give_address(machine: Machine, source: int, rail: int) -> None:
     destination = next(route.destination for route in machine.routes if route.netdev == other.name)
     for route in machine.routes:
         route.destination = destination if route.netdev == netdev.name else route.destination
+
+
+def narrow_slots(machine: Machine) -> None:
+    """Train the NICs of all rails to half of their lanes."""
+    for rdma in machine.rdma:
+        link = machine.function(rdma.address).link
+        if rdma.rail is not None and link is not None:
+            machine.set_link(rdma.address, Link(link.speed, link.width // 2))
 
 
 def drop_nvlink(machine: Machine, gpu: int, link: int) -> None:

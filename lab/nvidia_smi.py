@@ -15,89 +15,11 @@ from xml.sax.saxutils import escape
 
 from . import gpu_health
 from .machine import Gpu, Link, Machine
+from .nccl_tests import DATA, TOOLKIT
 
 _PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
 
-SCRIPT = r"""#!/bin/sh
-# Part of a simulated machine: answers from the files beside ../share/busbar-lab/SIMULATED.
-data=${0%/*}/../share/busbar-lab/nvidia-smi
-refuse() { printf '%s\n\n' "$2"; exit "$1"; }
-
-case $1 in
-topo | nvlink)
-    case "$1 $2" in
-    'topo -m' | 'topo --matrix') exec cat "$data/topo-m" ;;
-    'nvlink -s' | 'nvlink --status') exec cat "$data/nvlink-s" ;;
-    'nvlink -e' | 'nvlink --errorcounters') exec cat "$data/nvlink-e" ;;
-    esac
-    printf 'Option "%s" is not recognized.\n' "$2"
-    exit 2
-    ;;
-esac
-
-query= xml= fields= asked= format=csv table=query.tsv
-for argument in "$@"; do
-    case $argument in
-    -L | --list-gpus) exec cat "$data/list" ;;
-    -q | --query) query=1 ;;
-    -x | --xml-format) xml=1 ;;
-    --query-gpu=*) fields=${argument#*=} asked=1 ;;
-    --query-compute-apps=*) fields=${argument#*=} asked=1 table=apps.tsv ;;
-    --format=*) format=${argument#*=} ;;
-    --query-gpu | --query-compute-apps | --format)
-        refuse 255 "ERROR: Option $argument is missing its value. Please run 'nvidia-smi -h' for help." ;;
-    *) refuse 255 "ERROR: Option $argument is not recognized. Please run 'nvidia-smi -h'." ;;
-    esac
-done
-
-if [ "$query$xml" = 11 ]; then
-    now=$(LC_ALL=C date '+%a %b %e %H:%M:%S %Y')
-    exec sed "s|<timestamp/>|<timestamp>$now</timestamp>|" "$data/query.xml"
-fi
-[ -z "$xml" ] || refuse 2 "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an \
-XML query.  Please run 'nvidia-smi -h' for help."
-if [ -z "$asked" ]; then
-    echo 'lab: this use of nvidia-smi is not simulated' >&2
-    exit 64
-fi
-
-header=1 units=1
-for word in $(printf %s "$format" | tr , ' '); do
-    case $word in
-    csv) ;;
-    noheader) header= ;;
-    nounits) units= ;;
-    *) echo 'Format modifier is not recognized.'; exit 2 ;;
-    esac
-done
-# query.tsv, apps.tsv: field names, headings, then a line for each GPU or process.
-exec awk -F '\t' -v fields="$fields" -v header="$header" -v units="$units" '
-function alias(name, of) { if (of in column && !(name in column)) column[name] = column[of] }
-NR == 1 {
-    for (i = 1; i <= NF; i++) column[$i] = i
-    alias("gpu_name", "name"); alias("name", "process_name")
-    alias("gpu_uuid", "uuid")
-    alias("gpu_bus_id", "pci.bus_id")
-    alias("used_memory", "used_gpu_memory")
-    count = split(fields, field, ",")
-    for (i = 1; i <= count; i++) if (!(field[i] in column)) {
-        printf "Field \"%s\" is not a valid field to query.\n\n", field[i]
-        exit 2
-    }
-    next
-}
-NR == 2 && !header { next }
-{
-    line = ""
-    for (i = 1; i <= count; i++) {
-        value = $column[field[i]]
-        if (NR > 2 && !units) sub(/ MiB$/, "", value)
-        line = line (i > 1 ? ", " : "") value
-    }
-    print line
-}' "$data/$table"
-"""
-
+SCRIPT = (TOOLKIT / "nvidia-smi").read_text()
 # What is left of the tool under the faults that break it.
 HANGING_SCRIPT = "#!/bin/sh\nexec sleep 2147483647\n"
 GARBAGE_SCRIPT = "#!/bin/sh\nprintf '\\377\\376\\200GPU\\000\\001\\033[8m\\377'\n"
@@ -235,21 +157,10 @@ def _matrix(machine: Machine, gpus: list[Gpu]) -> str:
             node = machine.nodes[max(0, machine.function(address).numa_node)]
             cells += [node.cpulist, str(node.number), "", "N/A"]
         lines.append("\t".join([name, *cells]))
-    lines += ["", "Legend:", "", *_LEGEND]
+    lines += ["", "Legend:", "", *(DATA / "nvidia-smi-legend").read_text().splitlines()]
     if nics:
         lines += ["", "NIC Legend:", "", *(f"  NIC{n}: {nic.name}" for n, nic in enumerate(nics)), ""]
     return "\n".join(lines) + "\n"
-
-
-_LEGEND = (
-    "  X    = Self",
-    "  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)",
-    "  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node",
-    "  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)",
-    "  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)",
-    "  PIX  = Connection traversing at most a single PCIe bridge",
-    "  NV#  = Connection traversing a bonded set of # NVLinks",
-)
 
 
 def _xml(machine: Machine, gpus: list[Gpu]) -> str:
