@@ -193,7 +193,6 @@ def packages(version: str) -> list[Package]:
         scripts={"postinst": _SCRIPT + _text("postinst"), "prerm": _UTILS_PRERM},
     )
     names = [release.meta, kernel.name, utils.name, "ofed-scripts", "mlnx-tools", "mlnx-nfsrdma-dkms", "mlnx-nvme-dkms"]
-    uninstall = _SCRIPT + _text("ofed_uninstall.sh").replace("NAMES", " ".join(names))
     scripts = Package(
         "ofed-scripts",
         f"{user}-1",

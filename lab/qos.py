@@ -33,8 +33,6 @@ STRICT, ETS, VENDOR = 0, 2, 255
 MAX_CABLE = 1000
 MAX_MTU = 9978
 BUFFER = 4151520
-# Kb/s: what a TC can be limited to (host.md 1.4).
-MAX_RATE = 255 * 1000 * 1000
 
 
 class Refused(Exception):
@@ -53,7 +51,7 @@ def _default_table() -> list[int]:
 class Port:
     """What comes out of the box.
 
-    pfc: mask of priorities.   cable: metres.   rate: Kb/s of each TC, 0 for no limit.   bounces: of the link.
+    pfc: mask of priorities.   cable: metres.   bounces: of the link.
     apps: the kernel's entries [dscp, priority], the newest first.   table: the priority that the firmware has for each.
     manual: the buffers were set by hand, else ``buffers`` makes them.   dcbx: "os" or "firmware".
     ecn_np, ecn_rp: masks of priorities.   traffic_class: forced on all queue pairs, None for none.
@@ -68,7 +66,6 @@ class Port:
     prio_tc: list[int] = field(default_factory=lambda: [1, 0, 2, 3, 4, 5, 6, 7])
     tsa: list[int] = field(default_factory=lambda: [VENDOR] * 8)
     bw: list[int] = field(default_factory=lambda: [0] * 8)
-    rate: list[int] = field(default_factory=lambda: [0] * 8)
     manual: bool = False
     prio_buffer: list[int] = field(default_factory=lambda: [0] * 8)
     buffer_size: list[int] = field(default_factory=lambda: [0] * 8)
@@ -131,11 +128,6 @@ class Port:
             raise Refused(errno.EINVAL)
         self.prio_tc, self.tsa, self.bw = list(prio_tc), list(tsa), list(bw)
 
-    def set_rate(self, rate: list[int]) -> None:
-        if any(value > MAX_RATE for value in rate):
-            raise Refused(errno.EINVAL)
-        self.rate = list(rate)
-
     def set_buffers(self, prio_buffer: list[int], buffer_size: list[int]) -> None:
         if sum(buffer_size) > BUFFER or any(number > 7 for number in prio_buffer):
             raise Refused(errno.EINVAL)
@@ -158,7 +150,7 @@ class Port:
     def driver_load(self) -> None:
         """ETS and cable length are reset; trust, mapping and PFC are read back from the firmware (host.md 1.4, 1.5)."""
         new, trusted = Port(), self.trust == "dscp"
-        self.prio_tc, self.tsa, self.bw, self.rate = new.prio_tc, new.tsa, new.bw, new.rate
+        self.prio_tc, self.tsa, self.bw = new.prio_tc, new.tsa, new.bw
         self.cable, self.manual = new.cable, False
         self.apps = [[dscp, self.table[dscp]] for dscp in reversed(range(64))] if trusted else []
         self.ecn_np, self.ecn_rp, self.cnp_dscp, self.cnp_prio = new.ecn_np, new.ecn_rp, new.cnp_dscp, new.cnp_prio

@@ -177,10 +177,10 @@ class End:
         return int(forced) if forced.isdigit() else int(self.given.get("--tclass", 0))
 
 
-def run(program: str, system: str, root: str, arguments: list[str]) -> int:
+def run(system: str, root: str, argv: list[str]) -> int:
     """Raises getopt.GetoptError and Stop."""
-    short = "Fd:i:p:u:x:q:s:n:D:f:bhV"
-    options, hosts = getopt.gnu_getopt(arguments, short, _LONG)
+    program, short = argv[0], "Fd:i:p:u:x:q:s:n:D:f:bhV"
+    options, hosts = getopt.gnu_getopt(argv[1:], short, _LONG)
     given = dict(options)
     if given.keys() & {"-h", "--help"}:
         print(_usage(program))

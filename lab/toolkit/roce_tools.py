@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import getopt
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -43,26 +44,38 @@ PLACES = {
 }
 
 
+# A node is queried dozens of times: each of these is imported by a call of its own alone.
+_MODULES = {
+    "mlnx_qos": ("mlnx_qos", "mlnx_qos"),
+    "ip": ("iproute", "ip"),
+    "ping": ("ping", "ping"),
+    "netplan": ("netplan", "netplan"),
+    "sysctl": ("sysctl", "sysctl"),
+    "lldpcli": ("lldpcli", "lldpcli"),
+    **dict.fromkeys(PERFTEST, ("perftest_tools", "run")),
+}
+
+
 def main(argv: Sequence[str], root: str, system: str) -> int:
     """``root``, ``system``: the hardware root and the system root of the node."""
     name, arguments = os.path.basename(argv[0]), list(argv[1:])
-    tools: dict[str, Callable[[str, list[str]], int | None]] = {
-        "mlnx_qos": _mlnx_qos,
+    tools: dict[str, Callable[[str, str, list[str]], int | None]] = {
         "ibv_devinfo": ibv_devinfo,
         "cma_roce_tos": cma_roce_tos,
-        **dict.fromkeys(PERFTEST, functools.partial(_perftest, name, system)),
-        "ethtool": functools.partial(_ethtool, system),
-        "ip": functools.partial(_ip, system),
-        "ping": functools.partial(_ping, system),
-        "netplan": functools.partial(_netplan, system),
+        "ethtool": _ethtool,
         "dcb": _dcb,
-        "sysctl": functools.partial(_sysctl, system),
-        "lldpcli": _lldpcli,
-        **dict.fromkeys(FIRMWARE, functools.partial(_firmware, name)),
-        "busbar-lab-roce": functools.partial(_lab, system),
+        "busbar-lab-roce": _lab,
     }
     try:
-        return tools[name](root, arguments) or 0
+        if name in tools:
+            return tools[name](system, root, arguments) or 0
+        if name in FIRMWARE:
+            from . import firmware_tools
+
+            return firmware_tools.main([name, *arguments], root)
+        module, function = _MODULES[name]
+        run = getattr(importlib.import_module(f".{module}", __package__), function)
+        return run(system, root, [name, *arguments] if name in PERFTEST else arguments) or 0
     except getopt.GetoptError as error:
         print(f"{name}: {error.msg}", file=sys.stderr)
         return 1
@@ -72,56 +85,7 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         return stop.code
 
 
-# A node is asked dozens of times: each tool imports what it alone needs.
-def _perftest(name: str, system: str, root: str, arguments: list[str]) -> int | None:
-    from . import perftest_tools
-
-    return perftest_tools.run(name, system, root, arguments)
-
-
-def _mlnx_qos(root: str, arguments: list[str]) -> int | None:
-    from .mlnx_qos import mlnx_qos
-
-    return mlnx_qos(root, arguments)
-
-
-def _ip(system: str, root: str, arguments: list[str]) -> int | None:
-    from .iproute import ip
-
-    return ip(system, root, arguments)
-
-
-def _sysctl(system: str, root: str, arguments: list[str]) -> int | None:
-    from .sysctl import sysctl
-
-    return sysctl(system, root, arguments)
-
-
-def _ping(system: str, root: str, arguments: list[str]) -> int | None:
-    from .ping import ping
-
-    return ping(system, root, arguments)
-
-
-def _netplan(system: str, root: str, arguments: list[str]) -> int | None:
-    from .netplan import netplan
-
-    return netplan(system, arguments)
-
-
-def _firmware(name: str, root: str, arguments: list[str]) -> int:
-    from . import firmware_tools
-
-    return firmware_tools.main([name, *arguments], root)
-
-
-def _lldpcli(root: str, arguments: list[str]) -> int:
-    from .lldpcli import lldpcli
-
-    return lldpcli(root, arguments)
-
-
-def _dcb(root: str, arguments: list[str]) -> int:
+def _dcb(system: str, root: str, arguments: list[str]) -> int:
     from .. import dcb
 
     path = real("dcb")
@@ -137,7 +101,7 @@ def _device(root: str, name: str) -> str:
     return f"{root}/sys/class/infiniband/{name}"
 
 
-def cma_roce_tos(root: str, arguments: list[str]) -> int:
+def cma_roce_tos(system: str, root: str, arguments: list[str]) -> int:
     options = {"-d": "mlx5_0", "-p": "1", "-t": None}
     with_values, _ = getopt.getopt([word for word in arguments if word != "-h"], "d:t:p:")
     if "-h" in arguments:
@@ -167,7 +131,7 @@ def cma_roce_tos(root: str, arguments: list[str]) -> int:
     return 0
 
 
-def ibv_devinfo(root: str, arguments: list[str]) -> int:
+def ibv_devinfo(system: str, root: str, arguments: list[str]) -> int:
     options, _ = getopt.getopt(arguments, "d:i:lv")
     wanted = dict(options).get("-d")
     names = sorted(os.listdir(f"{root}/sys/class/infiniband"))
