@@ -144,25 +144,8 @@ _ADDRESS = struct.pack("=HHII", _AF_NETLINK, 0, 0, 0)  # the kernel's
 
 
 _NAMES = (
-    *(
-        "r15",
-        "r14",
-        "r13",
-        "r12",
-        "rbp",
-        "rbx",
-        "r11",
-        "r10",
-        "r9",
-        "r8",
-        "rax",
-        "rcx",
-        "rdx",
-        "rsi",
-        "rdi",
-        "orig_rax",
-    ),
-    *("rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+    *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+    *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
 )
 
 

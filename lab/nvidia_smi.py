@@ -175,7 +175,7 @@ def _xml(machine: Machine, gpus: list[Gpu]) -> str:
         f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
     ]
     for index, gpu in enumerate(gpus):
-        lines += [*_xml_gpu(machine, index, gpu), ""]
+        lines.append(_xml_gpu(machine, index, gpu))
     return "\n".join([*lines, "</nvidia_smi_log>"]) + "\n"
 
 
@@ -197,59 +197,42 @@ _FABRIC_HEALTH = {
 }
 
 
-def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
+def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
     function = machine.function(gpu.address)
     now_gen, now_width = _link(function.link)
     max_gen, max_width = _link(function.max_link)
     registered = machine.fabric[0] == "Completed"
     cluster, clique = (gpu.domain or machine.nvlink_domain or f"{uuid.UUID(int=0)} 0").split()
 
-    def element(depth: int, name: str, value: object) -> str:
-        return "\t" * depth + f"<{name}>{escape(str(value))}</{name}>"
-
-    return [
-        f'\t<gpu id="{_bus_id(gpu)}">',
-        element(2, "product_name", gpu.name),
-        element(2, "product_brand", "NVIDIA"),
-        element(2, "product_architecture", _architecture(gpu)),
-        *gpu_health.lines(gpu, gpu_health.FIRST),
-        element(2, "serial", gpu.serial),
-        element(2, "uuid", gpu.uuid),
-        element(2, "minor_number", index),
-        element(2, "vbios_version", gpu.vbios),
-        "\t\t<pci>",
-        element(3, "pci_bus", gpu.address[5:7].upper()),
-        element(3, "pci_device", gpu.address[8:10].upper()),
-        element(3, "pci_domain", gpu.address[:4].upper()),
-        element(3, "pci_device_id", f"{function.device[2:]}{function.vendor[2:]}".upper()),
-        element(3, "pci_bus_id", _bus_id(gpu)),
-        element(3, "pci_sub_system_id", f"{function.subsystem[2:]}{function.vendor[2:]}".upper()),
-        "\t\t\t<pci_gpu_link_info>",
-        "\t\t\t\t<pcie_gen>",
-        element(5, "max_link_gen", max_gen),
-        element(5, "current_link_gen", now_gen),
-        element(5, "device_current_link_gen", now_gen),
-        element(5, "max_device_link_gen", max_gen),
-        "\t\t\t\t</pcie_gen>",
-        "\t\t\t\t<link_widths>",
-        element(5, "max_link_width", f"{max_width}x"),
-        element(5, "current_link_width", f"{now_width}x"),
-        "\t\t\t\t</link_widths>",
-        "\t\t\t</pci_gpu_link_info>",
-        *gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3),
-        "\t\t</pci>",
-        *gpu_health.lines(gpu, gpu_health.LAST),
-        "\t\t<fb_memory_usage>",
-        element(3, "total", f"{gpu.memory_mib} MiB"),
-        "\t\t</fb_memory_usage>",
-        "\t\t<fabric>",
-        element(3, "state", machine.fabric[0]),
-        element(3, "status", machine.fabric[1]),
-        element(3, "cliqueId", clique if registered else "N/A"),
-        element(3, "clusterUuid", cluster if registered else "N/A"),
-        "\t\t\t<health>",
-        *(element(4, name, value) for name, value in _FABRIC_HEALTH[_architecture(gpu)].items()),
-        "\t\t\t</health>",
-        "\t\t</fabric>",
-        "\t</gpu>",
-    ]
+    values = {
+        "bus_id": _bus_id(gpu),
+        "name": gpu.name,
+        "architecture": _architecture(gpu),
+        "serial": gpu.serial,
+        "uuid": gpu.uuid,
+        "index": index,
+        "vbios": gpu.vbios,
+        "bus": gpu.address[5:7].upper(),
+        "device": gpu.address[8:10].upper(),
+        "domain": gpu.address[:4].upper(),
+        "device_id": f"{function.device[2:]}{function.vendor[2:]}".upper(),
+        "sub_system_id": f"{function.subsystem[2:]}{function.vendor[2:]}".upper(),
+        "memory": gpu.memory_mib,
+        "state": machine.fabric[0],
+        "status": machine.fabric[1],
+        "clique": clique if registered else "N/A",
+        "cluster": cluster if registered else "N/A",
+        "now_gen": now_gen,
+        "max_gen": max_gen,
+        "now_width": now_width,
+        "max_width": max_width,
+    }
+    health = _FABRIC_HEALTH[_architecture(gpu)].items()
+    parts = {
+        "first": "\n".join(gpu_health.lines(gpu, gpu_health.FIRST)),
+        "in_pci": "\n".join(gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3)),
+        "last": "\n".join(gpu_health.lines(gpu, gpu_health.LAST)),
+        "health": "\n".join(f"\t\t\t\t<{name}>{value}</{name}>" for name, value in health),
+    }
+    template = (DATA / "nvidia-smi-gpu.xml").read_text()
+    return template.format(**{name: escape(str(value)) for name, value in values.items()}, **parts)
