@@ -139,10 +139,6 @@ def ibv_devinfo(system: str, root: str, arguments: list[str]) -> int:
         raise Stop(255, "No IB devices found")
     if wanted is not None and wanted not in names:
         raise Stop(255, f"IB device '{wanted}' wasn't found")
-    if ("-l", "") in options:
-        print(f"{len(names)} HCA{'s' if len(names) != 1 else ''} found:")
-        print("".join(f"\t{name}\n" for name in names))
-        return 0
     for name in [wanted] if wanted else names:
         _print_device(root, name)
     return 0
@@ -201,21 +197,14 @@ def _active_mtu(root: str, name: str) -> int:
 
 # -- ethtool ---------------------------------------------------------------------------------------------------------
 
-_SHOW, _PAUSE, _DRIVER, _STATISTICS = (
-    ("-a", "--show-pause"),
-    ("-A", "--pause"),
-    ("-i", "--driver"),
-    ("-S", "--statistics"),
-)
+_SHOW, _PAUSE, _STATISTICS = ("-a", "--show-pause"), ("-A", "--pause"), ("-S", "--statistics")
 
 
 def _ethtool(system: str, root: str, arguments: list[str]) -> int:
-    known = (*_SHOW, *_PAUSE, *_DRIVER, *_STATISTICS)
+    known = (*_SHOW, *_PAUSE, *_STATISTICS)
     command, netdev = (*arguments, "", "")[:2]
     if command not in known or not os.path.exists(f"{root}/sys/class/net/{netdev}"):
         run_real(system, "ethtool", arguments)
-    if command in _DRIVER:
-        return _print_driver(root, netdev)
     if command in _STATISTICS:
         from . import ethtool_statistics
 
@@ -247,23 +236,6 @@ def _set_pause(root: str, path: str, netdev: str, port: Port, words: list[str]) 
     except Refused as refused:
         raise Stop(79, f"netlink error: {refused}") from refused
     qos.save(root, path, port, netdev)
-    return 0
-
-
-def _print_driver(root: str, netdev: str) -> int:
-    device = os.path.realpath(f"{root}/sys/class/net/{netdev}/device")
-    driver = os.path.basename(os.path.realpath(f"{device}/driver"))
-    if not os.path.exists(f"{device}/driver"):
-        raise Stop(71, "Cannot get driver information: Operation not supported")
-    version = f"{root}/sys/module/{driver}/version"
-    firmware = ""
-    for name in os.listdir(f"{device}/infiniband") if os.path.isdir(f"{device}/infiniband") else []:
-        firmware = f"{read(f'{_device(root, name)}/fw_ver')} ({read(f'{_device(root, name)}/board_id')})"
-    print(f"driver: {driver}")
-    print(f"version: {read(version if os.path.exists(version) else root + '/proc/sys/kernel/osrelease')}")
-    print(f"firmware-version: {firmware}\nexpansion-rom-version: \nbus-info: {os.path.basename(device)}")
-    for name in ("statistics", "test", "eeprom-access", "register-dump", "priv-flags"):
-        print(f"supports-{name}: {'yes' if name in ('statistics', 'test', 'priv-flags') else 'no'}")
     return 0
 
 

@@ -130,7 +130,6 @@ SCRIPTS = {
     "out of the box, 1.3": """
         mlnx
         ethtool -a RAIL0
-        ethtool -i RAIL0
         ethtool -S RAIL0
         cma_roce_tos -d DEVICE0
         ibv_devinfo -d DEVICE0
