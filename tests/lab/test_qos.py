@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -73,10 +72,8 @@ class Node:
             found |= texts(
                 self.hw, *(f"sys/class/net/{netdev}/{file}" for file in ("mtu", "carrier_changes", "ecn/**/*"))
             )
-            port = asdict(qos.load(self.root, qos.find(self.root, netdev)))
-            found |= values(
-                {f"{netdev} {key}": port[key] for key, usual in asdict(Port()).items() if port[key] != usual}
-            )
+            port = vars(qos.load(self.root, qos.find(self.root, netdev)))
+            found |= values({f"{netdev} {key}": port[key] for key, usual in vars(Port()).items() if port[key] != usual})
             first, entries = port["apps"][:1], dict(port["apps"])
             found[f"{netdev} apps"] = f"{first} " + "".join(str(entries.get(dscp, "-")) for dscp in range(64))
             found[f"{netdev} table"] = "".join(map(str, port["table"]))
@@ -109,7 +106,7 @@ def _node(tmp_path_factory: pytest.TempPathFactory) -> Node:
 @pytest.fixture
 def node(_node: Node) -> Node:
     path = qos.find(_node.root, RAIL0)
-    qos.replace(_node.root + path, qos.state(Port(**{**asdict(_node.port()), "dcbx": "os"})))
+    qos.replace(_node.root + path, qos.state(Port(**{**vars(_node.port()), "dcbx": "os"})))
     qos.reboot(_node.root)
     qos.replace(_node.root + qos.WRITES, "")
     return _node
