@@ -9,35 +9,18 @@ else would be one of the machine that the tree is on. From systemd.unit(5) and s
 from __future__ import annotations
 
 import configparser
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 
-from .toolkit import start
-
-_UNITS = "etc/systemd/system"
+from .toolkit import start, udev
 
 
 def start_units(system_root: Path) -> None:
     """A unit that fails is none that keeps a node from booting."""
     start.main(str(system_root.parent / "hw"), str(system_root))
-    for dropin in sorted((system_root / _UNITS / "multi-user.target.d").glob("*.conf")):
-        for name in _read(dropin).get("Unit", "Wants", fallback="").split():
-            command = _read(system_root / _UNITS / name).get("Service", "ExecStart", fallback="")
-            argv = [_of_node(system_root, word) for word in shlex.split(command.lstrip("-"))]
-            if any(word.startswith(str(system_root)) for word in argv):
-                python = [sys.executable] if argv[0].startswith("/usr/bin/python3") else argv[:1]
-                subprocess.run([*python, *argv[1:]], capture_output=True, check=False)
-
-
-def _of_node(system_root: Path, word: str) -> str:
-    path = system_root / word.lstrip("/")
-    return str(path) if word.startswith("/") and path.is_file() else word
-
-
-def _read(path: Path) -> configparser.ConfigParser:
-    """Empty where there is no such file."""
-    unit = configparser.ConfigParser(interpolation=None, strict=False)
-    unit.read(path)
-    return unit
+    for dropin in sorted((system_root / udev.UNITS / "multi-user.target.d").glob("*.conf")):
+        unit = configparser.ConfigParser(interpolation=None, strict=False)
+        unit.read(dropin)
+        for name in unit.get("Unit", "Wants", fallback="").split():
+            if argv := udev.command(str(system_root), name):
+                subprocess.run(argv, capture_output=True, check=False)

@@ -27,7 +27,7 @@ _IEEE_SET, _IEEE_GET, _GDCBX, _SDCBX, _IEEE_DEL = 20, 21, 22, 23, 27
 _IFNAME, _IEEE, _DCBX = 1, 13, 14
 _ETS, _PFC, _APPS, _MAXRATE, _BUFFER = 1, 2, 3, 7, 10
 _APP = 1
-_NAMED = {_ETS: "ets", _PFC: "pfc", _APPS: "app", _MAXRATE: "maxrate", _BUFFER: "buffer"}
+_NAMED = {_ETS: "ets", _PFC: "pfc", _APPS: "app", _BUFFER: "buffer"}
 _NESTED_BITS = 0x3FFF
 _HOST, _LLD, _CEE, _VER_IEEE = 1, 2, 4, 8
 DSCP_SELECTOR = 5
@@ -91,7 +91,7 @@ def _tables(root: str, path: str, netdev: str) -> bytes:
     apps = b"".join(_attribute(_APP, struct.pack("=BBH", DSCP_SELECTOR, prio, dscp)) for dscp, prio in port.apps)
     prio_buffer, sizes = port.buffers(qos.shown(root, netdev, "mtu"), qos.shown(root, netdev, "speed"))
     buffers = bytes(prio_buffer) + struct.pack("=9I", *sizes, qos.BUFFER)
-    tables = ((_ETS, ets), (_MAXRATE, struct.pack("=8Q", *port.rate)), (_BUFFER, buffers), (_PFC, pfc), (_APPS, apps))
+    tables = ((_ETS, ets), (_MAXRATE, bytes(64)), (_BUFFER, buffers), (_PFC, pfc), (_APPS, apps))
     return b"".join(_attribute(kind, data) for kind, data in tables)
 
 
@@ -114,8 +114,6 @@ def _change(root: str, path: str, netdev: str, command: int, tables: dict[int, b
         if command == _IEEE_SET and _ETS in tables:
             ets = tables[_ETS]
             port.set_ets(list(ets[27:35]), list(ets[19:27]), list(ets[3:11]))
-        if command == _IEEE_SET and _MAXRATE in tables:
-            port.set_rate(list(struct.unpack_from("=8Q", tables[_MAXRATE])))
         if command == _IEEE_SET and _PFC in tables:
             _, mask, _, cable = struct.unpack_from("=BBBxH", tables[_PFC])
             port.set_pfc(mask, cable)
@@ -146,25 +144,8 @@ _ADDRESS = struct.pack("=HHII", _AF_NETLINK, 0, 0, 0)  # the kernel's
 
 
 _NAMES = (
-    *(
-        "r15",
-        "r14",
-        "r13",
-        "r12",
-        "rbp",
-        "rbx",
-        "r11",
-        "r10",
-        "r9",
-        "r8",
-        "rax",
-        "rcx",
-        "rdx",
-        "rsi",
-        "rdi",
-        "orig_rax",
-    ),
-    *("rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+    *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+    *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
 )
 
 

@@ -9,57 +9,17 @@ kernel's log is made when it is asked for: its lines have an age, and the node w
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 
 from .machine import Gpu, LabError, Machine
+from .nccl_tests import DATA
 
 UPTIME = 10 * 86400
 UNIT = "nvidia-fabricmanager.service"
-_REASONS = (
-    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown"),
-    *("hw_power_brake_slowdown", "sync_boost", "sw_thermal_slowdown", "display_clocks_setting"),
-)
-_EVENTS = "clocks_event_reasons"
-_SLOWED = ("sw_power_cap", "sync_boost", "sw_therm_slowdown", "hw_therm_slowdown", "hw_power_brake")
-_ECC = (
-    *("sram_correctable", "sram_uncorrectable_parity", "sram_uncorrectable_secded"),
-    *("dram_correctable", "dram_uncorrectable"),
-)
-# Elements that other parts of the answer come between: by the place that they have in it.
-FIRST: dict[str, str] = {
-    "persistence_mode": "Enabled",
-    "mig_mode/current_mig": "Disabled",
-    "mig_mode/pending_mig": "Disabled",
-    "gpu_recovery_action": "None",
-}
-IN_PCI: dict[str, str] = {"replay_counter": "0", "replay_rollover_counter": "0"}
-LAST: dict[str, str] = {
-    "performance_state": "P0",
-    **{f"{_EVENTS}/clocks_event_reason_{name}": "Active" if name == "gpu_idle" else "Not Active" for name in _REASONS},
-    **{f"{_EVENTS}_counters/clocks_event_reasons_counters_{name}": "0 us" for name in _SLOWED},
-    "cc_protected_memory_usage/total": "0 MiB",
-    "ecc_mode/current_ecc": "Enabled",
-    "ecc_mode/pending_ecc": "Enabled",
-    **{f"ecc_errors/{kind}/{name}": "0" for kind in ("volatile", "aggregate") for name in _ECC},
-    "ecc_errors/aggregate/sram_threshold_exceeded": "No",
-    "ecc_errors/channel_repair_pending": "No",
-    "ecc_errors/tpc_repair_pending": "No",
-    "ecc_errors/unrepairable_memory": "No",
-    "retired_pages/pending_retirement": "N/A",
-    "remapped_rows/remapped_row_corr": "0",
-    "remapped_rows/remapped_row_unc": "0",
-    "remapped_rows/remapped_row_pending": "No",
-    "remapped_rows/remapped_row_failure": "No",
-    "temperature/gpu_temp": "38 C",
-    "temperature/gpu_temp_tlimit": "50 C",
-    "temperature/gpu_temp_slow_tlimit_threshold": "-2 C",
-    "gpu_power_readings/current_power_limit": "700.00 W",
-    "gpu_power_readings/default_power_limit": "700.00 W",
-    "clocks/graphics_clock": "405 MHz",
-    "applications_clocks/graphics_clock": "1980 MHz",
-    "default_applications_clocks/graphics_clock": "1980 MHz",
-}
+# Elements of a GPU that is well, by their place in the output: other parts come between.
+FIRST, IN_PCI, LAST = json.loads((DATA / "gpu_health.json").read_text()).values()
 _NVLINK_4 = ("Replay Errors", "Recovery Errors", "CRC Errors")
 _NVLINK_5 = (
     *("Malformed packet Errors", "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Rx General Errors"),

@@ -40,15 +40,6 @@ _FATAL = "modprobe: ERROR: could not insert 'nvidia_peermem': "
 PEERMEM: dict[str, Peermem | None] = {
     "ok": None,
     "without-ofed": Peermem(_FATAL + "Invalid argument", "", "nvidia"),
-    "refused": Peermem(_FATAL + "Invalid argument", "nvidia-peermem: error -22 at registration"),
-    "no-api": Peermem(
-        _FATAL + "Unknown symbol in module, or unknown parameter (see dmesg)",
-        "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)",
-    ),
-    "other-ofed": Peermem(
-        _FATAL + "Invalid argument",
-        "nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client",
-    ),
     "missing": Peermem("modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules", "", None),
 }
 

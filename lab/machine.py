@@ -427,7 +427,10 @@ def first(what: str, found: Iterable[T]) -> T:
 
 
 def to_dict(machine: Machine) -> dict[str, Any]:
-    return asdict(machine)
+    data = asdict(machine)
+    for netdev in data["netdevs"]:
+        netdev["qos"] = vars(netdev["qos"]) if netdev["qos"] else None
+    return data
 
 
 def from_dict(data: dict[str, Any]) -> Machine:
@@ -440,6 +443,8 @@ def from_dict(data: dict[str, Any]) -> Machine:
 
 
 def _decode(kind: Any, data: Any) -> Any:
+    if kind is Port:
+        return Port(**data)
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         # A lab that was made before a field with a default came has none.

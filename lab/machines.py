@@ -9,6 +9,7 @@ Sources: host.md 1, 2 and 7; the captured outputs that the models' fields name.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ from .machine import (
     first,
     netdev_name,
 )
+from .nccl_tests import DATA
 from .qos import configured
 
 # -- what differs from host to host ----------------------------------------------------------------------------------
@@ -386,12 +388,21 @@ def _hgx(
     machine.set_link(machine.gpu(4).address, GEN1)
 
 
-_MODULES: dict[str, str | None] = dict.fromkeys(
-    ("ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "mlx5_core", "mlx5_ib", "nvidia_uvm", "nvidia_modeset")
-)
 _LOOPBACK = "lo", None, "00:00:00:00:00:00", 65536, None, 772, "unknown"
 _DOCKER = "docker0", None, "02:42:5f:1c:9a:07", 1500, None, 1, "down"
-_CMDLINE = "BOOT_IMAGE=/boot/vmlinuz-6.8.0-60-generic root=UUID=8d6a7f0e-6f0b-4c56-9d8e-5a2f1b7c3e90 ro"
+
+
+def _machine(hostname: str, platform: str) -> Machine:
+    """A machine with the facts that data/machines.json has of its platform, and no device but the loopback."""
+    row = json.loads((DATA / "machines.json").read_text())[platform]
+    modules, nodes = row.pop("modules"), [Node(*node) for node in row.pop("nodes")]
+    release = ofed.INSTALLED if row.pop("ofed", False) else None
+    machine = Machine(hostname, platform, nodes=nodes, netdevs=[Netdev(*_LOOPBACK)], ofed=release, **row)
+    for name in modules:
+        machine.modules[name] = machine.driver_version if name in ("nvidia", "nvidia_peermem") else None
+    if release:
+        machine.load_ofed(release)
+    return machine
 
 
 def hgx_h100(
@@ -404,40 +415,12 @@ def hgx_h100(
     mlx5_11, which a list that names mlx5_1 by prefix would take in; mlx5_2 and mlx5_3 are in mlx5_bond_0.
     """
     host = _host_number(hostname)
-    machine = Machine(
-        hostname,
-        platform="hgx-h100",
-        site={
-            "busbar_platform": "hgx-h100",
-            "busbar_fabric": "infiniband",
-            "host_limits_container_runtimes": ["docker", "containerd", "kubelet"],
-            "host_limits_kubernetes_rdma_resources": ["rdma/hca_shared_devices_a"],
-        },
-        cpu="Intel(R) Xeon(R) Platinum 8480C",
-        nodes=[Node(0, "0-55,112-167", 1056431520), Node(1, "56-111,168-223", 1056946076)],
-        dmi={
-            "sys_vendor": "NVIDIA",
-            "product_name": "DGXH100",
-            "board_vendor": "NVIDIA",
-            "board_name": "DGXH100",
-            "bios_vendor": "American Megatrends International, LLC.",
-            "bios_version": "1.05.03",
-            "chassis_type": "23",
-        },
-        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
-    )
-    # The closed driver exports no DMA-BUF, so this platform needs nvidia_peermem.
-    machine.driver_open = False
-    machine.modules = {**_MODULES, "ib_ipoib": None, "bonding": None, "nvidia": machine.driver_version}
-    machine.modules["nvidia_peermem"] = machine.driver_version
-    machine.ofed = ofed.INSTALLED
-    machine.load_ofed(machine.ofed)
+    machine = _machine(hostname, "hgx-h100")
     board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
 
     def rail_nic(rail: int, address: str, port: str) -> None:
         _port(machine, _CX7, rails[rail], rail, address, port, 400, rail)
 
-    machine.netdevs.append(Netdev(*_LOOPBACK))
     _hgx(machine, board, _H100, rails, rail_nic)
     _management(machine, "0000:0b:00", (INTEL, "0x1563"), "ixgbe", ("eno1", "eno2"))
     storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:26", node=0), 0x27, 2)
@@ -459,36 +442,7 @@ def hgx_h200_roce(
     virtual functions, mlx5_12 and mlx5_13; mlx5_2 and mlx5_3 are in mlx5_bond_0.
     """
     host = _host_number(hostname)
-    machine = Machine(
-        hostname,
-        platform="hgx-h200",
-        site={
-            "busbar_platform": "hgx-h200",
-            "busbar_fabric": "ethernet",
-            "busbar_roce": {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6},
-            "busbar_mtu": 9000,
-            "multirail_policy": "nvidia",
-            # Out of the box the ports have no PFC, and switching it on bounces the link.
-            "busbar_max_disruption": "link",
-            "roce_qos_traffic_class": 106,
-        },
-        cpu="INTEL(R) XEON(R) PLATINUM 8592+",
-        nodes=[Node(0, "0-63,128-191", 1056431520), Node(1, "64-127,192-255", 1056946076)],
-        dmi={
-            "sys_vendor": "Dell Inc.",
-            "product_name": "PowerEdge XE9680",
-            "board_vendor": "Dell Inc.",
-            "board_name": "0K56P8",
-            "bios_vendor": "Dell Inc.",
-            "bios_version": "2.4.4",
-            "chassis_type": "23",
-        },
-        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
-    )
-    machine.modules = {**_MODULES, "bonding": None, "nvidia": machine.driver_version}
-    machine.modules["nvidia_peermem"] = machine.driver_version
-    machine.ofed = ofed.INSTALLED
-    machine.load_ofed(machine.ofed)
+    machine = _machine(hostname, "hgx-h200")
     board = _Board((0x15, 0x37, 0x48, 0x59, 0x97, 0xB7, 0xC7, 0xD7), nvme=3, nic=5, gpu=4)
 
     def rail_nic(rail: int, address: str, port: str) -> None:
@@ -498,7 +452,6 @@ def hgx_h200_roce(
         machine.netdevs[-1].switch = [SwitchPort(f"44:38:39:ff:00:{rail:02x}", f"leaf-{rail}", f"swp{host}")]
         machine.sysctls |= {f"{name}/arp_ignore": "1", f"{name}/arp_announce": "2", f"{name}/rp_filter": "0"}
 
-    machine.netdevs.append(Netdev(*_LOOPBACK))
     _hgx(machine, board, _H200, rails, rail_nic)
     _management(machine, "0000:0b:00", ("0x14e4", "0x16d8"), "bnxt_en", ("eno8303", "eno8403"))
     storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:80", node=1), 0x81, 2)
@@ -519,24 +472,12 @@ def hgx_b200(hostname: str = "node03") -> Machine:
 
     Its NVSwitches are no PCI devices of the host: the fabric manager reaches them by way of ib_umad.
     """
-    machine = Machine(
-        hostname,
-        platform="hgx-b200",
-        site={"busbar_platform": "hgx-b200", "busbar_fabric": "infiniband"},
-        cpu="Intel(R) Xeon(R) Platinum 8570",
-        nodes=[Node(0, "0-55,112-167", 1056431520), Node(1, "56-111,168-223", 1056946076)],
-        dmi={"sys_vendor": "NVIDIA", "product_name": "DGXB200", "board_name": "DGXB200", "chassis_type": "23"},
-        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
-    )
-    machine.modules = {**_MODULES, "ib_ipoib": None, "nvidia": machine.driver_version}
-    machine.ofed = ofed.INSTALLED
-    machine.load_ofed(machine.ofed)
+    machine = _machine(hostname, "hgx-b200")
     board = _Board((0x15, 0x3D, 0x4C, 0x5B, 0x97, 0xBD, 0xCB, 0xD9), nvme=4, nic=3, gpu=6)
 
     def rail_nic(rail: int, address: str, port: str) -> None:
         _port(machine, _CX7, f"mlx5_{rail}", rail, address, port, 400, rail)
 
-    machine.netdevs.append(Netdev(*_LOOPBACK))
     _hgx(machine, board, _B200, range(8), rail_nic, nvswitches=0)
     _management(machine, "0000:0b:00", (INTEL, "0x1563"), "ixgbe", ("eno1", "eno2"))
     _storage, machine.spare_slot = _switch(machine, _root_port(machine, "pci0000:26", node=0), 0x27, 2)
@@ -546,19 +487,9 @@ def hgx_b200(hostname: str = "node03") -> Machine:
 
 def h200_vm(hostname: str = "vm01") -> Machine:
     """Eight H200 given to a virtual machine: everything on one bus, no NUMA, no DMI, no RDMA, no NVSwitch to see."""
-    machine = Machine(
-        hostname,
-        platform="h200-vm",
-        site={"busbar_platform": "custom", "busbar_fabric": "none"},
-        cpu="Intel(R) Xeon(R) Processor",
-        nodes=[Node(0, "0-127", 1585446912)],
-        hypervisor=True,
-        cmdline="console=ttyS0 reboot=k panic=1 root=/dev/vda rw",
-        host_bridges=[HostBridge("pci0000:00", -1)],
-        netdevs=[Netdev(*_LOOPBACK)],
-    )
-    machine.modules = {"nvidia": machine.driver_version, "nvidia_uvm": None}
+    machine = _machine(hostname, "h200-vm")
     bus = "pci0000:00"
+    machine.host_bridges.append(HostBridge(bus, -1))
     _add(machine, "0000:00:00.0", bus, "0x060000", (INTEL, "0x0d57"), None, None)
     virtio = (("0x018000", "0x1042"), ("0x018000", "0x1042"), (ETHERNET, "0x1041"), ("0xffff00", "0x1053"))
     for index, (class_code, device) in enumerate(virtio, start=1):
@@ -571,7 +502,6 @@ def h200_vm(hostname: str = "vm01") -> Machine:
     return machine
 
 
-_AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
 _AZURE_TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
 
 
@@ -581,25 +511,7 @@ def azure_nd_h100_v5(hostname: str = "azure01") -> Machine:
     The image brings a topology file and an nccl.conf. Virtual functions show no link; how far a NIC is from a GPU,
     nothing shows.
     """
-    machine = Machine(
-        hostname,
-        platform="azure-nd-h100-v5",
-        site={"busbar_platform": "azure-nd-h100-v5", "busbar_fabric": "infiniband"},
-        cpu="Intel(R) Xeon(R) Platinum 8480C",
-        nodes=[Node(0, "0-47", 980000000), Node(1, "48-95", 980000000)],
-        hypervisor=True,
-        dmi={
-            "sys_vendor": "Microsoft Corporation",
-            "product_name": "Virtual Machine",
-            "chassis_asset_tag": _AZURE_TAG,
-        },
-        cmdline="BOOT_IMAGE=/boot/vmlinuz-6.8.0-60-generic root=PARTUUID=4f1c ro console=ttyS0",
-        netdevs=[Netdev(*_LOOPBACK)],
-    )
-    machine.modules = {**_MODULES, "ib_ipoib": None, "nvidia": machine.driver_version}
-    machine.modules["nvidia_peermem"] = machine.driver_version
-    machine.ofed = ofed.INSTALLED
-    machine.load_ofed(machine.ofed)
+    machine = _machine(hostname, "azure-nd-h100-v5")
 
     def passed(domain: str, node: int) -> str:
         machine.host_bridges.append(HostBridge(f"pci{domain}:00", node))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 TOOLKIT = Path(__file__).resolve().parent / "toolkit"
+DATA = TOOLKIT.parent / "data"
 # What an inventory says for a node that has the toolkit.
 REPOSITORY = "file:///usr/src/busbar-lab/nccl-tests.git"
 COMMIT = "51f383ac3d28cfa13c5c4b424f2d742c46be310f"

@@ -15,89 +15,11 @@ from xml.sax.saxutils import escape
 
 from . import gpu_health
 from .machine import Gpu, Link, Machine
+from .nccl_tests import DATA, TOOLKIT
 
 _PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
 
-SCRIPT = r"""#!/bin/sh
-# Part of a simulated machine: answers from the files beside ../share/busbar-lab/SIMULATED.
-data=${0%/*}/../share/busbar-lab/nvidia-smi
-refuse() { printf '%s\n\n' "$2"; exit "$1"; }
-
-case $1 in
-topo | nvlink)
-    case "$1 $2" in
-    'topo -m' | 'topo --matrix') exec cat "$data/topo-m" ;;
-    'nvlink -s' | 'nvlink --status') exec cat "$data/nvlink-s" ;;
-    'nvlink -e' | 'nvlink --errorcounters') exec cat "$data/nvlink-e" ;;
-    esac
-    printf 'Option "%s" is not recognized.\n' "$2"
-    exit 2
-    ;;
-esac
-
-query= xml= fields= asked= format=csv table=query.tsv
-for argument in "$@"; do
-    case $argument in
-    -L | --list-gpus) exec cat "$data/list" ;;
-    -q | --query) query=1 ;;
-    -x | --xml-format) xml=1 ;;
-    --query-gpu=*) fields=${argument#*=} asked=1 ;;
-    --query-compute-apps=*) fields=${argument#*=} asked=1 table=apps.tsv ;;
-    --format=*) format=${argument#*=} ;;
-    --query-gpu | --query-compute-apps | --format)
-        refuse 255 "ERROR: Option $argument is missing its value. Please run 'nvidia-smi -h' for help." ;;
-    *) refuse 255 "ERROR: Option $argument is not recognized. Please run 'nvidia-smi -h'." ;;
-    esac
-done
-
-if [ "$query$xml" = 11 ]; then
-    now=$(LC_ALL=C date '+%a %b %e %H:%M:%S %Y')
-    exec sed "s|<timestamp/>|<timestamp>$now</timestamp>|" "$data/query.xml"
-fi
-[ -z "$xml" ] || refuse 2 "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an \
-XML query.  Please run 'nvidia-smi -h' for help."
-if [ -z "$asked" ]; then
-    echo 'lab: this use of nvidia-smi is not simulated' >&2
-    exit 64
-fi
-
-header=1 units=1
-for word in $(printf %s "$format" | tr , ' '); do
-    case $word in
-    csv) ;;
-    noheader) header= ;;
-    nounits) units= ;;
-    *) echo 'Format modifier is not recognized.'; exit 2 ;;
-    esac
-done
-# query.tsv, apps.tsv: field names, headings, then a line for each GPU or process.
-exec awk -F '\t' -v fields="$fields" -v header="$header" -v units="$units" '
-function alias(name, of) { if (of in column && !(name in column)) column[name] = column[of] }
-NR == 1 {
-    for (i = 1; i <= NF; i++) column[$i] = i
-    alias("gpu_name", "name"); alias("name", "process_name")
-    alias("gpu_uuid", "uuid")
-    alias("gpu_bus_id", "pci.bus_id")
-    alias("used_memory", "used_gpu_memory")
-    count = split(fields, field, ",")
-    for (i = 1; i <= count; i++) if (!(field[i] in column)) {
-        printf "Field \"%s\" is not a valid field to query.\n\n", field[i]
-        exit 2
-    }
-    next
-}
-NR == 2 && !header { next }
-{
-    line = ""
-    for (i = 1; i <= count; i++) {
-        value = $column[field[i]]
-        if (NR > 2 && !units) sub(/ MiB$/, "", value)
-        line = line (i > 1 ? ", " : "") value
-    }
-    print line
-}' "$data/$table"
-"""
-
+SCRIPT = (TOOLKIT / "nvidia-smi").read_text()
 # What is left of the tool under the faults that break it.
 HANGING_SCRIPT = "#!/bin/sh\nexec sleep 2147483647\n"
 GARBAGE_SCRIPT = "#!/bin/sh\nprintf '\\377\\376\\200GPU\\000\\001\\033[8m\\377'\n"
@@ -235,21 +157,10 @@ def _matrix(machine: Machine, gpus: list[Gpu]) -> str:
             node = machine.nodes[max(0, machine.function(address).numa_node)]
             cells += [node.cpulist, str(node.number), "", "N/A"]
         lines.append("\t".join([name, *cells]))
-    lines += ["", "Legend:", "", *_LEGEND]
+    lines += ["", "Legend:", "", *(DATA / "nvidia-smi-legend").read_text().splitlines()]
     if nics:
         lines += ["", "NIC Legend:", "", *(f"  NIC{n}: {nic.name}" for n, nic in enumerate(nics)), ""]
     return "\n".join(lines) + "\n"
-
-
-_LEGEND = (
-    "  X    = Self",
-    "  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)",
-    "  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node",
-    "  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)",
-    "  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)",
-    "  PIX  = Connection traversing at most a single PCIe bridge",
-    "  NV#  = Connection traversing a bonded set of # NVLinks",
-)
 
 
 def _xml(machine: Machine, gpus: list[Gpu]) -> str:
@@ -264,7 +175,7 @@ def _xml(machine: Machine, gpus: list[Gpu]) -> str:
         f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
     ]
     for index, gpu in enumerate(gpus):
-        lines += [*_xml_gpu(machine, index, gpu), ""]
+        lines.append(_xml_gpu(machine, index, gpu))
     return "\n".join([*lines, "</nvidia_smi_log>"]) + "\n"
 
 
@@ -286,59 +197,42 @@ _FABRIC_HEALTH = {
 }
 
 
-def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> list[str]:
+def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
     function = machine.function(gpu.address)
     now_gen, now_width = _link(function.link)
     max_gen, max_width = _link(function.max_link)
     registered = machine.fabric[0] == "Completed"
     cluster, clique = (gpu.domain or machine.nvlink_domain or f"{uuid.UUID(int=0)} 0").split()
 
-    def element(depth: int, name: str, value: object) -> str:
-        return "\t" * depth + f"<{name}>{escape(str(value))}</{name}>"
-
-    return [
-        f'\t<gpu id="{_bus_id(gpu)}">',
-        element(2, "product_name", gpu.name),
-        element(2, "product_brand", "NVIDIA"),
-        element(2, "product_architecture", _architecture(gpu)),
-        *gpu_health.lines(gpu, gpu_health.FIRST),
-        element(2, "serial", gpu.serial),
-        element(2, "uuid", gpu.uuid),
-        element(2, "minor_number", index),
-        element(2, "vbios_version", gpu.vbios),
-        "\t\t<pci>",
-        element(3, "pci_bus", gpu.address[5:7].upper()),
-        element(3, "pci_device", gpu.address[8:10].upper()),
-        element(3, "pci_domain", gpu.address[:4].upper()),
-        element(3, "pci_device_id", f"{function.device[2:]}{function.vendor[2:]}".upper()),
-        element(3, "pci_bus_id", _bus_id(gpu)),
-        element(3, "pci_sub_system_id", f"{function.subsystem[2:]}{function.vendor[2:]}".upper()),
-        "\t\t\t<pci_gpu_link_info>",
-        "\t\t\t\t<pcie_gen>",
-        element(5, "max_link_gen", max_gen),
-        element(5, "current_link_gen", now_gen),
-        element(5, "device_current_link_gen", now_gen),
-        element(5, "max_device_link_gen", max_gen),
-        "\t\t\t\t</pcie_gen>",
-        "\t\t\t\t<link_widths>",
-        element(5, "max_link_width", f"{max_width}x"),
-        element(5, "current_link_width", f"{now_width}x"),
-        "\t\t\t\t</link_widths>",
-        "\t\t\t</pci_gpu_link_info>",
-        *gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3),
-        "\t\t</pci>",
-        *gpu_health.lines(gpu, gpu_health.LAST),
-        "\t\t<fb_memory_usage>",
-        element(3, "total", f"{gpu.memory_mib} MiB"),
-        "\t\t</fb_memory_usage>",
-        "\t\t<fabric>",
-        element(3, "state", machine.fabric[0]),
-        element(3, "status", machine.fabric[1]),
-        element(3, "cliqueId", clique if registered else "N/A"),
-        element(3, "clusterUuid", cluster if registered else "N/A"),
-        "\t\t\t<health>",
-        *(element(4, name, value) for name, value in _FABRIC_HEALTH[_architecture(gpu)].items()),
-        "\t\t\t</health>",
-        "\t\t</fabric>",
-        "\t</gpu>",
-    ]
+    values = {
+        "bus_id": _bus_id(gpu),
+        "name": gpu.name,
+        "architecture": _architecture(gpu),
+        "serial": gpu.serial,
+        "uuid": gpu.uuid,
+        "index": index,
+        "vbios": gpu.vbios,
+        "bus": gpu.address[5:7].upper(),
+        "device": gpu.address[8:10].upper(),
+        "domain": gpu.address[:4].upper(),
+        "device_id": f"{function.device[2:]}{function.vendor[2:]}".upper(),
+        "sub_system_id": f"{function.subsystem[2:]}{function.vendor[2:]}".upper(),
+        "memory": gpu.memory_mib,
+        "state": machine.fabric[0],
+        "status": machine.fabric[1],
+        "clique": clique if registered else "N/A",
+        "cluster": cluster if registered else "N/A",
+        "now_gen": now_gen,
+        "max_gen": max_gen,
+        "now_width": now_width,
+        "max_width": max_width,
+    }
+    health = _FABRIC_HEALTH[_architecture(gpu)].items()
+    parts = {
+        "first": "\n".join(gpu_health.lines(gpu, gpu_health.FIRST)),
+        "in_pci": "\n".join(gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3)),
+        "last": "\n".join(gpu_health.lines(gpu, gpu_health.LAST)),
+        "health": "\n".join(f"\t\t\t\t<{name}>{value}</{name}>" for name, value in health),
+    }
+    template = (DATA / "nvidia-smi-gpu.xml").read_text()
+    return template.format(**{name: escape(str(value)) for name, value in values.items()}, **parts)

@@ -9,12 +9,10 @@ was at hand.
 from __future__ import annotations
 
 import json
-import uuid
 from pathlib import Path
 
-from . import ofed
-from .machine import NVLINK_5, LabError, Machine, Netdev, Node, Route
-from .machines import _CX7, _CX8, _LOOPBACK, _MODULES, _gpu, _GpuModel, _mac, _port, _root_port
+from .machine import NVLINK_5, LabError, Machine, Netdev, Route
+from .machines import _CX7, _CX8, _gpu, _GpuModel, _mac, _machine, _port, _root_port
 
 UNIT = "nvidia-imex.service"
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
@@ -26,29 +24,12 @@ _MAJOR = 234
 _NODES = 18
 _GB200 = _GpuModel("0x2941", "0x2046", "NVIDIA GB200", 189471, "97.00.B9.00.13", NVLINK_5)
 _GB300 = _GpuModel("0x31c2", "0x21f1", "NVIDIA GB300", 284208, "97.10.4A.00.05", NVLINK_5)
-_ARGUMENTS = "iommu.passthrough=1 init_on_alloc=0 numa_balancing=disable acpi_power_meter.force_cap_on=y"
 
 
 def tray(hostname: str, platform: str = "gb200-nvl72") -> Machine:
     """Two Grace with two GPUs and two NICs each; hostname: trays of one rack differ in the number at its end."""
     model, card, gbps = {"gb200-nvl72": (_GB200, _CX7, 400), "gb300-nvl72": (_GB300, _CX8, 800)}[platform]
-    machine = Machine(
-        hostname,
-        platform=platform,
-        site={"busbar_platform": platform, "busbar_fabric": "infiniband"},
-        cpu="Grace",
-        nodes=[Node(0, "0-71", 501000000), Node(1, "72-143", 501000000)],
-        dmi={"sys_vendor": "NVIDIA", "product_name": "P4764", "board_name": "P4764", "chassis_type": "23"},
-        cmdline=f"BOOT_IMAGE=/boot/vmlinuz-6.8.0-60-generic root=UUID=8d6a7f0e ro {_ARGUMENTS}",
-        architecture="aarch64",
-        page_size=65536,
-        driver_options={"CreateImexChannel0": "1", "GrdmaPciTopoCheckOverride": "1"},
-        nvlink_domain=f"{uuid.uuid5(uuid.NAMESPACE_DNS, 'rack-1')} 32766",
-        netdevs=[Netdev(*_LOOPBACK)],
-    )
-    machine.modules = {**_MODULES, "ib_ipoib": None, "nvidia": machine.driver_version}
-    machine.ofed = ofed.INSTALLED
-    machine.load_ofed(machine.ofed)
+    machine = _machine(hostname, platform)
     for number, domain in enumerate(("0008", "0009", "0018", "0019")):
         port = _root_port(machine, f"pci{domain}:00", "00.0", node=number // 2)
         _gpu(machine, model, number, f"{domain}:01:00.0", port)

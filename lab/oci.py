@@ -10,18 +10,15 @@ of the lab have them. No such machine was at hand.
 
 from __future__ import annotations
 
-from . import ofed
-from .machine import GEN5, INTEL, NVIDIA, HostBridge, Link, Machine, Netdev, Node, Route
+from .machine import GEN5, INTEL, NVIDIA, HostBridge, Link, Machine, Netdev, Route
 from .machines import (
-    _CMDLINE,
     _CX7,
     _H100,
-    _LOOPBACK,
-    _MODULES,
     _add,
     _gpu,
     _host_number,
     _mac,
+    _machine,
     _plug,
     _port,
     _root_port,
@@ -35,20 +32,7 @@ _CARDS = (0x0C, 0x2A, 0x41, 0x58, 0x86, 0xA5, 0xBD, 0xD5)
 
 def bm_gpu_h100_8(hostname: str = "oci01") -> Machine:
     host = _host_number(hostname)
-    machine = Machine(
-        hostname,
-        platform="oci-bm-gpu-h100-8",
-        site={"busbar_platform": "oci-bm-gpu-h100-8", "busbar_fabric": "ethernet", "multirail_policy": "oci"},
-        cpu="Intel(R) Xeon(R) Platinum 8480C",
-        nodes=[Node(0, "0-55,112-167", 1056431520), Node(1, "56-111,168-223", 1056946076)],
-        dmi={"chassis_asset_tag": TAG, "chassis_type": "23"},
-        cmdline=f"{_CMDLINE} intel_iommu=on iommu=pt",
-        netdevs=[Netdev(*_LOOPBACK)],
-    )
-    machine.modules = {**_MODULES, "nvidia": machine.driver_version}
-    machine.modules["nvidia_peermem"] = machine.driver_version
-    machine.ofed = ofed.INSTALLED
-    machine.load_ofed(machine.ofed)
+    machine = _machine(hostname, "oci-bm-gpu-h100-8")
     machine.host_bridges.append(HostBridge("pci0000:00", 0))
     _add(machine, "0000:00:00.0", "pci0000:00", "0x060000", (INTEL, "0x09a2"), None, None)
     for index, port in enumerate(_switch(machine, _root_port(machine, "pci0000:00"), 3, 4)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .nccl_tests import DATA
 from .toolkit.dkms import dkms_conf
 from .toolkit.kernel_node import PEER_SYMBOL, STACK, inbox_srcversion, srcversion
 
@@ -150,80 +151,11 @@ def _dkms_package(release: Release, package: str, name: str, modules: str, title
     )
 
 
-_OPENIBD = """\
-### BEGIN INIT INFO
-# Provides: openibd
-# Required-Start: $local_fs
-# Required-Stop:
-# Default-Start: S
-# Default-Stop:
-# Short-Description: loads the RDMA modules
-### END INIT INFO
-root=${0%/etc/init.d/openibd}
-tools=$root/usr/local/sbin
-echo "$1" >>"$root/var/log/busbar-lab-openibd"
-start() {
-    for module in FORWARDS; do "$tools/modprobe" "$module" || exit 1; done
-    echo "Loading HCA driver and Access Layer: [  OK  ]"
-}
-stop() {
-    for module in $("$tools/busbar-lab-kernel" foreign); do
-        echo "Unloading ib_core [FAILED]" >&2
-        echo "rmmod: ERROR: Module ib_core is in use by: $module" >&2
-        exit 1
-    done
-    for module in BACKWARDS; do "$tools/modprobe" -r "$module" || exit 1; done
-    echo "Unloading HCA driver: [  OK  ]"
-}
-case "$1" in
-start) start ;;
-stop) stop ;;
-restart | force-restart) stop && start ;;
-status) echo "  HCA driver loaded" ;;
-*) echo "Usage: $0 {start|force-start|stop|force-stop|restart|force-restart|status}" >&2; exit 1 ;;
-esac
-"""
-_UNIT = """\
-[Unit]
-Description=openibd - configure Mellanox devices
-DefaultDependencies=false
-After=local-fs.target
-Before=network.target
-Conflicts=shutdown.target
+def _text(name: str) -> str:
+    """Read a file of the vendor's packages, in its own words."""
+    return (DATA / "ofed" / name).read_text()
 
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/etc/init.d/openibd start
-ExecStop=-/etc/init.d/openibd stop
 
-[Install]
-WantedBy=sysinit.target
-"""
-_OPENIB_CONF = """\
-# Start HCA driver upon boot
-ONBOOT=yes
-# Allow to stop the driver while something of it is in use
-ALLOW_STOP=yes
-FORCE_MODE=no
-RUN_SYSCTL=no
-"""
-# As debhelper words it: policy-rc.d is asked before the restart.
-_UTILS_POSTINST = (
-    _SCRIPT
-    + """\
-set -e
-if [ "$1" = configure ]; then
-    systemctl --quiet enable openibd.service 2>/dev/null || true
-    if [ -d /run/systemd/system ]; then
-        systemctl --system daemon-reload >/dev/null || true
-        if systemctl --quiet is-active openibd.service; then
-            deb-systemd-invoke restart openibd.service >/dev/null || true
-        fi
-    fi
-fi
-"""
-)
 # Removing it leaves the modules where they are, as the vendor's does: the next boot is without them.
 _UTILS_PRERM = (
     _SCRIPT + 'if [ "$1" = remove ]; then systemctl --quiet disable openibd.service 2>/dev/null || true; fi\n'
@@ -237,27 +169,13 @@ def _ofed_info(release: Release) -> str:
     )
 
 
-def _uninstall(names: list[str]) -> str:
-    return (
-        f"{_SCRIPT}# Nowhere but on a node: apt-get would be that of another machine.\n"
-        'case "$0" in /usr/sbin/* | /sbin/*) ;; *) exit 1 ;; esac\n'
-        "echo 'This program will uninstall all OFED packages on your machine.'\n"
-        'if [ "$1" != --force ]; then\n'
-        '    printf "Do you want to continue?[y/N]:"; read -r answer\n'
-        '    case "$answer" in y | Y) ;; *) exit 1 ;; esac\n'
-        "fi\n"
-        f"installed=$(dpkg-query --show --showformat '${{Package}}\\n' {' '.join(names)} 2>/dev/null)\n"
-        "apt-get purge --yes --allow-change-held-packages $installed\n"
-    )
-
-
 def packages(version: str) -> list[Package]:
     """All of one release, in an order in which dpkg can install them."""
     release = RELEASES[version]
     user = release.build.rpartition(".")[0]
     modules = _KERNEL_MODULES.format(release.driver)
     # mlx_compat comes with those that need it, and a kernel without OFED has none.
-    openibd = _OPENIBD.replace("FORWARDS", " ".join(STACK[1:])).replace("BACKWARDS", " ".join(reversed(STACK)))
+    openibd = _text("openibd").replace("FORWARDS", " ".join(STACK[1:])).replace("BACKWARDS", " ".join(reversed(STACK)))
     kernel = _dkms_package(
         release, "mlnx-ofed-kernel-dkms", "mlnx-ofed-kernel", modules, "DKMS support for mlnx-ofed kernel modules"
     )
@@ -267,19 +185,22 @@ def packages(version: str) -> list[Package]:
         "Userspace tools to restart and tune mlnx-ofed kernel modules",
         files={
             "/etc/init.d/openibd": _SCRIPT + openibd,
-            "/etc/infiniband/openib.conf": _OPENIB_CONF,
-            "/lib/systemd/system/openibd.service": _UNIT,
+            "/etc/infiniband/openib.conf": _text("openib.conf"),
+            "/lib/systemd/system/openibd.service": _text("openibd.service"),
         },
         programs=("/etc/init.d/openibd",),
         conffiles=("/etc/init.d/openibd", "/etc/infiniband/openib.conf"),
-        scripts={"postinst": _UTILS_POSTINST, "prerm": _UTILS_PRERM},
+        scripts={"postinst": _SCRIPT + _text("postinst"), "prerm": _UTILS_PRERM},
     )
     names = [release.meta, kernel.name, utils.name, "ofed-scripts", "mlnx-tools", "mlnx-nfsrdma-dkms", "mlnx-nvme-dkms"]
     scripts = Package(
         "ofed-scripts",
         f"{user}-1",
         "OFED scripts: ofed_info and ofed_uninstall.sh",
-        files={"/usr/bin/ofed_info": _ofed_info(release), "/usr/sbin/ofed_uninstall.sh": _uninstall(names)},
+        files={
+            "/usr/bin/ofed_info": _ofed_info(release),
+            "/usr/sbin/ofed_uninstall.sh": _SCRIPT + _text("ofed_uninstall.sh").replace("NAMES", " ".join(names)),
+        },
         programs=("/usr/bin/ofed_info", "/usr/sbin/ofed_uninstall.sh"),
     )
     tools = Package("mlnx-tools", release.tools, "Userspace tools of OFED")

@@ -16,7 +16,6 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 STATE = "/sys/kernel/busbar-lab"
@@ -33,8 +32,6 @@ STRICT, ETS, VENDOR = 0, 2, 255
 MAX_CABLE = 1000
 MAX_MTU = 9978
 BUFFER = 4151520
-# Kb/s: what a TC can be limited to (host.md 1.4).
-MAX_RATE = 255 * 1000 * 1000
 
 
 class Refused(Exception):
@@ -49,42 +46,52 @@ def _default_table() -> list[int]:
     return [dscp >> 3 for dscp in range(64)]
 
 
-@dataclass
 class Port:
     """What comes out of the box.
 
-    pfc: mask of priorities.   cable: metres.   rate: Kb/s of each TC, 0 for no limit.   bounces: of the link.
+    pfc: mask of priorities.   cable: metres.   bounces: of the link.
     apps: the kernel's entries [dscp, priority], the newest first.   table: the priority that the firmware has for each.
     manual: the buffers were set by hand, else ``buffers`` makes them.   dcbx: "os" or "firmware".
     ecn_np, ecn_rp: masks of priorities.   traffic_class: forced on all queue pairs, None for none.
     tos: of rdma_cm.   stale_mtu: an active_mtu that has not followed the netdev.
     sends, receives: priority that the data has had, for the counters of `ethtool -S`.
+
+    No dataclass: importing that module takes a third of a tool's call.
     """
 
-    pfc: int = 0
-    cable: int = 7
-    apps: list[list[int]] = field(default_factory=list)
-    table: list[int] = field(default_factory=_default_table)
-    prio_tc: list[int] = field(default_factory=lambda: [1, 0, 2, 3, 4, 5, 6, 7])
-    tsa: list[int] = field(default_factory=lambda: [VENDOR] * 8)
-    bw: list[int] = field(default_factory=lambda: [0] * 8)
-    rate: list[int] = field(default_factory=lambda: [0] * 8)
-    manual: bool = False
-    prio_buffer: list[int] = field(default_factory=lambda: [0] * 8)
-    buffer_size: list[int] = field(default_factory=lambda: [0] * 8)
-    dcbx: str = "os"
-    rx_pause: bool = True
-    tx_pause: bool = True
-    bounces: int = 0
-    tos: int = 0
-    stale_mtu: int | None = None
-    sends: int = 0
-    receives: int = 0
-    ecn_np: int = 0xFF
-    ecn_rp: int = 0xFF
-    cnp_dscp: int = 48
-    cnp_prio: int = 6
-    traffic_class: int | None = None
+    def __init__(self, **values: Any) -> None:
+        """Raises TypeError for a value that a port does not have."""
+        self.pfc = 0
+        self.cable = 7
+        self.apps: list[list[int]] = []
+        self.table = _default_table()
+        self.prio_tc = [1, 0, 2, 3, 4, 5, 6, 7]
+        self.tsa = [VENDOR] * 8
+        self.bw = [0] * 8
+        self.manual = False
+        self.prio_buffer = [0] * 8
+        self.buffer_size = [0] * 8
+        self.dcbx = "os"
+        self.rx_pause = True
+        self.tx_pause = True
+        self.bounces = 0
+        self.tos = 0
+        self.stale_mtu: int | None = None
+        self.sends = 0
+        self.receives = 0
+        self.ecn_np = 0xFF
+        self.ecn_rp = 0xFF
+        self.cnp_dscp = 48
+        self.cnp_prio = 6
+        self.traffic_class: int | None = None
+        if strange := values.keys() - vars(self).keys():
+            raise TypeError(f"a port has no {', '.join(sorted(strange))}")
+        vars(self).update(values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Port) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def trust(self) -> str:
@@ -131,11 +138,6 @@ class Port:
             raise Refused(errno.EINVAL)
         self.prio_tc, self.tsa, self.bw = list(prio_tc), list(tsa), list(bw)
 
-    def set_rate(self, rate: list[int]) -> None:
-        if any(value > MAX_RATE for value in rate):
-            raise Refused(errno.EINVAL)
-        self.rate = list(rate)
-
     def set_buffers(self, prio_buffer: list[int], buffer_size: list[int]) -> None:
         if sum(buffer_size) > BUFFER or any(number > 7 for number in prio_buffer):
             raise Refused(errno.EINVAL)
@@ -158,7 +160,7 @@ class Port:
     def driver_load(self) -> None:
         """ETS and cable length are reset; trust, mapping and PFC are read back from the firmware (host.md 1.4, 1.5)."""
         new, trusted = Port(), self.trust == "dscp"
-        self.prio_tc, self.tsa, self.bw, self.rate = new.prio_tc, new.tsa, new.bw, new.rate
+        self.prio_tc, self.tsa, self.bw = new.prio_tc, new.tsa, new.bw
         self.cable, self.manual = new.cable, False
         self.apps = [[dscp, self.table[dscp]] for dscp in reversed(range(64))] if trusted else []
         self.ecn_np, self.ecn_rp, self.cnp_dscp, self.cnp_prio = new.ecn_np, new.ecn_rp, new.cnp_dscp, new.cnp_prio
@@ -192,7 +194,7 @@ _IN_FILES = ("ecn_np", "ecn_rp", "cnp_dscp", "cnp_prio", "traffic_class", "tos")
 
 def state(port: Port) -> str:
     """The JSON of what only tools show."""
-    return json.dumps({key: value for key, value in asdict(port).items() if key not in _IN_FILES}) + "\n"
+    return json.dumps({key: value for key, value in vars(port).items() if key not in _IN_FILES}) + "\n"
 
 
 def state_path(address: str) -> str:

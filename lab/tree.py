@@ -20,7 +20,6 @@ from pathlib import Path
 
 from . import (
     container_hosts,
-    environment_faults,
     firmware,
     gpu_health,
     kernel_modules,
@@ -32,7 +31,7 @@ from . import (
     roce,
 )
 from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
-from .nccl_tests import TOOLKIT
+from .nccl_tests import DATA, TOOLKIT
 from .toolkit import start
 
 TOOL = "usr/bin/nvidia-smi"
@@ -167,7 +166,7 @@ def write_hardware(machine: Machine, root: Path) -> None:
 def write_share(machine: Machine, share: Path) -> None:
     """What a container node has below /usr/share/busbar-lab: nvidia-smi, its answers, and the mark of the lab."""
     share.mkdir(parents=True, exist_ok=True)
-    (share / "SIMULATED").write_text(SIMULATED)
+    (share / "SIMULATED").write_text((DATA / "node/SIMULATED").read_text())
     _write_smi(machine, share / "bin" / "nvidia-smi", share / "nvidia-smi")
     kernel_modules.write(machine, share / "peermem")
     roce.write_share(machine, share)
@@ -556,31 +555,10 @@ def _proc_net(tree: Tree, machine: Machine) -> None:
     tree.files["/proc/net/ipv6_route"] = "".join(f"{line}\n" for line in lines)
 
 
-_DRIVER_PARAMS = """\
-ResmanDebugLevel: 4294967295
-RmLogonRC: 1
-ModifyDeviceFiles: 1
-DeviceFileUID: 0
-DeviceFileGID: 0
-DeviceFileMode: 438
-EnableMSI: 1
-EnableStreamMemOPs: 0
-NvLinkDisable: 0
-EnablePCIERelaxedOrderingMode: 0
-EnableGpuFirmware: 18
-DmaRemapPeerMmio: 1
-GrdmaPciTopoCheckOverride: 0
-CoherentGPUMemoryMode: ""
-RegistryDwords: ""
-RegistryDwordsPerDevice: ""
-ExcludedGpus: ""
-"""
-
-
 def _proc_nvidia(tree: Tree, machine: Machine) -> None:
     base = "/proc/driver/nvidia"
     tree.directories.append(f"{base}/gpus")
-    tree.files[f"{base}/params"] = nvl72.params(machine, _DRIVER_PARAMS)
+    tree.files[f"{base}/params"] = nvl72.params(machine, (DATA / "node/nvidia-params").read_text())
     architecture = machine.architecture
     flavour = f"Open Kernel Module for {architecture}" if machine.driver_open else f"{architecture} Kernel Module"
     tree.files[f"{base}/version"] = (
@@ -608,36 +586,22 @@ def _proc_nvidia(tree: Tree, machine: Machine) -> None:
 # -- system root -----------------------------------------------------------------------------------------------------
 
 _PACKAGE_TOOLS = tuple(f"/usr/bin/{name}" for name in ("dpkg-query", "apt-get", "apt-mark"))
-_OS_RELEASE = """\
-PRETTY_NAME="Ubuntu 24.04.2 LTS"
-NAME="Ubuntu"
-VERSION_ID="24.04"
-VERSION="24.04.2 LTS (Noble Numbat)"
-VERSION_CODENAME=noble
-ID=ubuntu
-ID_LIKE=debian
-"""
-_PASSWD = """\
-root:x:0:0:root:/root:/bin/bash
-daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
-nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-user1:x:1000:1000::/home/user1:/bin/bash
-"""
-SIMULATED = """\
-This node is simulated. No GPU, NIC or driver is here: the hardware root beside this system root and the answers of
-/usr/bin/nvidia-smi were rendered from a model by busbar's lab. Nothing that runs on it is a measurement.
-"""
+# Of files that set variables of NCCL for users, services and containers.
+_VARIABLE_FOLDERS = (
+    *("/etc/enroot/environ.d", "/etc/profile.d", "/etc/slurm"),
+    *("/etc/systemd/system/slurmd.service.d", "/etc/systemd/system/user@.service.d"),
+)
 
 
 def system(machine: Machine) -> Tree:
     """A freshly installed system, without nvidia-smi (see write_tools)."""
     return Tree(
         files={
-            "/etc/os-release": _OS_RELEASE,
+            "/etc/os-release": (DATA / "node/os-release").read_text(),
             # By which devices have units.
             "/usr/lib/udev/rules.d/99-systemd.rules": 'ACTION!="remove", SUBSYSTEM=="net", TAG+="systemd"\n',
             "/etc/hostname": f"{machine.hostname}\n",
-            "/etc/passwd": _PASSWD,
+            "/etc/passwd": (DATA / "node/passwd").read_text(),
             "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
             "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
             "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
@@ -651,10 +615,10 @@ def system(machine: Machine) -> Tree:
             **dict.fromkeys(_PACKAGE_TOOLS, (TOOLKIT / "apt_tools.py").read_text()),
             **kernel_modules.tools(),
             **container_hosts.files(),
-            **environment_faults.FILES,
+            **{f"/etc/slurm/{path.name}": path.read_text() for path in (TOOLKIT / "slurm").iterdir()},
             **nvl72.files(machine),
             **machine.image,
-            MARK: SIMULATED,
+            MARK: (DATA / "node/SIMULATED").read_text(),
         },
         links={
             f"/etc/systemd/system/multi-user.target.wants/{unit}": f"{UNITS}/{unit}"
@@ -672,6 +636,6 @@ def system(machine: Machine) -> Tree:
             # Where the suite keeps its own record of a node's counters.
             "/var/lib/busbar/health",
             container_hosts.DROPINS,
-            *environment_faults.FOLDERS,
+            *_VARIABLE_FOLDERS,
         ],
     )

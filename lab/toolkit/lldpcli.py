@@ -19,7 +19,7 @@ IEEE_8021 = "00,80,C2"
 ETS, ETS_RECOMMENDATION, PFC, APPLICATION = 9, 10, 11, 12
 
 
-def lldpcli(root: str, arguments: list[str]) -> int:
+def lldpcli(system: str, root: str, arguments: list[str]) -> int:
     words = list(arguments)
     if words[:2] != ["-f", "json0"]:
         raise Stop(1, f"lldpcli: the lab has no lldpcli {' '.join(arguments)}, only -f json0")

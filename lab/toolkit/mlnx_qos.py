@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import functools
+import getopt
 import json
-import optparse
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
@@ -20,7 +20,6 @@ class Layout(NamedTuple):
     """How a version prints (host.md 1.3), or a page shows it.
 
     wrap: a priority's line ends after eight values.   buffers: what follows their sizes, None for no buffer lines.
-    one_by_one: it has --specific_pfc and --get_pfc.
     """
 
     indent: str = "\t"
@@ -28,65 +27,52 @@ class Layout(NamedTuple):
     default_priority: bool = False
     buffers: str | None = "max_buffer_size=%d"
     sorted: bool = True
-    one_by_one: bool = True
 
 
 LAYOUTS = {
     "new": Layout(),
     "pasted": Layout(indent=" " * 8, buffers=""),
-    "ofed-23.10": Layout(default_priority=True, one_by_one=False),
-    "total-size": Layout(buffers="total_size=%d", one_by_one=False),
-    "old": Layout(wrap=False, buffers=None, sorted=False, one_by_one=False),
+    "ofed-23.10": Layout(default_priority=True),
+    "total-size": Layout(buffers="total_size=%d"),
+    "old": Layout(wrap=False, buffers=None, sorted=False),
 }
 _TSA = {"strict": STRICT, "ets": ETS, "vendor": VENDOR}
 
 
-def mlnx_qos(root: str, arguments: list[str]) -> int:
+# Option -> field; those without a letter first.
+_LONG = ("trust", "cable_len", "prio2buffer", "buffer_size", "dscp2prio", "pfc", "prio_tc", "tsa", "tcbw", "dcbx")
+_SHORT = {"f": "pfc", "p": "prio_tc", "s": "tsa", "t": "tcbw", "d": "dcbx", "i": "interface"}
+_USAGE = "Usage: mlnx_qos -i <interface> [options]\n"
+
+
+def mlnx_qos(system: str, root: str, arguments: list[str]) -> int:
     with open(root + qos.NODE, encoding="utf-8") as stream:
         layout = LAYOUTS[json.load(stream)["mlnx_qos"]]
-    parser = _qos_parser(layout)
-    options, more = parser.parse_args(arguments)
-    if more or options.i is None:
+    options: dict[str, Any] = {}
+    try:
+        given, more = getopt.gnu_getopt(arguments, "".join(f"{letter}:" for letter in _SHORT) + "a",
+                                        [f"{name}=" for name in (*_LONG, "interface")])  # fmt: skip
+    except getopt.GetoptError as error:
+        word = f"-{error.opt}" if len(error.opt) == 1 else f"--{error.opt}"
+        raise Stop(2, f"{_USAGE}", f"mlnx_qos: error: no such option: {word}") from error
+    for word, value in given:
+        name = _SHORT.get(word[1:], word.lstrip("-"))
+        options[name] = [*options.get(name, []), value] if name == "dscp2prio" else value
+    if more or "interface" not in options:
         print("Bad arguments" if more else "Interface name is required")
-        parser.print_usage()
+        print(_USAGE)
         return 1
     if _lldpad(root):
         print("****** WARNING: lldpad service is running and may overwrite your settings ******\n")
-    return _Qos(root, options, parser, layout).run()
-
-
-def _qos_parser(layout: Layout) -> optparse.OptionParser:
-    parser = optparse.OptionParser("%prog -i <interface> [options]", prog="mlnx_qos", version="%prog 1.2")
-    texts = {
-        "--pfc": ("-f", "PFC of each priority: 0 or 1, eight of them"),
-        "--specific_pfc": ("-F", "the same, x for one that stays; prints nothing"),
-        "--get_pfc": ("-P", "print PFC of one priority"),
-        "--prio_tc": ("-p", "TC of each priority"),
-        "--tsa": ("-s", "strict, ets or vendor for each TC"),
-        "--tcbw": ("-t", "percent for each TC that is ets, 0 for others"),
-        "--ratelimit": ("-r", "Gbps for each TC, 0 for no limit"),
-        "--dcbx": ("-d", "os, fw or get"),
-        "--trust": (None, "pcp or dscp"),
-        "--cable_len": (None, "metres"),
-        "--prio2buffer": (None, "receive buffer of each priority"),
-        "--buffer_size": (None, "bytes of each receive buffer"),
-        "--interface": ("-i", "name of the interface"),
-    }
-    for option, (short, text) in texts.items():
-        if layout.one_by_one or short not in ("-F", "-P"):
-            names = [short, option] if short else [option]
-            parser.add_option(*names, dest="i" if short == "-i" else option[2:], help=f"{text} (simulated)")
-    parser.add_option("--dscp2prio", action="append", help="set,DSCP,PRIO or del,DSCP,PRIO or flush (simulated)")
-    parser.add_option("-a", action="store_true", help="nothing, as in the real one")
-    return parser
+    return _Qos(root, options, layout).run()
 
 
 class _Qos:
     """One call. What it does comes in the real one's order, so what fails late has done the earlier part."""
 
-    def __init__(self, root: str, options: Any, parser: optparse.OptionParser, layout: Layout) -> None:
-        self.root, self.options, self.parser, self.layout = root, options, parser, layout
-        self.netdev: str = options.i
+    def __init__(self, root: str, options: dict[str, Any], layout: Layout) -> None:
+        self.root, self.options, self.layout = root, options, layout
+        self.netdev: str = options["interface"]
         self.port = Port()
         self.refused: Refused | None = None
         try:
@@ -94,10 +80,10 @@ class _Qos:
             self.port = qos.load(root, self.path)
         except Refused as refused:
             self.refused = refused
-        setters = ("pfc", "specific_pfc", "prio_tc", "tsa", "tcbw", "ratelimit", "trust", "cable_len", "dscp2prio")
-        asked = [name for name in (*setters, "prio2buffer", "buffer_size") if getattr(options, name, None)]
-        if asked or options.dcbx in ("os", "fw"):
-            qos.note_write(root, "mlnx_qos", self.netdev, *(asked or ["dcbx"]))
+        setters = ("pfc", "prio_tc", "tsa", "tcbw", "trust", "cable_len", "dscp2prio", "prio2buffer", "buffer_size")
+        wanted = [name for name in setters if options.get(name)]
+        if wanted or options.get("dcbx") in ("os", "fw"):
+            qos.note_write(root, "mlnx_qos", self.netdev, *(wanted or ["dcbx"]))
 
     def run(self) -> int:
         before = qos.state(self.port)
@@ -126,7 +112,7 @@ class _Qos:
 
     def _usage(self, message: str) -> NoReturn:
         print(message)
-        self.parser.print_usage()
+        print(_USAGE)
         raise SystemExit(1)
 
     def _int(self, text: str, most: int, what: str) -> int:
@@ -147,7 +133,7 @@ class _Qos:
         return numbers
 
     def _dcbx(self) -> int:
-        mode = self.options.dcbx
+        mode = self.options.get("dcbx")
         if mode in ("os", "fw"):
             try:
                 self._do(self.port.set_dcbx, "os" if mode == "os" else "firmware")
@@ -161,30 +147,10 @@ class _Qos:
     def _pfc(self) -> int:
         options, port = self.options, self.port
         try:
-            if options.cable_len:
-                self._do(port.set_pfc, port.pfc, self._int(options.cable_len, 0xFFFF, "cable_len"))
-            if getattr(options, "get_pfc", None):
-                self._do(lambda: None)
-                number = int(options.get_pfc)
-                if not 0 <= number < 8:
-                    print("pfc index must be in range of 0-7")
-                    return 1
-                print(port.pfc >> number & 1)
-                raise SystemExit(0)
-            if getattr(options, "specific_pfc", None):
-                items = options.specific_pfc.split(",")
-                if len(items) != 8:
-                    print("pfc list must have 8 items")
-                    return 1
-                for item in items:
-                    if item not in ("x", "0", "1"):
-                        print(f"Bad value for 'PFC': {item}")
-                        return 1
-                bits = [port.pfc >> prio & 1 if item == "x" else int(item) for prio, item in enumerate(items)]
-                self._do(port.set_pfc, sum(bit << prio for prio, bit in enumerate(bits)), port.cable)
-                raise SystemExit(0)
-            if options.pfc:
-                bits = self._eight(options.pfc, 1, "PFC", "pfc", "PFC")
+            if options.get("cable_len"):
+                self._do(port.set_pfc, port.pfc, self._int(options["cable_len"], 0xFFFF, "cable_len"))
+            if options.get("pfc"):
+                bits = self._eight(options["pfc"], 1, "PFC", "pfc", "PFC")
                 self._do(port.set_pfc, sum(bit << prio for prio, bit in enumerate(bits)), port.cable)
         except Refused as refused:
             return self._unhandled(refused)
@@ -192,11 +158,11 @@ class _Qos:
 
     def _dscp(self) -> int:
         options, port = self.options, self.port
-        if options.dscp2prio and options.trust:
+        if options.get("dscp2prio") and options.get("trust"):
             print("trust and dscp2prio commands cannot be used at the same time.")
             return 1
         changes: list[Callable[[], None]] = []
-        for word in options.dscp2prio or []:
+        for word in options.get("dscp2prio", ()):
             if word == "flush":
                 changes += [functools.partial(self._do, port.del_app, *entry) for entry in port.apps]
                 continue
@@ -220,7 +186,7 @@ class _Qos:
         return 0
 
     def _trust(self) -> int:
-        wanted, port = self.options.trust, self.port
+        wanted, port = self.options.get("trust"), self.port
         if wanted not in (None, "dscp", "pcp"):
             print("Invalid trust state command. Refer to the help.")
             return 1
@@ -238,23 +204,13 @@ class _Qos:
         return 0
 
     def _rest(self) -> int:
-        options, port = self.options, self.port
+        options = self.options
         if self.refused:
             print("Buffers commands are not supported on your system")
-            if options.prio2buffer or options.buffer_size:
+            if options.get("prio2buffer") or options.get("buffer_size"):
                 return 1
-        elif options.prio2buffer or options.buffer_size:
+        elif options.get("prio2buffer") or options.get("buffer_size"):
             self._set_buffers()
-        if options.ratelimit:
-            items = options.ratelimit.split(",")
-            rate = [self._int(item, 1000000, "ratelimit") * 1000 * 1000 for item in items[:8]]
-            if len(items) != 8:
-                print("Too many items for ratelimit" if len(items) > 8 else "ratelimit must have 8 items")
-                return 1
-            try:
-                self._do(port.set_rate, rate)
-            except Refused:
-                print("Rate limit is not supported on your system!")
         if self.refused:
             print("Rate limit is not supported on your system!")
             print("ETS features are not supported on your system")
@@ -264,7 +220,7 @@ class _Qos:
     def _set_buffers(self) -> None:
         prio_buffer, size = map(list, self._buffers())
         for name, values, most in (("prio2buffer", prio_buffer, 7), ("buffer_size", size, 1 << 32)):
-            items = (getattr(self.options, name) or "").split(",") if getattr(self.options, name) else []
+            items = self.options[name].split(",") if self.options.get(name) else []
             if len(items) > 8:
                 print(f"Too many items for {name}")
                 raise SystemExit(1)
@@ -281,8 +237,8 @@ class _Qos:
     def _ets(self) -> int:
         options, port = self.options, self.port
         prio_tc, tsa, bw = list(port.prio_tc), list(port.tsa), list(port.bw)
-        if options.tsa:
-            names = options.tsa.split(",")
+        if options.get("tsa"):
+            names = options["tsa"].split(",")
             for name in names[:8]:
                 if name not in _TSA:
                     self._usage(str(("Bad TSA value: ", name)))
@@ -290,13 +246,13 @@ class _Qos:
                 print("Too many items for TSA" if len(names) > 8 else "tsa list must have 8 items")
                 return 1
             tsa = [_TSA[name] for name in names]
-        if options.tcbw:
-            bw = self._eight(options.tcbw, 100, "ETS BW", "tcbw", "ETS BW")
+        if options.get("tcbw"):
+            bw = self._eight(options["tcbw"], 100, "ETS BW", "tcbw", "ETS BW")
             if any(share and kind != ETS for share, kind in zip(bw, tsa, strict=True)):
                 self._usage("ETS BW for a strict/vendor TC must be 0")
-        if options.prio_tc:
-            prio_tc = self._eight(options.prio_tc, 7, "UP => TC mapping", "prio_tc", "UP => TC mapping")
-        if options.tsa or options.tcbw or options.prio_tc:
+        if options.get("prio_tc"):
+            prio_tc = self._eight(options["prio_tc"], 7, "UP => TC mapping", "prio_tc", "UP => TC mapping")
+        if options.get("tsa") or options.get("tcbw") or options.get("prio_tc"):
             try:
                 self._do(port.set_ets, prio_tc, tsa, bw)
             except Refused:
@@ -332,10 +288,9 @@ class _Qos:
             print(line.rstrip() if name == "priority" else line)
         tcs = list(dict.fromkeys(port.prio_tc))
         for tc in sorted(tcs) if layout.sorted else tcs:
-            rate = f"{port.rate[tc] / 1e6:.1f} Gbps" if port.rate[tc] else "unlimited"
             kind = next((name for name, number in _TSA.items() if number == port.tsa[tc]), "unknown")
             share = f", bw: {port.bw[tc]}%" if kind == "ets" else ""
-            print(f"tc: {tc} ratelimit: {rate}, tsa: {kind}{share}")
+            print(f"tc: {tc} ratelimit: unlimited, tsa: {kind}{share}")
             for prio in [prio for prio, its in enumerate(port.prio_tc) if its == tc]:
                 print(f"{layout.indent} priority:  {prio}")
 

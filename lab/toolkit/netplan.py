@@ -17,7 +17,7 @@ FOLDERS = ("etc/netplan", "run/netplan", "lib/netplan")
 GENERATED = "run/systemd/network"
 
 
-def netplan(system: str, arguments: list[str]) -> int:
+def netplan(system: str, root: str, arguments: list[str]) -> int:
     if arguments != ["generate"]:
         raise Stop(2, f"netplan: the lab has no netplan {' '.join(arguments)}")
     generate(system)

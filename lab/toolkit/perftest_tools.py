@@ -177,10 +177,10 @@ class End:
         return int(forced) if forced.isdigit() else int(self.given.get("--tclass", 0))
 
 
-def run(program: str, system: str, root: str, arguments: list[str]) -> int:
+def run(system: str, root: str, argv: list[str]) -> int:
     """Raises getopt.GetoptError and Stop."""
-    short = "Fd:i:p:u:x:q:s:n:D:f:bhV"
-    options, hosts = getopt.gnu_getopt(arguments, short, _LONG)
+    program, short = argv[0], "Fd:i:p:u:x:q:s:n:D:f:bhV"
+    options, hosts = getopt.gnu_getopt(argv[1:], short, _LONG)
     given = dict(options)
     if given.keys() & {"-h", "--help"}:
         print(_usage(program))
@@ -367,7 +367,7 @@ def _transfer(end: End, mine: State, both_ways: bool, is_server: bool) -> float:
     running = f"{end.folder}/running"
     os.makedirs(running, exist_ok=True)
     place, seen = f"{running}/{os.getpid()}", 0
-    _put(place, {"device": end.device, "sends": not is_server})
+    qos.replace(place, json.dumps({"device": end.device, "sends": not is_server}))
     try:
         for turn in range(_SLICES):
             if turn == 1 and crash and crash["host"] == mine.host:
@@ -388,12 +388,6 @@ def _others(end: End, sends: bool) -> bool:
                 if json.loads(read(f"{folder}/{name}")) == {"device": end.device, "sends": sends}:
                     return True
     return False
-
-
-def _put(path: str, data: object) -> None:
-    with open(f"{path}.new", "w", encoding="utf-8") as stream:
-        json.dump(data, stream)
-    os.replace(f"{path}.new", path)
 
 
 # -- what comes of it ------------------------------------------------------------------------------------------------
@@ -485,7 +479,7 @@ def _move(end: End, files: Mapping[str, int], seen: Mapping[str, int]) -> None:
             folder = f"{end.system}/var/lib/busbar-lab"
             os.makedirs(folder, exist_ok=True)
             more_of = {name: counts.get(name, 0) + more for name, more in seen.items()}
-            _put(f"{folder}/traffic-{end.address}.json", {**counts, **more_of})
+            qos.replace(f"{folder}/traffic-{end.address}.json", json.dumps({**counts, **more_of}))
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import getopt
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -43,26 +44,38 @@ PLACES = {
 }
 
 
+# A node is queried dozens of times: each of these is imported by a call of its own alone.
+_MODULES = {
+    "mlnx_qos": ("mlnx_qos", "mlnx_qos"),
+    "ip": ("iproute", "ip"),
+    "ping": ("ping", "ping"),
+    "netplan": ("netplan", "netplan"),
+    "sysctl": ("sysctl", "sysctl"),
+    "lldpcli": ("lldpcli", "lldpcli"),
+    **dict.fromkeys(PERFTEST, ("perftest_tools", "run")),
+}
+
+
 def main(argv: Sequence[str], root: str, system: str) -> int:
     """``root``, ``system``: the hardware root and the system root of the node."""
     name, arguments = os.path.basename(argv[0]), list(argv[1:])
-    tools: dict[str, Callable[[str, list[str]], int | None]] = {
-        "mlnx_qos": _mlnx_qos,
+    tools: dict[str, Callable[[str, str, list[str]], int | None]] = {
         "ibv_devinfo": ibv_devinfo,
         "cma_roce_tos": cma_roce_tos,
-        **dict.fromkeys(PERFTEST, functools.partial(_perftest, name, system)),
-        "ethtool": functools.partial(_ethtool, system),
-        "ip": functools.partial(_ip, system),
-        "ping": functools.partial(_ping, system),
-        "netplan": functools.partial(_netplan, system),
+        "ethtool": _ethtool,
         "dcb": _dcb,
-        "sysctl": functools.partial(_sysctl, system),
-        "lldpcli": _lldpcli,
-        **dict.fromkeys(FIRMWARE, functools.partial(_firmware, name)),
-        "busbar-lab-roce": functools.partial(_lab, system),
+        "busbar-lab-roce": _lab,
     }
     try:
-        return tools[name](root, arguments) or 0
+        if name in tools:
+            return tools[name](system, root, arguments) or 0
+        if name in FIRMWARE:
+            from . import firmware_tools
+
+            return firmware_tools.main([name, *arguments], root)
+        module, function = _MODULES[name]
+        run = getattr(importlib.import_module(f".{module}", __package__), function)
+        return run(system, root, [name, *arguments] if name in PERFTEST else arguments) or 0
     except getopt.GetoptError as error:
         print(f"{name}: {error.msg}", file=sys.stderr)
         return 1
@@ -72,56 +85,7 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         return stop.code
 
 
-# A node is asked dozens of times: each tool imports what it alone needs.
-def _perftest(name: str, system: str, root: str, arguments: list[str]) -> int | None:
-    from . import perftest_tools
-
-    return perftest_tools.run(name, system, root, arguments)
-
-
-def _mlnx_qos(root: str, arguments: list[str]) -> int | None:
-    from .mlnx_qos import mlnx_qos
-
-    return mlnx_qos(root, arguments)
-
-
-def _ip(system: str, root: str, arguments: list[str]) -> int | None:
-    from .iproute import ip
-
-    return ip(system, root, arguments)
-
-
-def _sysctl(system: str, root: str, arguments: list[str]) -> int | None:
-    from .sysctl import sysctl
-
-    return sysctl(system, root, arguments)
-
-
-def _ping(system: str, root: str, arguments: list[str]) -> int | None:
-    from .ping import ping
-
-    return ping(system, root, arguments)
-
-
-def _netplan(system: str, root: str, arguments: list[str]) -> int | None:
-    from .netplan import netplan
-
-    return netplan(system, arguments)
-
-
-def _firmware(name: str, root: str, arguments: list[str]) -> int:
-    from . import firmware_tools
-
-    return firmware_tools.main([name, *arguments], root)
-
-
-def _lldpcli(root: str, arguments: list[str]) -> int:
-    from .lldpcli import lldpcli
-
-    return lldpcli(root, arguments)
-
-
-def _dcb(root: str, arguments: list[str]) -> int:
+def _dcb(system: str, root: str, arguments: list[str]) -> int:
     from .. import dcb
 
     path = real("dcb")
@@ -137,7 +101,7 @@ def _device(root: str, name: str) -> str:
     return f"{root}/sys/class/infiniband/{name}"
 
 
-def cma_roce_tos(root: str, arguments: list[str]) -> int:
+def cma_roce_tos(system: str, root: str, arguments: list[str]) -> int:
     options = {"-d": "mlx5_0", "-p": "1", "-t": None}
     with_values, _ = getopt.getopt([word for word in arguments if word != "-h"], "d:t:p:")
     if "-h" in arguments:
@@ -167,7 +131,7 @@ def cma_roce_tos(root: str, arguments: list[str]) -> int:
     return 0
 
 
-def ibv_devinfo(root: str, arguments: list[str]) -> int:
+def ibv_devinfo(system: str, root: str, arguments: list[str]) -> int:
     options, _ = getopt.getopt(arguments, "d:i:lv")
     wanted = dict(options).get("-d")
     names = sorted(os.listdir(f"{root}/sys/class/infiniband"))
@@ -175,10 +139,6 @@ def ibv_devinfo(root: str, arguments: list[str]) -> int:
         raise Stop(255, "No IB devices found")
     if wanted is not None and wanted not in names:
         raise Stop(255, f"IB device '{wanted}' wasn't found")
-    if ("-l", "") in options:
-        print(f"{len(names)} HCA{'s' if len(names) != 1 else ''} found:")
-        print("".join(f"\t{name}\n" for name in names))
-        return 0
     for name in [wanted] if wanted else names:
         _print_device(root, name)
     return 0
@@ -237,21 +197,14 @@ def _active_mtu(root: str, name: str) -> int:
 
 # -- ethtool ---------------------------------------------------------------------------------------------------------
 
-_SHOW, _PAUSE, _DRIVER, _STATISTICS = (
-    ("-a", "--show-pause"),
-    ("-A", "--pause"),
-    ("-i", "--driver"),
-    ("-S", "--statistics"),
-)
+_SHOW, _PAUSE, _STATISTICS = ("-a", "--show-pause"), ("-A", "--pause"), ("-S", "--statistics")
 
 
 def _ethtool(system: str, root: str, arguments: list[str]) -> int:
-    known = (*_SHOW, *_PAUSE, *_DRIVER, *_STATISTICS)
+    known = (*_SHOW, *_PAUSE, *_STATISTICS)
     command, netdev = (*arguments, "", "")[:2]
     if command not in known or not os.path.exists(f"{root}/sys/class/net/{netdev}"):
         run_real(system, "ethtool", arguments)
-    if command in _DRIVER:
-        return _print_driver(root, netdev)
     if command in _STATISTICS:
         from . import ethtool_statistics
 
@@ -283,23 +236,6 @@ def _set_pause(root: str, path: str, netdev: str, port: Port, words: list[str]) 
     except Refused as refused:
         raise Stop(79, f"netlink error: {refused}") from refused
     qos.save(root, path, port, netdev)
-    return 0
-
-
-def _print_driver(root: str, netdev: str) -> int:
-    device = os.path.realpath(f"{root}/sys/class/net/{netdev}/device")
-    driver = os.path.basename(os.path.realpath(f"{device}/driver"))
-    if not os.path.exists(f"{device}/driver"):
-        raise Stop(71, "Cannot get driver information: Operation not supported")
-    version = f"{root}/sys/module/{driver}/version"
-    firmware = ""
-    for name in os.listdir(f"{device}/infiniband") if os.path.isdir(f"{device}/infiniband") else []:
-        firmware = f"{read(f'{_device(root, name)}/fw_ver')} ({read(f'{_device(root, name)}/board_id')})"
-    print(f"driver: {driver}")
-    print(f"version: {read(version if os.path.exists(version) else root + '/proc/sys/kernel/osrelease')}")
-    print(f"firmware-version: {firmware}\nexpansion-rom-version: \nbus-info: {os.path.basename(device)}")
-    for name in ("statistics", "test", "eeprom-access", "register-dump", "priv-flags"):
-        print(f"supports-{name}: {'yes' if name in ('statistics', 'test', 'priv-flags') else 'no'}")
     return 0
 
 

@@ -44,7 +44,7 @@ def added(root: str, system: str, names: Sequence[str], at_boot: bool = False) -
             # A device unit that goes takes with it what is bound to it.
             subprocess.run(["systemctl", "restart", *words, *units], check=False)
         return units
-    commands = [argv for argv in (_command(system, unit) for unit in units) if argv]
+    commands = [argv for argv in (command(system, unit) for unit in units) if argv]
     running = [subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for argv in commands]
     for process in running:
         process.wait()
@@ -124,7 +124,7 @@ def _unbind(system: str, unit: str) -> None:
             stream.write("\n".join(lines) + "\n")
 
 
-def _command(system: str, unit: str) -> list[str]:
+def command(system: str, unit: str) -> list[str]:
     """Argv of ExecStart with the node's own files, [] where none of its words is one."""
     template = configparser.ConfigParser(interpolation=None, strict=False)
     template.read_string(_template(system, unit))

@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import L
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
 
-from lab import faults, roce_faults, store, tree
+from lab import faults, store, tree
 from lab.machines import hgx_b200
 from tests import goldens, series, trees
 from tests.lab.audited import Server, Tools, sent
@@ -275,10 +275,10 @@ def test_five_faults_at_once_are_exactly_their_findings(
     work_here(node)
 
 
-@pytest.mark.parametrize("name", roce_faults.HARMLESS)
+@pytest.mark.parametrize("name", faults.HARMLESS)
 def test_what_is_harmless_is_no_finding(converged: Path, audit: Audit, name: str) -> None:
     machine = store.healthy(converged, "node02")
-    roce_faults.HARMLESS[name](machine)
+    faults.HARMLESS[name](machine)
     tree.write_hardware(machine, converged / "node02/hw")
     found = audit("node02")[0]
     store.repair(converged, "node02")

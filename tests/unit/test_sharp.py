@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from busbar.cli import main
-from lab import sharp_files
+from lab import sharp_faults, sharp_files
 from tests import goldens
 from tests.unit import finding_rows
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
@@ -58,9 +58,9 @@ def test_a_node_with_all_of_it_has_no_finding(root: Path) -> None:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", sharp_files.FAULTS)
+@pytest.mark.parametrize("name", sharp_faults.FAULTS)
 def test_every_fault_has_its_finding_and_no_other(root: Path, name: str) -> None:
-    fault = sharp_files.FAULTS[name]
+    fault = sharp_faults.FAULTS[name]
     fault.change(root)
     assert found(root) == [(f"sharp.{fault.check}", fault.subject, fault.state)]
     rows = [[*finding_rows.row(one, "sharp."), one.source] for one in planned(root) if not one.ok]
@@ -88,7 +88,7 @@ def test_directories_of_the_site_are_the_only_places(root: Path) -> None:
 
 
 def test_the_environment_comes_before_the_file(root: Path) -> None:
-    sharp_files.FAULTS["collnet-off"].change(root)
+    sharp_faults.FAULTS["collnet-off"].change(root)
     sharp_files.add(root, sharp_files.ENVIRONMENT, "NCCL_COLLNET_ENABLE=0x1")
     assert found(root) == []
 
@@ -164,7 +164,7 @@ def test_a_threshold_is_taken_out_of_the_file_that_sets_it(root: Path) -> None:
 @pytest.mark.parametrize("odd", ["pipe", "folder", "garbage", "nothing"])
 def test_odd_files_are_no_plugin_and_hold_nobody_up(root: Path, odd: str) -> None:
     file = root / sharp_files.HPCX / "nccl_rdma_sharp_plugin/lib/libnccl-net.so"
-    sharp_files.FAULTS["plugin-missing"].change(root)
+    sharp_faults.FAULTS["plugin-missing"].change(root)
     file.parent.mkdir(parents=True)
     if odd == "pipe":
         import os

@@ -15,8 +15,7 @@
      "libraries": {"node03": 21803},             version of NCCL there
      "noise": {"cv": 0.02, "seed": 7},           of every time, from run to run
      "hang": {"host": "node03", "local": 1, "bytes": 1024},   a rank that does not come back, at this size or a larger
-     "crash": {"host": "node03", "local": 1, "bytes": 1024, "how": "error"},   ... or ends: "error" (of NCCL) or "kill"
-     "late": {"host": "node03", "local": 1, "seconds": 3}}    a rank that starts late, once
+     "crash": {"host": "node03", "local": 1, "bytes": 1024, "how": "error"}}   ... or ends: "error" (of NCCL) or "kill"
 
 Size 0 is before anything is connected. Every key may be left out. All nodes have to have the same file, as they are in
 one network: that of rank 0 counts.
@@ -49,7 +48,6 @@ class Fabric:
     noise: dict[str, float] = field(default_factory=dict)
     hang: dict[str, Any] = field(default_factory=dict)
     crash: dict[str, Any] = field(default_factory=dict)
-    late: dict[str, Any] = field(default_factory=dict)
 
     def leaf(self, host: str) -> str:
         """Hosts that no leaf names are on one of their own."""

@@ -63,9 +63,6 @@ def run(program: Program) -> None:
     log.start(logged, mine, mpi.rank == 0)
     if node.hangs():
         _wait()
-    late = everyone[0].fabric.late
-    if late and (host_name(), place) == (late["host"], late["local"]):
-        time.sleep(late["seconds"])
     job = arrange([unpack(data) for data in mpi.share(mine.pack())])
     _initialise(program, logged, job)
     rate = bandwidth.peak(program.collective, job)
