@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judges what nodes have swept of the InfiniBand fabric. Documented in library/ib_fabric_judge.py."""
+"""Judge the sweeps of the InfiniBand fabric. Documented in library/ib_fabric_judge.py."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     cabling_plan,
+    due_roles,
     fabric_judge,
     fabric_record,
     fabric_run,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Asked
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding
 
 display = Display()
 SOURCE = "nccl_benchmark_results_path"
@@ -37,9 +37,9 @@ class ActionModule(FleetAction):
 
     def act(self, variables: Values, given: Values) -> Values:
         there, hostvars = variables["ansible_play_hosts_all"], variables["hostvars"]
-        # As it is: to hand it over as an option would be to template it.
+        # Read raw: as an option it would be templated.
         plan = hostvars.raw_get(variables["inventory_hostname"])["ib_fabric_plan_result"]
-        of_hosts = dict(work.registered(hostvars, set(there)))
+        of_hosts = dict(due_roles.registered(hostvars, set(there)))
         answers = {host: fabric_run.answer_of(host, hostvars.raw_get(host)) for host in plan["hosts"]}
         run = Run(plan, given["path"], variables["groups"][fabric_run.GROUP], there)
         hosts = run.judged(answers, of_hosts, time.time())
@@ -49,9 +49,9 @@ class ActionModule(FleetAction):
 
 
 class Run:
-    """One run over the fabric. plan: what ib_fabric_plan has registered.   path: nccl_benchmark_results_path.
+    """One run over the fabric. plan: registered by ib_fabric_plan.   path: nccl_benchmark_results_path.
 
-    group: all nodes of the inventory.   there: those of the play.   said: lines for whoever runs it.
+    group: all nodes of the inventory.   there: those of the play.   said: lines for the user.
     folder: of the record; "" where none was written.
     """
 
@@ -64,7 +64,7 @@ class Run:
     def judged(
         self, answers: Mapping[str, fabric_run.Answer], of_hosts: Mapping[str, Mapping[str, Any]], now: float
     ) -> dict[str, dict[str, Any]]:
-        """Host -> what the verdict gets of it. answers: of those who were to sweep."""
+        """Return host -> its part of the verdict. answers: of the hosts that were to sweep."""
         last, self.problem = last_record(self.path)
         sweeps = self._sweeps(answers, last, now)
         self.said += fabric_run.lines([one for one, _when in sweeps])
@@ -82,8 +82,10 @@ class Run:
         in_play = {host: hosts[host] for host in self.there}
         found = [*fabric_run.of_hosts(self.plan["asked"], answers, bool(sweeps), in_play, silent)]
         judged = fabric_judge.judged(asked)
-        found += [Found(hosts=tuple(names), finding=finding) for names, finding in judged.lines]
-        found += [Found(hosts=self._swept(answers), finding=finding) for finding in (*self._wrong(), *plan_finding)]
+        found += [HostFinding(hosts=tuple(names), finding=finding) for names, finding in judged.lines]
+        found += [
+            HostFinding(hosts=self._swept(answers), finding=finding) for finding in (*self._wrong(), *plan_finding)
+        ]
         record = Record(
             begun=now,
             finished=max((when for _one, when in sweeps), default=now),
@@ -97,13 +99,13 @@ class Run:
             complete=fabric_run.is_complete([one for one, _when in sweeps], answers),
         )
         self._write(record)
-        kept = Found(hosts=self._swept(answers), finding=self._record())
+        kept = HostFinding(hosts=self._swept(answers), finding=self._record())
         return fabric_run.told([*found, kept], answers, self.there, self.group, fabric_run.lacking(of_hosts))
 
     def _sweeps(
         self, answers: Mapping[str, fabric_run.Answer], last: Record | None, now: float
     ) -> list[tuple[Sweep, float]]:
-        """Each with the moment when it was taken: those of now, and of just now."""
+        """Return sweep and time of each sweep of this run, and of recent ones of planes not swept now."""
         found = [(one, now) for given in answers.values() for one in given.sweeps]
         if last is None:
             return found
@@ -111,7 +113,7 @@ class Run:
         return [*([each for each in every if self.plan["last"] or each[0].plane in self.plan["known"]]), *found]
 
     def _before(self, last: Record | None) -> tuple[str, Record | None]:
-        """The record that is compared with, and its directory: the last of which every plane was whole."""
+        """Return directory and record that is compared with: the last one in which every plane was complete."""
         if last is None:
             return "", None
         try:
@@ -119,7 +121,7 @@ class Run:
         except (OSError, ParseError) as error:
             self.problem = f"the record before the last cannot be read: {error_text(error)}"
             older = None
-        # What is judged again is compared with what it was compared with.
+        # A record that is judged again keeps its base of comparison.
         if self.plan["last"] or (not last.complete and older is not None):
             return last.before if older is not None else "", older
         return fabric_record.latest_name(self.path), last
@@ -144,7 +146,7 @@ class Run:
         ]
 
     def _swept(self, answers: Mapping[str, fabric_run.Answer]) -> tuple[str, ...]:
-        """Whom is told what is of no other node."""
+        """Return the hosts that get the findings which belong to no other node."""
         return (
             tuple(answers) or tuple(host for host in self.plan["asked"] if host in self.there) or tuple(self.there[:1])
         )

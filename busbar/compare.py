@@ -40,14 +40,14 @@ def _percent(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Here, so that the other commands start without them."""
     from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-        measured,
+        benchmark_results,
         results_compare,
         sharp_judge,
         terminal,
     )
 
     try:
-        before, after = measured.load(arguments.before), measured.load(arguments.after)
+        before, after = benchmark_results.load(arguments.before), benchmark_results.load(arguments.after)
     except (OSError, ParseError) as error:
         return complain("compare", error)
     found = results_compare.compare(before, after, arguments.noise, arguments.across_versions)

@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, found_of
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, found_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
 
 FORMAT = 1
@@ -86,7 +86,7 @@ class Record:
     sweeps: tuple[Sweep, ...] = ()
     taken: tuple[float, ...] = ()
     before: str = ""
-    findings: tuple[Found, ...] = ()
+    findings: tuple[HostFinding, ...] = ()
     marks: tuple[Mark, ...] = ()
     complete: bool = False
 

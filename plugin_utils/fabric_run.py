@@ -21,16 +21,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    due_roles,
     fabric_members,
     fabric_record,
     fabric_subnet,
     nodeset,
     suite,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import End, Host, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Mark, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding
 
 MODULE = "ib_fabric_info"
 # The role whose module says by what the fabric knows a host.
@@ -138,7 +138,7 @@ def answer_of(host: str, of_host: Mapping[str, Any]) -> Answer:
         lock = of_host.get("node_lock_result") or {}
         if lock.get("held") is False:
             return Answer(why="another run works on the node: see lock.held")
-        heard = work.answer(of_host)
+        heard = due_roles.answer(of_host)
         if heard.get("unreachable"):
             return Answer(why="the node did not respond", because=SILENT)
         return Answer(why="no result: its task was not run, or ended without a result")
@@ -163,7 +163,7 @@ def hosts_of(
     found, silent = {}, set()
     for name in names:
         of_host = of_hosts.get(name)
-        result = work.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
+        result = due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
         said = result.get("fabric") if isinstance(result, Mapping) else None
         if said is not None and answer.is_valid(answer.on_fabric, said):
             found[name] = fabric_record.host(said)
@@ -190,7 +190,7 @@ def wanted(values: Mapping[str, Any]) -> Wanted:
 
 def of_hosts(
     asked: Sequence[str], answers: Mapping[str, Answer], swept: bool, hosts: Mapping[str, Host], silent: Collection[str]
-) -> Iterator[Found]:
+) -> Iterator[HostFinding]:
     """HOST, of every host.   answers: of those who were to sweep.   swept: there is a sweep, of now or of just now."""
     for host, given in answers.items():
         bad = next((finding for finding in given.findings if not finding.ok), None)
@@ -199,7 +199,7 @@ def of_hosts(
             state, have = "unknown", given.why or "it has swept nothing"
             if swept and not given.why and bad is None:
                 state, have = "ok", "it sees no plane that others have not swept"
-        yield Found(hosts=(host,), finding=HOST.judge(HERE, state, "a sweep", have, MODULE, because=because))
+        yield HostFinding(hosts=(host,), finding=HOST.judge(HERE, state, "a sweep", have, MODULE, because=because))
     names = nodeset.brief(asked, _NAMES)
     for host, known in hosts.items():
         if host in answers:
@@ -212,7 +212,7 @@ def of_hosts(
             have = "it did not report its GUIDs: those of the last record are used, if there is one"
         elif not known.rails:
             state, have = "ok", "it has no InfiniBand rail"
-        yield Found(
+        yield HostFinding(
             hosts=(host,),
             finding=HOST.judge(ANYWHERE, state, "a sweep", have, "busbar_fabric_hosts", because=follows),
         )
@@ -240,14 +240,14 @@ def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Host -> id of its own finding that a rail lacks a partition: it is the one that the fabric shows, too."""
     found = {}
     for host, of_host in of_hosts.items():
-        own = answer.findings_of(work.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
+        own = answer.findings_of(due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
         ids = [one["id"] for one in own if (one["check"], one["state"]) == (partition.RAIL_PARTITION.id, "drift")]
         found.update({host: ids[0]} if ids else {})
     return found
 
 
 def told(
-    found: Iterable[Found],
+    found: Iterable[HostFinding],
     answers: Mapping[str, Answer],
     there: Sequence[str],
     group: Collection[str],

@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Mark, Record
 
-from .beside import ABSENT, Beside, moment
+from .related_results import ABSENT, RelatedResults, moment
 
 # Of the page: planes, drawn ones, lines of leaves and of bad links.
 PLANES, PICTURES, LEAVES, BAD = 64, 8, 40, 60
@@ -33,7 +33,7 @@ IN_ROW, BELOW = 40, 160
 SAID, NAMES, NAME = 400, 160, 80
 
 
-def latest(beside: Beside) -> dict[str, Any] | None:
+def latest(beside: RelatedResults) -> dict[str, Any] | None:
     """What the report says of it, None where no fabric was swept from here. Keys: docs/report.md."""
     path = fabric_record.folder(beside.results) / "latest" / fabric_record.NAME
     found, record = beside.read(path, lambda: fabric_record.read(path), "")
@@ -96,7 +96,7 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         yield "there is no earlier sweep: error rates and missing devices are not known"
 
 
-def _bad(known: Known, mark: Mark, beside: Beside) -> dict[str, Any]:
+def _bad(known: Known, mark: Mark, beside: RelatedResults) -> dict[str, Any]:
     return {
         "where": beside.text(" - ".join(map(known.fabric.end, mark.ends)) or "-", NAMES),
         "check": mark.check,
@@ -148,7 +148,7 @@ def _leaves(known: Known, plane: Plane) -> dict[str, Leaf]:
     return found
 
 
-def _plane(known: Known, plane: Plane, beside: Beside) -> dict[str, Any]:
+def _plane(known: Known, plane: Plane, beside: RelatedResults) -> dict[str, Any]:
     best = plane.best
     leaves = _leaves(known, plane)
     short = _short([known.fabric.node(guid) for guid in plane.switches])
@@ -173,7 +173,9 @@ def _plane(known: Known, plane: Plane, beside: Beside) -> dict[str, Any]:
     }
 
 
-def _rows(known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: Beside) -> list[dict[str, Any]]:
+def _rows(
+    known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
+) -> list[dict[str, Any]]:
     """The leaves as a table: those with bad links by themselves, first; of the others those that are alike are one."""
     alike: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
     for guid, leaf in leaves.items():
@@ -220,7 +222,7 @@ def _hosts(known: Known, leaves: Iterable[Leaf]) -> set[str]:
 
 
 def _picture(
-    known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: Beside
+    known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
 ) -> dict[str, Any] | None:
     """Switches in rows, those next to hosts last; bundles of cables between them; the HCAs below each leaf."""
     tiers = _tiers(plane, leaves, known)
@@ -286,7 +288,7 @@ def _bundle(
     mark: Mark | None,
     lost: bool,
     known: Known,
-    beside: Beside,
+    beside: RelatedResults,
 ) -> None:
     if end[0] not in place or other[0] not in place or end[0] == other[0]:
         return
@@ -302,7 +304,7 @@ def _bundle(
         one["said"].append(beside.text(f"{known.fabric.cable(end, other)}: {mark.said}", SAID))
 
 
-def _below(known: Known, leaf: Leaf, beside: Beside) -> list[dict[str, Any]]:
+def _below(known: Known, leaf: Leaf, beside: RelatedResults) -> list[dict[str, Any]]:
     """The HCAs of a leaf in the order of its ports. Of what is well there is nothing to say."""
     found = []
     for port, end in sorted(leaf.below.items()):

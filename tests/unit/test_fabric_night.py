@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_record, fabric_run, site_values
 
 from .built_fabric import NIGHT, Built, build
-from .test_work import heard
+from .test_due_roles import heard
 
 NOW = 1_790_000_000.0
 NAMES = (*site_values.PARTS["ib_fabric"], "busbar_firmware")
