@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Decides who sweeps the InfiniBand fabric. Documented in library/ib_fabric_plan.py."""
+"""Decide which nodes sweep the InfiniBand fabric. Documented in library/ib_fabric_plan.py."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ActionModule(FleetAction):
         by_hand = "fabric_hosts" not in variables
         if not asked:
             if by_hand:
-                # Somebody waits for a word.
+                # The user waits for a result.
                 display.display(
                     "FABRIC: busbar_fabric_hosts is empty, so no host sweeps the fabric: name two nodes in it"
                 )
@@ -44,7 +44,7 @@ class ActionModule(FleetAction):
         )
         for line in due.said:
             display.display(line)
-        # Who asks for the fabric by name has a verdict in any case: what nobody has swept is not well.
+        # Requested by tag it always has a verdict: an unswept fabric is not ok.
         by_name = by_hand or suite.FABRIC in (variables.get("ansible_run_tags") or [])
         judge = bool(due.hosts) or due.last or len(due.wrong) == len(set(asked)) or by_name
         result.update(hosts=list(due.hosts), known=list(due.known), last=due.last, judge=judge, wrong=dict(due.wrong))
@@ -52,7 +52,7 @@ class ActionModule(FleetAction):
         return result
 
     def _values(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """What the inventory says of the fabric: to the first host, the same to all. Raises ParseError."""
+        """Return the inventory's values for the fabric, which are the same for all hosts. Raises ParseError."""
         read = variables.get("busbar_intent") or intent_action.of_host(variables, self._templar)
         names = (*site_values.PARTS["ib_fabric"], "busbar_firmware")
         # Secrets are not among them.
@@ -60,7 +60,7 @@ class ActionModule(FleetAction):
 
 
 def last_record(path: str) -> tuple[fabric_record.Record | None, str]:
-    """The last record below nccl_benchmark_results_path; and why there is none, though there should be."""
+    """Return the last record below nccl_benchmark_results_path; and why it cannot be read."""
     if not path:
         return None, "nccl_benchmark_results_path is empty: no sweep is stored"
     try:
