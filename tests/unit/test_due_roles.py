@@ -14,8 +14,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report, reboot_plan
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NO_HOSTS, PLAYS, play_nodes
-from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, slurm_engine, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils import partial_results as heard_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, partial_results, slurm_engine, suite
 
 OK: dict[str, Any] = {"findings": [], "passed": ["a.b[live]@c"], "changed": False}
 ROLES = [role.name for role in suite.SUITE if role.audited]
@@ -64,18 +63,18 @@ def test_a_role_has_work_where_it_writes_runs_withholds_or_failed(
 
 def test_what_was_heard_is_there_for_a_run_that_was_ended(tmp_path: Path) -> None:
     path = tmp_path / "heard"
-    assert heard_file.read(path) == {}
-    file = heard_file.PartialResults(path)
+    assert partial_results.read(path) == {}
+    file = partial_results.PartialResults(path)
     for host in ("a", "b"):
         file.add(host, heard("mtu"))
-    assert heard_file.read(path) == {"a": heard("mtu"), "b": heard("mtu")}
+    assert partial_results.read(path) == {"a": heard("mtu"), "b": heard("mtu")}
     # What was being written when it was killed.
     whole = path.read_bytes()
     for size in range(len(whole) // 2, len(whole)):
         path.write_bytes(whole[:size])
-        assert heard_file.read(path) == {"a": heard("mtu")}
+        assert partial_results.read(path) == {"a": heard("mtu")}
     # A disk that is full, or a folder that is gone, ends no run.
-    heard_file.PartialResults(tmp_path / "no" / "such").add("a", {})
+    partial_results.PartialResults(tmp_path / "no" / "such").add("a", {})
 
 
 def test_a_node_that_slurm_has_lost_is_tried_over_its_connection() -> None:
@@ -118,6 +117,8 @@ def test_a_role_is_due_for_its_own_sake_or_for_one_before_it() -> None:
     run["a"]["mtu_result"] = {**OK, "changed": True}
     after = ["mtu", "multirail", "roce_qos", "nccl_conf", "nccl_benchmark", "nccl_cluster"]
     assert [role for role in ROLES if is_due(role, run, "a")] == after
+    rebooted = Run({"a": heard()}, a={"reboot_result": {"reboot": True}})
+    assert [role for role in ROLES if is_due(role, rebooted, "a")] == ["nccl_benchmark", "nccl_cluster"]
     # A run in check mode says so of what it would change.
     run["a"]["ansible_check_mode"] = True
     assert [role for role in ROLES if is_due(role, run, "a")] == ["mtu"]
