@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Plans whose rails ping each other over all hosts of the play. Documented in library/rail_ping_plan.py."""
+"""Plan over all hosts of the play whose rails ping each other. Documented in library/rail_ping_plan.py."""
 
 from __future__ import annotations
 

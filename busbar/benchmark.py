@@ -13,8 +13,8 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    benchmark_results,
     cluster_table,
-    measured,
     nccl_benchmark,
     results_compare,
     screen,
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(path: Path, verbose: bool) -> int:
-    records, nodes = measured.read(path)
+    records, nodes = benchmark_results.read(path)
     for node in nodes.values():
         node["runs"] = [{**run, "stored": True} for run in node["runs"]]
     rows = nccl_benchmark.rows(nodes, time.time())
@@ -66,7 +66,7 @@ def _print(path: Path, verbose: bool) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    before, after = measured.load(arguments.against), measured.load(arguments.result)
+    before, after = benchmark_results.load(arguments.against), benchmark_results.load(arguments.result)
     found = results_compare.compare(before, after, arguments.noise, arguments.across_versions)
     sharp = sharp_judge.of_two(before.records, after.records)
     if arguments.json:

@@ -49,7 +49,6 @@ def _host(one: Verdict) -> Values:
 
 
 def _rest(verdicts: Sequence[Verdict]) -> Iterator[list[str]]:
-    """Return the sections below the findings, each of one line on the screen."""
     several = len(verdicts) > 1
     known = [(one, one.assumed) for one in verdicts if one.assumed]
     kinds = nodeset.grouped((text, one.host) for one, of in known for text in (_machine(of.facts), _assumed(one, of)))

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import LIBRARY
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
 
 from lab import faults, store, tree
 from lab.machines import hgx_b200
@@ -132,13 +132,13 @@ def work_here(lab: Path, on_node: Answer, heard: dict[str, dict[str, Any]]) -> W
 
     def work_on(node: str) -> None:
         roles = [role for role in suite.SUITE if role.play == "provision" and role.module in MODULES]
-        due = [role.name for role in roles if work.to_do(heard[role.module], check_mode=False)]
+        due = [role.name for role in roles if due_roles.to_do(heard[role.module], check_mode=False)]
         said = {"roles": json.dumps({role.name: heard[role.module] for role in roles}), "due": due}
         of_host: dict[str, Any] = {"inventory_hostname": node, "fleet_audit_result": {"hosts": {node: said}}}
         changed = False
         with ExitStack() as unchanged:
             for role in roles:
-                if work.due(role.name, of_host):
+                if due_roles.due(role.name, of_host):
                     unchanged.close()
                     of_host[role.result] = on_node(role.module, node)
                     changed = changed or of_host[role.result]["changed"]

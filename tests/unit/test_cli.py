@@ -127,10 +127,10 @@ def test_the_first_help_is_one_screen_and_the_options_that_it_counts_are_in_the_
 @pytest.mark.parametrize(
     ("words", "function", "error"),
     [
-        (["drift", "-i", "x"], "busbar.drift.command._locked", lock.Held),
-        (["report", "--merge", "x"], "busbar.drift.command._merged", lock.Held),
-        (["measure", "-i", "x"], "busbar.measure._Night", lock.Held),
-        (["remediate", "-i", "x"], "busbar.remediate.remediate", lock.Held),
+        (["drift", "-i", "x"], "busbar.drift.command._locked", lock.LockedError),
+        (["report", "--merge", "x"], "busbar.drift.command._merged", lock.LockedError),
+        (["measure", "-i", "x"], "busbar.measure._Night", lock.LockedError),
+        (["remediate", "-i", "x"], "busbar.remediate.remediate", lock.LockedError),
     ],
 )
 def test_a_lock_of_another_run_is_4(

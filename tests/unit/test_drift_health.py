@@ -35,8 +35,8 @@ def told(name: str, *devices: dict[str, Any], findings: tuple[Finding, ...] = ()
 def test_growth_is_of_a_day_and_all_links_are_one_counter() -> None:
     assert health.per_day(GPU5) == {"replays": 4.0, "NVLink recoveries": 10.0}
     assert health.per_day(device(seconds=None)) == {}
-    assert health.shown("slowed hw_thermal_slowdown", 340e6) == "340 s"
-    assert health.shown("replays", 0.5) == "0.5"
+    assert health.growth_text("slowed hw_thermal_slowdown", 340e6) == "340 s"
+    assert health.growth_text("replays", 0.5) == "0.5"
 
 
 def test_counters_of_the_fleet_have_a_trend_and_the_worst_device_is_first() -> None:

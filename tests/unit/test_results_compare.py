@@ -15,9 +15,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measured, results_compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils import benchmark_results, cluster_record, results_compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Row
-from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, of_record
 
 from busbar.cli import main
 from tests import goldens
@@ -271,27 +271,29 @@ def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> 
         "stored": False,
         "due": "",
     }
-    [joined] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
+    [joined] = benchmark_results.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
     assert joined.points[GIB] == point
 
 
 def test_versions_of_one_run_that_differ_are_both_told() -> None:
     rows = [{"size": GIB, "out_of_place": 1.0, "in_place": None}]
-    [joined] = measured.of_node("n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x").runs
+    [joined] = benchmark_results.of_node(
+        "n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x"
+    ).runs
     assert joined.versions["nccl"] == "2.27.3, 2.28.3"
     with pytest.raises(ParseError, match="nccl_library"):
-        measured.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
+        benchmark_results.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
 
 
 def test_the_latest_results_of_both_kinds_are_taken_and_are_the_same_as_themselves(tmp_path: Path) -> None:
     write(tmp_path / "run" / "n1.json", NODE)
     (tmp_path / "latest").symlink_to("run")
-    assert {one.scope for one in measured.load(tmp_path).runs} == {"node"}
+    assert {one.scope for one in benchmark_results.load(tmp_path).runs} == {"node"}
     cluster_record.write(tmp_path, RECORD)
-    assert {one.scope for one in measured.load(tmp_path).runs} == {"node", "cluster"}
+    assert {one.scope for one in benchmark_results.load(tmp_path).runs} == {"node", "cluster"}
     for path in (tmp_path / "cluster", tmp_path / "cluster" / "latest"):
-        assert measured.load(path).runs == of_record(RECORD, "").runs
-        assert set(verdicts(measured.load(path), of_record(RECORD, "b"))) == {"within noise"}
+        assert benchmark_results.load(path).runs == of_record(RECORD, "").runs
+        assert set(verdicts(benchmark_results.load(path), of_record(RECORD, "b"))) == {"within noise"}
 
 
 @pytest.mark.parametrize("value", [[], {}, "\x1b[2J", -1, 1e300, 10**400, True, None, "x" * 5000, [[[]]]])
@@ -301,7 +303,7 @@ def test_a_hostile_file_is_refused_or_told_safely(value: Any, tmp_path: Path) ->
         for place in places(data):
             path = write(tmp_path / "x.json", changed(data, place, value))
             try:
-                found = measured.load(path)
+                found = benchmark_results.load(path)
             except ParseError as error:
                 assert str(error).isprintable()
             else:

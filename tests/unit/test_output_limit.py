@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
-from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import TooMuchError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
+from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import TooMuchError
 
 LIMIT = 100_000
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -98,7 +98,7 @@ Way = Callable[[list[str]], bytes]
 def test_no_more_than_the_limit_is_read(read: Way, to: str) -> None:
     with (
         pytest.raises(TooMuchError, match="its result is not valid: more than 100000 bytes") as raised,
-        bounded.bounded(LIMIT) as bound,
+        output_limit.limit_output(LIMIT) as bound,
     ):
         read(writes("itertools.count()", to))
     assert raised.type is TooMuchError
@@ -110,12 +110,12 @@ def test_no_more_than_the_limit_is_read(read: Way, to: str) -> None:
 
 @pytest.mark.parametrize("read", WAYS)
 def test_what_is_below_the_limit_is_whole(read: Way) -> None:
-    with bounded.bounded(LIMIT):
+    with output_limit.limit_output(LIMIT):
         assert read(writes("range(100)")) == b"x" * LIMIT
 
 
 def test_outside_of_a_bound_nothing_is_counted() -> None:
-    with bounded.bounded(10):
+    with output_limit.limit_output(10):
         pass
     assert len(by_communicate(writes("range(100)"))) == LIMIT
 
@@ -134,12 +134,12 @@ def as_nothing(argv: list[str]) -> None:
 
 @pytest.mark.parametrize("takes", [as_trouble_of_the_connection, as_nothing])
 def test_a_plugin_that_takes_our_error_for_its_own_trouble_does_not_hide_it(takes: Callable[[list[str]], None]) -> None:
-    with pytest.raises(TooMuchError), bounded.bounded(10):
+    with pytest.raises(TooMuchError), output_limit.limit_output(10):
         takes(writes("range(100)"))
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(RuntimeError, match="something else"), bounded.bounded(10):
+    with pytest.raises(RuntimeError, match="something else"), output_limit.limit_output(10):
         raise RuntimeError("something else")
 
 
@@ -148,7 +148,7 @@ def test_threads_have_bounds_of_their_own() -> None:
 
     def ask(name: str, argv: list[str]) -> None:
         try:
-            with bounded.bounded(LIMIT):
+            with output_limit.limit_output(LIMIT):
                 said[name] = by_communicate(argv)
         except TooMuchError as error:
             said[name] = str(error)
@@ -166,7 +166,7 @@ def test_threads_have_bounds_of_their_own() -> None:
 def test_who_ends_a_bound_ends_the_wait_for_a_byte_a_second(read: Way) -> None:
     argv = [sys.executable, "-c", "import time\nwhile True: print('x', flush=True), time.sleep(1)"]
     begin = time.monotonic()
-    with bounded.bounded(LIMIT) as bound:
+    with output_limit.limit_output(LIMIT) as bound:
         threading.Timer(0.5, bound.end).start()
         read(argv)
         assert time.monotonic() - begin < 30
@@ -176,7 +176,7 @@ def test_who_ends_a_bound_ends_the_wait_for_a_byte_a_second(read: Way) -> None:
 
 
 def test_a_large_question_to_one_that_does_not_listen() -> None:
-    with bounded.bounded(LIMIT):
+    with output_limit.limit_output(LIMIT):
         process = subprocess.Popen([sys.executable, "-c", "print('bye')"], **PIPES)
         assert process.communicate(b"x" * 1_000_000) == (b"bye\n", b"")
         echo = subprocess.Popen(["cat"], **PIPES)
@@ -184,7 +184,7 @@ def test_a_large_question_to_one_that_does_not_listen() -> None:
 
 
 def test_a_time_limit_is_kept_and_what_was_read_before_it_is_not_lost() -> None:
-    with bounded.bounded(LIMIT):
+    with output_limit.limit_output(LIMIT):
         process = subprocess.Popen(["sh", "-c", "echo one; read x; echo $x"], **PIPES)
         # Its standard input stays open, for it is ours to close.
         process.stdin, stdin = None, process.stdin
@@ -197,6 +197,6 @@ def test_a_time_limit_is_kept_and_what_was_read_before_it_is_not_lost() -> None:
 
 
 def test_inside_of_another_bound_that_one_counts() -> None:
-    with bounded.bounded(LIMIT) as outer, bounded.bounded(10) as inner:
+    with output_limit.limit_output(LIMIT) as outer, output_limit.limit_output(10) as inner:
         assert inner is outer
         assert by_communicate(writes("range(100)")) == b"x" * LIMIT

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which node is accused of what, and by which file: findings files (docs/findings.md) and records of localisation.
+"""Read accused nodes from findings files (docs/findings.md) and records of localisation.
 
-Whoever wrote a file may be another machine, and what nodes said is in it: everything is typed and sized here. A name in
-a file is compared with the inventory's names and is nothing else, no path, pattern or template.
+Another machine may have written a file, and it holds output of nodes: everything is typed and sized here. A name in a
+file is only compared with the inventory's names, and is no path, pattern or template.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     results_folder,
 )
 
-# Bytes of one file: 10,000 nodes that each differ in a dozen ways.
+# Bytes of one file: 10,000 nodes with a dozen findings each.
 LIMIT = 256 << 20
 MOST_HOSTS = 20_000
 # Characters of names in a sentence.
@@ -35,12 +35,12 @@ _boot_id = answer.text(64, line=True)
 
 
 @dataclass(frozen=True)
-class Accusation:
+class Suspect:
     """One finding of one node.
 
-    file: that has it.   at: when the node was asked, seconds since 1970, None where the file does not say.
-    boot_id: of the node then, "" where the file does not say.   partners: with whom it was measured.   evidence: lines
-    that tell the figures.   good: nodes that were measured with others and are good; of a record those of its leaf.
+    file: its source.   at: time of the audit, seconds since 1970, None where unknown.   boot_id: of the node then, ""
+    where unknown.   partners: nodes it was measured with.   evidence: lines with the figures.   good: nodes that were
+    measured with others and are good; of a record those of its leaf.
     """
 
     host: str
@@ -54,10 +54,10 @@ class Accusation:
 
 
 @dataclass(frozen=True)
-class Accused:
-    """strangers: hosts of the files that are not in the inventory.   wrong: host -> what of its findings is invalid."""
+class Suspects:
+    """strangers: hosts of the files that are not in the inventory.   wrong: host -> error of its findings."""
 
-    accusations: tuple[Accusation, ...] = ()
+    accusations: tuple[Suspect, ...] = ()
     strangers: tuple[str, ...] = ()
     wrong: Mapping[str, str] = field(default_factory=dict)
 
@@ -65,20 +65,20 @@ class Accused:
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*(one.host for one in self.accusations), *self.wrong]))
 
-    def said(self) -> list[str]:
-        """For people: whom the files name and nobody knows."""
+    def notes(self) -> list[str]:
+        """Return lines about hosts that the inventory does not have."""
         if not self.strangers:
             return []
         names = nodeset.brief([printable(name)[:80] for name in self.strangers], _ROOM)
         return [f"not in the inventory's group gpu_nodes, so nothing is done there: {names}"]
 
 
-def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accused:
-    """All files together, each finding of a node once, from the latest file that has it.
+def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Suspects:
+    """Read all files. Return each finding of a node once, from the latest file that has it.
 
-    inventory: the nodes that there are. Raises OSError, ParseError; the message names the file.
+    inventory: its nodes. Raises OSError, ParseError; the message names the file.
     """
-    latest: dict[tuple[str, str], Accusation] = {}
+    latest: dict[tuple[str, str], Suspect] = {}
     strangers: dict[str, None] = {}
     wrong: dict[str, str] = {}
     for path in paths:
@@ -98,11 +98,11 @@ def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accused:
                 before = latest.get((host, one.finding.id))
                 if before is None or (one.at or 0) >= (before.at or 0):
                     latest[host, one.finding.id] = one
-    return Accused(tuple(latest.values()), tuple(strangers), wrong)
+    return Suspects(tuple(latest.values()), tuple(strangers), wrong)
 
 
-def _of_file(data: object, file: str) -> Iterator[tuple[str, Accusation | str]]:
-    """Host, and what it is accused of or why that is not known. Raises ValueError."""
+def _of_file(data: object, file: str) -> Iterator[tuple[str, Suspect | str]]:
+    """Yield host and suspect, or why its findings are invalid. Raises ValueError."""
     if not isinstance(data, dict):
         raise ParseError("it is not a dictionary")
     if isinstance(data.get("hosts"), dict):
@@ -121,7 +121,7 @@ def _of_file(data: object, file: str) -> Iterator[tuple[str, Accusation | str]]:
         )
 
 
-def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Accusation | str]]:
+def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Suspect | str]]:
     if len(data["hosts"]) > MOST_HOSTS:
         raise ParseError("it has more than %d hosts" % MOST_HOSTS)
     at = _ended(data.get("run"))
@@ -140,16 +140,15 @@ def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Accu
         for item in given:
             finding = findings.from_dict(item)
             if not finding.ok:
-                yield host, Accusation(host, finding, file, at, boot_id, good=good)
+                yield host, Suspect(host, finding, file, at, boot_id, good=good)
 
 
 def _is_good(said: Mapping[str, object]) -> bool:
-    """Whether a search has found the host to be as fast with others as it has to be."""
     passed = said.get("passed_ids")
     return isinstance(passed, list) and localise_judge.NODE.finding_id("host") in passed
 
 
-def _of_record(record: localise_record.Record, file: str) -> Iterator[tuple[str, Accusation | str]]:
+def _of_record(record: localise_record.Record, file: str) -> Iterator[tuple[str, Suspect | str]]:
     accused = {host for one in record.findings for host in one.hosts if not one.finding.ok}
     good = {host for test in record.tests if test.outcome == "pass" for host in test.hosts} - accused
     leaves = {node.host: node.leaf for node in record.nodes}
@@ -160,18 +159,17 @@ def _of_record(record: localise_record.Record, file: str) -> Iterator[tuple[str,
             tests = [test for test in record.tests if host in test.hosts]
             partners = dict.fromkeys(other for test in tests for other in test.hosts if other != host)
             near = tuple(sorted(other for other in good if leaves.get(other) == leaves.get(host)))
-            evidence = tuple(_told(test) for test in tests)
-            yield host, Accusation(host, one.finding, file, record.finished, "", tuple(partners), evidence, near)
+            evidence = tuple(_evidence_text(test) for test in tests)
+            yield host, Suspect(host, one.finding, file, record.finished, "", tuple(partners), evidence, near)
 
 
-def _told(test: localise_record.Measured) -> str:
-    """``pair node1+node2: 24.1 GB/s of 45 (fail)``."""
+def _evidence_text(test: localise_record.MeasuredTest) -> str:
+    """Format a test: ``pair node1+node2: 24.1 GB/s of 45 (fail)``."""
     figure = "no result" if test.figure is None else "%.4g GB/s" % test.figure
     return printable("%s %s: %s of %.4g (%s)" % (test.kind, "+".join(test.hosts), figure, test.bar or 0, test.outcome))
 
 
 def _ended(run: object) -> float | None:
-    """When the run that wrote the file ended."""
     ended = run.get("ended") if isinstance(run, dict) else None
     try:
         return datetime.datetime.strptime(str(ended), _MOMENT).replace(tzinfo=datetime.UTC).timestamp()

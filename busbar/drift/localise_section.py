@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The last search for who is slow, for the report: causes with their evidence, and the maps of what was measured.
+"""Report the last search for slow nodes: causes with their evidence, and maps of the measurements.
 
-Read from the control node, typed, and never more than a page: of many hosts only those are drawn that failed, and whom
-they met. Bandwidths are GB/s.
+Read from the control node, typed, at most a page: of many hosts only failed ones are drawn, with their partners.
+Bandwidths are GB/s.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -26,20 +26,20 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     PAIR,
     RAILS,
     Bar,
-    outcome,
+    judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
 
-from .beside import Beside, moment
+from .related_results import RelatedResults, moment
 
-# Rows and columns of a map of hosts, of leaves, and of one node's rails or GPUs; how many nodes have one.
+# Rows and columns of a map of hosts, of leaves, and of one node's rails or GPUs; number of nodes with a map.
 ITEMS, LEAVES_DRAWN, OF_NODE, NODES = 32, 16, 16, 6
-# Lines of causes; of one check, those whose texts differ have so many lines: more where they accuse.
+# Lines of causes; lines of one check with different texts, more where they accuse.
 CAUSES, ACCUSING, OTHERS = 30, 12, 3
-# Characters of a text, of names in a line, of what is said of a cell, and of a name.
+# Characters of a text, of names in a line, of a cell's text, and of a name.
 SAID, NAMES, CELL, NAME = 600, 300, 100, 80
-# After the last of these a node is in service, or out of it.
+# The last of these decides whether a node is in service.
 _TURNS = ("drained", "left_drained", "resumed")
 _OF_NODES = tuple(
     check.id for check in (localise_judge.NODE, localise_judge.RAIL, localise_judge.RANK, localise_judge.ALONE)
@@ -48,7 +48,7 @@ _OF_NODES = tuple(
 
 @dataclass
 class Grid:
-    """A map of items by items. cells: row and column -> what was measured there, in the order of the rounds.
+    """A map of items by items. cells: row and column -> measurements there, in the order of the rounds.
 
     kind: hosts, leaves, rails or gpus.   breaks: rows before which another leaf, or test, begins.
     left_out: items that are not drawn.
@@ -65,8 +65,8 @@ class Grid:
     def put(self, row: int, column: int, state: str, figure: float | None, bar: float | None, said: str) -> None:
         self.cells.setdefault((row, column), []).append((state, figure, bar, said))
 
-    def plain(self, beside: Beside) -> dict[str, Any]:
-        """As the report has it: of several tests in one cell the last, whose text tells of the others."""
+    def plain(self, beside: RelatedResults) -> dict[str, Any]:
+        """Return the map as data: of several tests in one cell the last, whose text names the others."""
         cells = []
         for (row, column), tests in sorted(self.cells.items()):
             state, figure, bar, _said = tests[-1]
@@ -85,8 +85,8 @@ class Grid:
         }
 
 
-def latest(beside: Beside) -> dict[str, Any]:
-    """What the report says of it. Keys: docs/report.md."""
+def latest(beside: RelatedResults) -> dict[str, Any]:
+    """Return the section of the report. Keys: docs/report.md."""
     path = localise_record.folder(beside.results) / "latest" / localise_record.NAME
     way = "playbooks/localise.yml, which finds slow nodes, has not run here"
     found, record = beside.read(path, lambda: localise_record.read(path), way)
@@ -121,13 +121,12 @@ def latest(beside: Beside) -> dict[str, Any]:
         "causes": causes,
         "causes_left_out": left_out,
         "maps": [grid.plain(beside) for grid in grids],
-        # Nodes whose rails or GPUs were measured, and that have no map.
+        # Nodes with measured rails or GPUs that have no map.
         "maps_left_out": rails_left_out + gpus_left_out,
     }
 
 
 def _accused(record: Record) -> dict[str, None]:
-    """Nodes that a cause of their own accuses, in the order of the findings."""
     return dict.fromkeys(
         host
         for one in record.findings
@@ -158,20 +157,20 @@ def _sentences(record: Record, measured: set[str], passed: set[str], accused: It
 # -- causes ------------------------------------------------------------------------------------------------------------
 
 
-def _given_back(since: float, beside: Beside) -> frozenset[str]:
-    """Nodes that remediation has given back after the search. That its log cannot be read is said where it is told."""
+def _given_back(since: float, beside: RelatedResults) -> frozenset[str]:
+    """Return nodes that remediation has given back after the search; none where its log cannot be read."""
     _found, log = beside.actions
     entries = log.entries if log is not None else ()
     last = {one.host: (one.action, one.outcome) for one in entries if one.at > since and one.action in _TURNS}
     return frozenset(host for host, what in last.items() if what == ("resumed", "done"))
 
 
-def _causes(record: Record, given_back: Collection[str], beside: Beside) -> tuple[list[dict[str, Any]], int]:
-    """What is not ok and follows from nothing else, worst first; nodes that say the same are one line."""
+def _causes(record: Record, given_back: Collection[str], beside: RelatedResults) -> tuple[list[dict[str, Any]], int]:
+    """Return root findings that are not ok, worst first; nodes with equal findings are one line."""
     follows = Counter(
         (host, one.finding.because) for one in record.findings if not one.finding.ok for host in one.hosts
     )
-    of_check: dict[tuple[str, str, str], dict[tuple[str | None, ...], list[Found]]] = {}
+    of_check: dict[tuple[str, str, str], dict[tuple[str | None, ...], list[HostFinding]]] = {}
     for one in record.findings:
         finding = one.finding
         if finding.ok or finding.because is not None:
@@ -193,7 +192,7 @@ def _causes(record: Record, given_back: Collection[str], beside: Beside) -> tupl
 
 
 def _cause(
-    group: Sequence[Found], texts: int, follows: Counter[Any], given_back: Collection[str], beside: Beside
+    group: Sequence[HostFinding], texts: int, follows: Counter[Any], given_back: Collection[str], beside: RelatedResults
 ) -> dict[str, Any]:
     finding = group[0].finding
     hosts = {host for one in group for host in one.hosts}
@@ -223,15 +222,15 @@ def _cause(
 # -- maps --------------------------------------------------------------------------------------------------------------
 
 
-def _told(figure: float | None, bar: float | None, state: str, said: str) -> str:
-    """``231 of 345.6 GB/s (fail)``; where there is no figure, why."""
+def _figure_text(figure: float | None, bar: float | None, state: str, said: str) -> str:
+    """Format a figure: ``231 of 345.6 GB/s (fail)``; without one, the reason."""
     if figure is None:
         return said or "no figure"
     return "%.4g of %s GB/s (%s)" % (figure, "?" if bar is None else "%.4g" % bar, state)
 
 
-def _of_test(test: Measured) -> str:
-    return _told(test.figure, test.bar, test.outcome, test.said)
+def _of_test(test: MeasuredTest) -> str:
+    return _figure_text(test.figure, test.bar, test.outcome, test.said)
 
 
 def _hosts(record: Record, accused: Iterable[str]) -> Iterator[Grid]:
@@ -248,7 +247,7 @@ def _hosts(record: Record, accused: Iterable[str]) -> Iterator[Grid]:
 
 
 def _leaves(record: Record) -> Iterator[Grid]:
-    """On the diagonal a leaf by itself, beside it leaves in pairs: their uplinks."""
+    """Yield a map: leaves on the diagonal, pairs of leaves, which test their uplinks, beside it."""
     tests = [
         (test.about[0], test.about[-1], test)
         for test in record.tests
@@ -265,10 +264,10 @@ def _between(
     kind: str,
     title: str,
     order: Sequence[str],
-    tests: Sequence[tuple[str, str, Measured]],
+    tests: Sequence[tuple[str, str, MeasuredTest]],
     first: Iterable[str],
 ) -> Grid | None:
-    """Items by items. Of many only those that failed, or were silent, and whom they met."""
+    """Return a map of items by items. Of many only those that failed or gave no result, with their partners."""
     drawn = _chosen(order, tests, first, LEAVES_DRAWN if kind == LEAVES else ITEMS)
     if not drawn:
         return None
@@ -284,7 +283,7 @@ def _between(
 
 
 def _chosen(
-    order: Sequence[str], tests: Sequence[tuple[str, str, Measured]], first: Iterable[str], room: int
+    order: Sequence[str], tests: Sequence[tuple[str, str, MeasuredTest]], first: Iterable[str], room: int
 ) -> list[str]:
     if len(order) <= room:
         return [*order]
@@ -295,7 +294,7 @@ def _chosen(
         met.setdefault(other, []).append(one)
         if test.outcome != PASS:
             bad.update({one: None, other: None})
-    # Whom a finding names, then whom these met, then whoever else failed, each with whom it met.
+    # Items in a finding, then their partners, then other failures, each with its partners.
     named = [name for name in first if name in met]
     wanted = dict.fromkeys(named)
     for name in (*named, *bad):
@@ -304,9 +303,9 @@ def _chosen(
     return [name for name in order if name in chosen]
 
 
-def _of_nodes(record: Record, kind: str, accused: Iterable[str]) -> tuple[dict[str, list[Measured]], int]:
-    """Node -> the tests of one kind that are about it, whom a finding names first; and how many nodes are left out."""
-    tests: dict[str, list[Measured]] = {host: [] for host in accused}
+def _of_nodes(record: Record, kind: str, accused: Iterable[str]) -> tuple[dict[str, list[MeasuredTest]], int]:
+    """Return node -> tests of one kind about it, nodes in findings first; and the number of nodes left out."""
+    tests: dict[str, list[MeasuredTest]] = {host: [] for host in accused}
     for test in record.tests:
         host = (test.about or test.hosts)[0]
         if test.kind == kind and host in test.hosts:
@@ -315,8 +314,7 @@ def _of_nodes(record: Record, kind: str, accused: Iterable[str]) -> tuple[dict[s
     return dict([*found.items()][:NODES]), max(0, len(found) - NODES)
 
 
-def _rails(host: str, tests: Sequence[Measured]) -> Grid:
-    """The rails of one node by the ways that were measured with good ones."""
+def _rails(host: str, tests: Sequence[MeasuredTest]) -> Grid:
     rails = sorted({rail for test in tests for rail in test.rails})
     number = {rail: place for place, rail in enumerate(rails[:OF_NODE])}
     rows: list[str] = []
@@ -339,8 +337,7 @@ def _rails(host: str, tests: Sequence[Measured]) -> Grid:
     return grid
 
 
-def _gpus(host: str, tests: Sequence[Measured]) -> Grid:
-    """The GPUs of one node, in pairs."""
+def _gpus(host: str, tests: Sequence[MeasuredTest]) -> Grid:
     gpus = sorted({gpu for test in tests for pair in test.pairs for gpu in pair})
     number = {gpu: place for place, gpu in enumerate(gpus[:OF_NODE])}
     names = [f"gpu {gpu}" for gpu in number]
@@ -354,8 +351,8 @@ def _gpus(host: str, tests: Sequence[Measured]) -> Grid:
     return grid
 
 
-def _of_part(test: Measured, figure: float | None, where: str) -> tuple[str, float | None, float | None, str]:
-    """What ``Grid.put`` takes of one rail's way or one pair of GPUs."""
-    state = outcome(figure, Bar(test.bar, ""))
-    said = _told(figure, test.bar, state, test.said)
+def _of_part(test: MeasuredTest, figure: float | None, where: str) -> tuple[str, float | None, float | None, str]:
+    """Return the arguments of ``Grid.put`` for one rail's direction or one pair of GPUs."""
+    state = judge_figure(figure, Bar(test.bar, ""))
+    said = _figure_text(figure, test.bar, state, test.said)
     return state, figure, test.bar, f"round {test.number} {where}: {said}"

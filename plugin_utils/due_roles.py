@@ -1,12 +1,12 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is left to do on a host after fleet_audit has asked all of them: which roles, in which plays.
+"""Decide which roles, in which plays, are due on a host after fleet_audit has audited all of them.
 
-site.yml asks every host everything in one question, as the nightly check does, and plays a role only where it has
-something to write, run or withhold, or where a role before it has changed what it looks at. Of all others the audit's
-answer counts. Where a host was not queried, or did not respond that counts, every role is played.
+site.yml audits every host in one query, as the nightly check does, and runs a role only where the audit found work, or
+where a role before it has changed what it checks. Elsewhere the audit's result counts. Where a host was not queried, or
+gave no valid result, every role is played.
 
-``of_host`` is what a run has registered for a host, as Ansible's ``hostvars.raw_get`` gives it.
+``of_host``: registered results of a host, as Ansible's ``hostvars.raw_get`` returns them.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-Answer = Mapping[str, Any]
+AuditResult = Mapping[str, Any]
 # Variables that are the same for all hosts of a run.
 _SHARED = ("fleet_audit_result", "ansible_check_mode")
 _BY_NAME = {role.name: role for role in suite.SUITE}
 _TEXTS: dict[str, str] = {}
 
 
-def answers(of_host: Mapping[str, Any]) -> Mapping[str, Answer]:
-    """Host -> what fleet_audit has heard of it; {} where it asked nobody. of_host: any host's, all hold the same."""
+def answers(of_host: Mapping[str, Any]) -> Mapping[str, AuditResult]:
+    """Return host -> its result in fleet_audit; {} where none was queried. of_host: any host's, all have the same."""
     return (of_host.get("fleet_audit_result") or {}).get("hosts") or {}
 
 
-def answer(of_host: Mapping[str, Any]) -> Answer:
-    """What fleet_audit has heard of this host; {} where it was not queried."""
+def answer(of_host: Mapping[str, Any]) -> AuditResult:
+    """Return the host's result in fleet_audit; {} where it was not queried."""
     return answers(of_host).get(of_host.get("inventory_hostname", ""), {})
 
 
-def is_well(heard: Answer) -> bool:
-    """Whether it has answered, and no role has anything to do."""
+def is_well(heard: AuditResult) -> bool:
+    """Return whether the host has responded, and no role has anything to do."""
     return "roles" in heard and not heard["due"]
 
 
-def roles(heard: Answer) -> dict[str, Any]:
-    """Role -> what it would have registered in check mode; {} of a host that did not respond."""
+def roles(heard: AuditResult) -> dict[str, Any]:
+    """Return role -> what it would have registered in check mode; {} of a host that did not respond."""
     return json.loads(heard["roles"], object_hook=_shared) if "roles" in heard else {}
 
 
 def _shared(data: dict[str, Any]) -> dict[str, Any]:
-    """Ids of checks are the same on most hosts: kept once, 10,000 hosts take half of the memory."""
+    """Intern ids of checks, which are equal on most hosts: 10,000 hosts take half of the memory."""
     # sys.intern, which Ansible wraps in Python, takes four times as long.
     once = _TEXTS.setdefault
     return {once(name, name): [*map(once, value, value)] if name == "passed" else value for name, value in data.items()}
 
 
 def to_do(result: Mapping[str, Any], check_mode: bool) -> bool:
-    """Whether a role has work, from what its module said in check mode.
+    """Return whether a role has work, from its module's result in check mode.
 
-    In check mode that is a diff to be shown. Else also what is withheld, since only a run knows who is in the way, and
-    a measurement that is due. What waits for a reboot is the play of reboots' to ask for. What failed is played, so
-    that its error is told as ever.
+    In check mode that is a diff to print. Otherwise also withheld changes, since only a run sees what blocks them, and
+    due measurements. Pending reboots belong to the play of reboots. A failed role is run so that its error is reported
+    normally.
     """
     if any(result.get(name) for name in ("failed", "changed", "reboot_required")):
         return True
@@ -65,14 +65,14 @@ def to_do(result: Mapping[str, Any], check_mode: bool) -> bool:
 
 
 def due(role: str, of_host: Mapping[str, Any]) -> bool:
-    """Whether the role is to be played on the host, as things stand at this point of the run."""
+    """Return whether the role is to be played on the host, at this point of the run."""
     heard = answer(of_host)
     if "roles" not in heard:
-        # A node that Slurm has lost may be there for ssh, and waits to be mended.
+        # A node that Slurm has lost may respond to ssh, and has to be repaired.
         return not heard.get("unreachable") or heard.get("engine") == "slurm"
     if role in heard["due"]:
         return True
-    # In check mode nothing has changed, whatever a role says.
+    # In check mode nothing has changed, whatever a role reports.
     return not of_host.get("ansible_check_mode") and any(_has_changed(name, of_host) for name in _BY_NAME[role].after)
 
 
@@ -82,11 +82,11 @@ def _has_changed(role: str, of_host: Mapping[str, Any]) -> bool:
 
 
 def results(of_host: Mapping[str, Any], names: Sequence[str], first: str, nightly: bool) -> dict[str, Any]:
-    """Role -> what it has registered, else what the audit has heard for it.
+    """Return role -> its registered result, else that of the audit.
 
-    first: the role that has to tell why the host did not respond at all.
-    nightly: nothing is played after the audit. Else the audit's answer does not count for a role that was to be played:
-    where the host was lost before its turn came, there is no result.
+    first: the role that reports why the host did not respond.
+    nightly: nothing is played after the audit. Else the audit's result does not count for a role that was due:
+    if the host was lost before its turn, there is no result.
     """
     said = answer(of_host)
     heard = of_audit(said, first)
@@ -97,18 +97,18 @@ def results(of_host: Mapping[str, Any], names: Sequence[str], first: str, nightl
     return heard | own | ({} if mapping(lock).get("skipped") else {"node_lock": lock})
 
 
-def mapping(registered: Any) -> Answer:
+def mapping(registered: Any) -> AuditResult:
     """Return what a host has registered, {} where that is not a dictionary."""
     return registered if isinstance(registered, Mapping) else {}
 
 
 def has_registered(role: str, of_host: Mapping[str, Any]) -> bool:
-    """Whether the run has a result of the role for the host, whatever it is."""
+    """Return whether the run has a result of the role for the host, valid or not."""
     return _registered(role, of_host) in of_host
 
 
 def registered_by(role: str, of_host: Mapping[str, Any]) -> Any:
-    """That result. Of a role that is joined, where that failed, the failure."""
+    """Return a role's registered result; of a joined role that failed, the failure."""
     result = of_host[_registered(role, of_host)]
     if _is_joined(role) and isinstance(mapping(result).get("hosts"), dict):
         return result["hosts"].get(of_host["inventory_hostname"], Plan().result())
@@ -117,7 +117,7 @@ def registered_by(role: str, of_host: Mapping[str, Any]) -> Any:
 
 def _registered(role: str, of_host: Mapping[str, Any]) -> str:
     judged = f"{role}_judged"
-    # Where the role was played by itself, nobody has joined anything.
+    # Played alone, the role has no joined result.
     return judged if _is_joined(role) and judged in of_host else f"{role}_result"
 
 
@@ -125,15 +125,15 @@ def _is_joined(role: str) -> bool:
     return role in _BY_NAME and _BY_NAME[role].joined
 
 
-def of_audit(heard: Answer, first: str) -> dict[str, Any]:
-    """Role -> what the audit has heard for it. first: the role that has to tell why the host did not respond at all."""
+def of_audit(heard: AuditResult, first: str) -> dict[str, Any]:
+    """Return role -> its result in the audit. first: the role that reports why the host did not respond."""
     return roles(heard) or ({first: dict(heard)} if heard else {})
 
 
 def registered(hostvars: Any, wanted: Container[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Host and what the run has registered for it, in the inventory's order. hostvars: Ansible's own.
+    """Yield host and its registered results, in the inventory's order. hostvars: of Ansible.
 
-    To gather a host's variables takes Ansible a millisecond. Where no role has anything to do, one thing is registered,
+    Ansible takes a millisecond to gather a host's variables. Where no role has work, one result is registered,
     which is the same for all of these hosts.
     """
     shared: dict[str, Any] = {}
@@ -149,5 +149,5 @@ def registered(hostvars: Any, wanted: Container[str]) -> Iterator[tuple[str, Map
 
 
 def has_play(play: str, of_host: Mapping[str, Any]) -> bool:
-    """Whether a playbook that plays roles of the suite has one to play on the host."""
+    """Return whether a playbook of the suite's roles has one to play on the host."""
     return any(due(role.name, of_host) for role in suite.SUITE if role.play == play and role.audited)

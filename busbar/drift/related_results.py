@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What lies beside the history on the control node, and is read when a report is written: results and logs.
+"""Read results and logs beside the history on the control node, for a report.
 
-Whoever wrote it may be another machine, and what nodes said is in it: its reader types it, and no text of it reaches a
-report but through ``Beside.text``.
+Another machine may have written them, and they hold output of nodes: the reader types it, and no text of it reaches a
+report but through ``RelatedResults.text``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
-class Beside:
-    """results: nccl_benchmark_results_path.   ended: when the night ended, ``2026-11-21T02:00:07Z``.
+class RelatedResults:
+    """results: nccl_benchmark_results_path.   ended: when the run ended, ``2026-11-21T02:00:07Z``.
 
     hidden: secrets of the inventory, as redaction.secret_texts gives them.   max_age_days: of a result that counts.
     """
@@ -41,24 +41,24 @@ class Beside:
     max_age_days: float = MAX_AGE_DAYS
 
     def text(self, text: str, room: int = answer.LINE) -> str:
-        """The text without a secret, and without what a terminal obeys; cut where it is longer than ``room``."""
+        """Return the text without secrets and terminal control characters, cut to ``room`` characters."""
         clean = printable(redaction.scrub(text, self.hidden))
         return clean if len(clean) <= room else clean[: room - 3] + "..."
 
     @property
     def now(self) -> float:
-        """The end of the night in seconds since 1970."""
+        """Return the end of the run in seconds since 1970."""
         return datetime.datetime.fromisoformat(self.ended).timestamp()
 
     def aged(self, finished: float) -> dict[str, Any]:
-        """``finished``, ``age_days`` at the end of the night, ``old``. finished: seconds since 1970."""
+        """Return ``finished``, ``age_days`` at the end of the run, ``old``. finished: seconds since 1970."""
         days = (self.now - finished) / DAY
         return {"finished": moment(finished), "age_days": round(days, 2), "old": days > self.max_age_days}
 
     def read(self, path: Path, what: Callable[[], _Read], absent: str) -> tuple[dict[str, Any], _Read | None]:
-        """``path``, ``state``, ``why`` and ``simulated`` of a section, and what was read, None where there is nothing.
+        """Return ``path``, ``state``, ``why`` and ``simulated`` of a section, and the content, None without one.
 
-        what: the reader; raises OSError and ParseError that names the file.   absent: what makes the file.
+        what: the reader; raises OSError and ParseError that names the file.   absent: how the file is made.
         """
         found = {"path": self.text(str(path)), "state": MEASURED, "why": "", "simulated": False}
         try:
@@ -70,10 +70,10 @@ class Beside:
 
     @cached_property
     def actions(self) -> tuple[dict[str, Any], action_log.Log | None]:
-        """What remediation has done, as ``read`` gives it: read once, whoever tells of it."""
+        """Return the state of the action log and the log, read once."""
         return self.read(action_log.file(self.results), lambda: action_log.read(self.results), NO_ACTIONS)
 
 
 def moment(seconds: float) -> str:
-    """``2026-11-21T02:00:07Z``. seconds: since 1970, of a file: any number."""
+    """Format seconds since 1970, any number, as ``2026-11-21T02:00:07Z``."""
     return datetime.datetime.fromtimestamp(min(max(seconds, 0.0), 2e11), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,16 +1,16 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who of many is slow, by tests of two: disjoint pairs first, then whoever failed with partners that are known good.
+"""Find the slow ones of many by tests of two: disjoint pairs first, then failed items with known good ones.
 
-An item is a node, or a leaf with its uplinks. A place is what the items of it reach each other through: a node's leaf.
-In the first round neighbours of a place meet; a pass clears both. Whoever is not cleared meets items that are, each of
-these once a round: one pass clears, two failures with different good items accuse, with the first one three in all: the
-odd item, which met nobody in the first round, fails again. No result accuses nobody.
-With k faulty of N, all in one place and N even, that is 1 + 2 ceil(2k / (N - 2k)) rounds, noise aside.
+An item is a node, or a leaf with its uplinks. A place is what its items reach each other through: a node's leaf. In the
+first round neighbours of a place meet; a pass clears both. Items that are not cleared meet good ones, each of these
+once a round: one pass clears, two failures with different good items accuse, with the first one three in all: the odd
+item, which has no partner in the first round, fails again. A missing result accuses no item. With k faulty of N, all in
+one place and N even, that is 1 + 2 ceil(2k / (N - 2k)) rounds, noise aside.
 
-A way between two places is shared, and may be slow by itself. A failure across therefore counts only beside one with a
-good item of the same place that itself has passed across. A place in which nobody passes is shut: its items are not
-accused, the place is. Deterministic: the same outcomes give the same pairs. Source: cluster.md 3.
+A path between two places is shared, and may itself be slow. A failure across therefore counts only beside one with a
+good item of the same place that itself has passed across. A place in which no item passes is shut: its items are not
+accused, the place is. Deterministic: the same outcomes give the same pairs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 
 PASS, FAIL, SILENT = "pass", "fail", "silent"
 GOOD, ACCUSED, OPEN, UNKNOWN, LOST = "good", "accused", "open", "unknown", "lost"
-# Failures with different good partners that accuse, and silences that end the asking.
+# Failures with different good partners that accuse, and missing results that end the tests.
 ENOUGH = 2
-# Tests with good partners after which an item that neither passed nor failed for certain is left unknown.
+# Tests with good partners after which an item that neither passed nor failed for certain is unknown.
 MOST = 6
-# Further rounds in which the suspects of a place without a good one meet each other in other pairs, and how many items
-# of it then meet good ones of other places, one a round, before the place is shut.
+# Further rounds in which the suspects of a place without a good item meet each other in other pairs, and how many of
+# its items then meet good ones of other places, one a round, before the place is shut.
 MIXED, SENT = 2, 4
-# Up to that many items one spoiled test may leave nobody good: they meet again before the search ends.
+# Up to this many items one disturbed test may leave no good item: they meet again before the search ends.
 FEW = 5
 
 Pair = tuple[str, str]
@@ -35,9 +35,9 @@ Pair = tuple[str, str]
 
 @dataclass
 class Item:
-    """passed, failed, silent: with whom, in the order of the rounds.
+    """passed, failed, silent: partners, in the order of the rounds.
 
-    against, across: who of its own, of another place was good already when this item failed with it.
+    against, across: partners of the same or another place that were good already when this item failed with them.
     unheard: good ones with which there was no result.   state: GOOD, ACCUSED, OPEN, UNKNOWN or LOST.
     """
 
@@ -59,17 +59,17 @@ class Item:
         return len(self.against) + len(self.across) + len(self.unheard)
 
     def asked_with(self, other: str) -> bool:
-        """Whether the other one was its partner when that one was good already."""
+        """Return whether the other item was its partner when that one was good already."""
         return other in self.against or other in self.across or other in self.unheard
 
     def met(self, other: str) -> bool:
         return other in self.failed or other in self.silent
 
 
-class TwoPasses:
+class PairwiseSearch:
     """places: item -> its place, in the order in which neighbours are to meet.
 
-    stopped: True once the search ended without verdicts: nobody passed, or fewer are good than are slow.
+    stopped: True once the search ended without verdicts: no item passed, or fewer are good than slow.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ class TwoPasses:
         return [item.name for item in self.items.values() if item.state == state]
 
     def next_round(self) -> tuple[Pair, ...]:
-        """Disjoint pairs to be tested; empty once there is nothing left to ask. The same until ``take``."""
+        """Return disjoint pairs to be tested; empty at the end. The same until ``take``."""
         if self._asked is None:
             self._asked = () if self.stopped else self._first() if not self.rounds else self._again()
             if not self._asked:
@@ -94,10 +94,9 @@ class TwoPasses:
         return self._asked
 
     def take(self, outcomes: Mapping[Pair, str], lost: Collection[str] = ()) -> None:
-        """outcomes: pair of the round -> PASS, FAIL or SILENT; a pair that is not there was silent.
+        """Take the outcomes: pair of the round -> PASS, FAIL or SILENT; a missing pair was silent.
 
-        lost: items that take no part any more, such as a node that died. What they left without a result is held
-        against nobody.
+        lost: items that take no more part, such as a dead node. Their tests without a result count against no item.
         """
         asked = self.next_round()
         self.rounds += 1
@@ -118,7 +117,7 @@ class TwoPasses:
         self._decide()
 
     def clear(self, name: str, other: str) -> None:
-        """An accused item has passed with a good one after all."""
+        """Clear an accused item that has passed with a good one after all."""
         item = self.items[name]
         item.passed.append(other)
         item.state = GOOD
@@ -145,7 +144,7 @@ class TwoPasses:
             elif len(set(item.unheard)) >= ENOUGH or item.retests >= MOST:
                 item.state = UNKNOWN
         self._open = [item for item in self._open if item.state == OPEN]
-        # A good one that was lost since was good all the same.
+        # A good item that was lost since still counts as good.
         good = len(self.of_state(GOOD))
         accused = [item for item in self.items.values() if item.state == ACCUSED]
         if len(accused) > good + len(self._open) or (not good and self._hopeless()):
@@ -153,7 +152,7 @@ class TwoPasses:
             self._close([*accused, *self._open])
 
     def _hopeless(self) -> bool:
-        """Nobody is good. The odd one has met nobody yet; among few, other pairs may still find two good ones."""
+        """Return whether no item can be found good. Among few, other pairs may still find two good ones."""
         there = [item for item in self._open if not item.gone]
         if len(there) < 2:
             return True
@@ -184,25 +183,25 @@ class TwoPasses:
         )
 
     def _again(self) -> tuple[Pair, ...]:
-        """Whoever was asked least comes first, so that who is well becomes a partner before anybody is accused."""
+        """Return pairs, the least tested items first, so that healthy ones become partners before any is accused."""
         found: list[Pair] = []
         used: set[str] = set()
         crossed: set[str] = set()
         self._shut()
-        nobody = not any(self._good.values())
+        none_good = not any(self._good.values())
         mixed = set()
         for item in sorted(self._open, key=lambda each: (each.retests, each.order)):
             if item.name in used:
                 continue
             partner = next(self._near(item, used), None)
             if partner is None and self._may_mix(item.place):
-                partner = next(self._mates(item, used, nobody), None)
+                partner = next(self._mates(item, used, none_good), None)
                 if partner is not None:
                     mixed.add(item.place)
             elif partner is None and any(True for _each in self._near(item, ())):
                 # Its turn comes in the next round.
                 continue
-            if partner is None and not nobody and item.place not in mixed | crossed:
+            if partner is None and not none_good and item.place not in mixed | crossed:
                 partner = next(self._far(item, used, crossed), None)
                 crossed |= {item.place, partner.place} if partner is not None else set()
             if partner is not None:
@@ -216,28 +215,28 @@ class TwoPasses:
         return not self._good.get(place) and self._mixed.get(place, 0) < MIXED
 
     def _near(self, item: Item, used: Collection[str]) -> Iterator[Item]:
-        """Good ones of its place that it has not been asked with; those that it never met first."""
+        """Yield good items of its place that it was not tested with; those that it never met first."""
         there = [each for each in self._good.get(item.place, ()) if each.name not in used]
         yield from (each for each in there if not item.met(each.name))
         yield from (each for each in there if item.met(each.name) and not item.asked_with(each.name))
         if len(set(item.against)) >= ENOUGH:
-            # Only the third failure is missing, and nobody is left who could give it but these.
+            # Only the third failure is missing, and no other item could give it.
             yield from (each for each in there if each.name in item.against)
 
-    def _mates(self, item: Item, used: Collection[str], nobody: bool) -> Iterator[Item]:
-        """Other suspects of its place; where nobody at all is good, also those that it has met."""
+    def _mates(self, item: Item, used: Collection[str], none_good: bool) -> Iterator[Item]:
+        """Yield other suspects of its place; if no item is good, also those that it has met."""
         there = [
             each
             for each in self._open
             if each is not item and each.place == item.place and each.name not in used and not each.gone
         ]
         yield from (each for each in there if not item.met(each.name))
-        yield from (each for each in there if nobody and item.met(each.name))
+        yield from (each for each in there if none_good and item.met(each.name))
 
     def _far(self, item: Item, used: Collection[str], crossed: Collection[str]) -> Iterator[Item]:
-        """Good ones of other places, in each round of another place first: the slow way may be the other one's.
+        """Yield good items of other places, each round of another place first: its path may be the slow one.
 
-        One test at a time over the way of a place: that way is shared.
+        One test at a time over the path of a place, which is shared.
         """
         if len(set(item.across)) >= ENOUGH:
             return
@@ -248,7 +247,7 @@ class TwoPasses:
             yield from (each for each in there if each.name not in used and not item.asked_with(each.name))
 
     def _shut(self) -> None:
-        """Places of two items and more in which nobody is good after some have met good ones of other places."""
+        """Shut places of two or more items without a good one, after some met good ones of other places."""
         for place in dict.fromkeys(item.place for item in self._open):
             there = [item for item in self.items.values() if item.place == place]
             tried = [item for item in there if item.across or item.unheard]

@@ -13,9 +13,8 @@ import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report, reboot_plan
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
-from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, PLAYS, play_nodes
-from ansible_collections.busbar.fabric.plugins.plugin_utils import heard as heard_file
-from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_engine, suite, work
+from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NO_HOSTS, PLAYS, play_nodes
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, partial_results, slurm_engine, suite
 
 OK: dict[str, Any] = {"findings": [], "passed": ["a.b[live]@c"], "changed": False}
 ROLES = [role.name for role in suite.SUITE if role.audited]
@@ -58,30 +57,32 @@ class Run(dict[str, dict[str, Any]]):
 def test_a_role_has_work_where_it_writes_runs_withholds_or_failed(
     said: dict[str, Any], in_a_run: bool, in_check_mode: bool
 ) -> None:
-    assert work.to_do({**OK, **said}, check_mode=False) is in_a_run
-    assert work.to_do({**OK, **said}, check_mode=True) is in_check_mode
+    assert due_roles.to_do({**OK, **said}, check_mode=False) is in_a_run
+    assert due_roles.to_do({**OK, **said}, check_mode=True) is in_check_mode
 
 
 def test_what_was_heard_is_there_for_a_run_that_was_ended(tmp_path: Path) -> None:
     path = tmp_path / "heard"
-    assert heard_file.read(path) == {}
-    file = heard_file.Heard(path)
+    assert partial_results.read(path) == {}
+    file = partial_results.PartialResults(path)
     for host in ("a", "b"):
         file.add(host, heard("mtu"))
-    assert heard_file.read(path) == {"a": heard("mtu"), "b": heard("mtu")}
+    assert partial_results.read(path) == {"a": heard("mtu"), "b": heard("mtu")}
     # What was being written when it was killed.
     whole = path.read_bytes()
     for size in range(len(whole) // 2, len(whole)):
         path.write_bytes(whole[:size])
-        assert heard_file.read(path) == {"a": heard("mtu")}
+        assert partial_results.read(path) == {"a": heard("mtu")}
     # A disk that is full, or a folder that is gone, ends no run.
-    heard_file.Heard(tmp_path / "no" / "such").add("a", {})
+    partial_results.PartialResults(tmp_path / "no" / "such").add("a", {})
 
 
 def test_a_node_that_slurm_has_lost_is_tried_over_its_connection() -> None:
     lost = {"inventory_hostname": "a", "fleet_audit_result": {"hosts": {"a": LOST}}}
-    assert not work.due("mtu", lost)
-    assert work.due("mtu", {**lost, "fleet_audit_result": {"hosts": {"a": slurm_engine.gone("down* in Slurm")}}})
+    assert not due_roles.due("mtu", lost)
+    assert due_roles.due(
+        "mtu", {**lost, "fleet_audit_result": {"hosts": {"a": slurm_engine.unreachable("down* in Slurm")}}}
+    )
 
 
 def test_what_is_seen_while_another_run_works_on_the_host_counts_for_none() -> None:
@@ -116,6 +117,8 @@ def test_a_role_is_due_for_its_own_sake_or_for_one_before_it() -> None:
     run["a"]["mtu_result"] = {**OK, "changed": True}
     after = ["mtu", "multirail", "roce_qos", "nccl_conf", "nccl_benchmark", "nccl_cluster"]
     assert [role for role in ROLES if is_due(role, run, "a")] == after
+    rebooted = Run({"a": heard()}, a={"reboot_result": {"reboot": True}})
+    assert [role for role in ROLES if is_due(role, rebooted, "a")] == ["nccl_benchmark", "nccl_cluster"]
     # A run in check mode says so of what it would change.
     run["a"]["ansible_check_mode"] = True
     assert [role for role in ROLES if is_due(role, run, "a")] == ["mtu"]
@@ -125,7 +128,7 @@ def test_a_role_is_due_for_its_own_sake_or_for_one_before_it() -> None:
 def test_a_host_without_an_answer_is_worked_on_as_if_nobody_had_asked(audit: dict[str, Any] | None, due: bool) -> None:
     run = Run(audit, a={})
     assert [is_due(role, run, "a") for role in ROLES] == [due] * len(ROLES)
-    assert play_nodes(["a"], run, "provision") == (["a"] if due else NOBODY)
+    assert play_nodes(["a"], run, "provision") == (["a"] if due else NO_HOSTS)
 
 
 def test_the_table_names_only_earlier_roles() -> None:
@@ -137,7 +140,7 @@ def test_the_table_names_only_earlier_roles() -> None:
 def test_as_soon_as_one_host_is_due_all_that_want_it_are_measured_together() -> None:
     wanted = {"a": heard(scope="pair"), "b": heard(scope="pair"), "c": heard(), "d": LOST, "e": LATE}
     run = Run(wanted, a={}, b={}, c={}, d={}, e={})
-    assert play_nodes("abcde", run, "cluster") == NOBODY
+    assert play_nodes("abcde", run, "cluster") == NO_HOSTS
     run = Run({**wanted, "b": heard("nccl_cluster", scope="pair")}, a={}, b={}, c={}, d={}, e={})
     assert play_nodes("abcde", run, "cluster") == ["a", "b", "d", "e"]
     assert play_nodes("abcde", run, "benchmark") == ["e"]
@@ -146,7 +149,7 @@ def test_as_soon_as_one_host_is_due_all_that_want_it_are_measured_together() -> 
     run = Run(None, a=next(scopes), b=next(scopes))
     assert play_nodes("ab", run, "cluster") == ["b"]
     run = Run({"a": heard(), "d": LOST, "e": LATE}, a={}, d={}, e={})
-    assert play_nodes("ade", run, "cluster") == NOBODY
+    assert play_nodes("ade", run, "cluster") == NO_HOSTS
 
 
 def test_whoever_is_well_is_not_looked_at() -> None:
@@ -154,33 +157,33 @@ def test_whoever_is_well_is_not_looked_at() -> None:
     audit["f"] = heard(sharp=True)
     run = Run(audit, a={}, b={}, c={}, d={}, e={}, f={})
     assert {play: play_nodes("abcdef", run, play) for play in PLAYS} == {
-        "alone": NOBODY,
-        "inventory": NOBODY,
+        "alone": NO_HOSTS,
+        "inventory": NO_HOSTS,
         "provision": ["b"],
-        "reboot": NOBODY,
-        "give_back": NOBODY,
+        "reboot": NO_HOSTS,
+        "give_back": NO_HOSTS,
         "sharp": ["f"],
         "verify": ["c"],
         "benchmark": ["e"],
-        "cluster": NOBODY,
+        "cluster": NO_HOSTS,
     }
     run.looked_at.clear()
     play_nodes("abcde", run, "provision")
     # The first tells what was heard of all.
     assert run.looked_at == ["a", "b", "d", "e"]
-    assert play_nodes("ac", run, "provision") == play_nodes([], run, "provision") == NOBODY
+    assert play_nodes("ac", run, "provision") == play_nodes([], run, "provision") == NO_HOSTS
     with pytest.raises(AnsibleFilterError, match="play_nodes knows alone, inventory"):
         play_nodes("a", run, "prvision")
 
 
 def test_hosts_are_asked_alone_where_fleet_audit_says_so() -> None:
     run = Run({}, a={}, b={})
-    assert play_nodes("ab", run, "alone") == NOBODY
+    assert play_nodes("ab", run, "alone") == NO_HOSTS
     for of_host in run.values():
         of_host["fleet_audit_result"]["by_task"] = True
     assert play_nodes("ba", run, "alone") == play_nodes("ab", run, "inventory") == ["a", "b"]
     # A syntax check has no host.
-    assert play_nodes([], {}, "alone") == NOBODY
+    assert play_nodes([], {}, "alone") == NO_HOSTS
 
 
 def test_who_is_verified_says_so_in_its_intent_or_its_audit() -> None:
@@ -199,7 +202,7 @@ def test_a_host_without_work_can_be_given_back() -> None:
 
 
 def results(of_host: dict[str, Any], nightly: bool = False) -> dict[str, Any]:
-    return work.results(of_host, ["platform", "mtu", "nccl_conf"], "platform", nightly)
+    return due_roles.results(of_host, ["platform", "mtu", "nccl_conf"], "platform", nightly)
 
 
 def test_the_audits_answer_counts_for_whoever_had_nothing_to_do() -> None:

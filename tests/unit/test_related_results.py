@@ -21,21 +21,21 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node, Way
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
 
 from busbar.drift import (
     actions,
-    at_gate,
-    beside_text,
     cluster,
     fabric,
     fabric_picture,
+    gate_section,
     heat_map,
     html,
-    localised,
+    localise_section,
+    related_text,
     text,
 )
-from busbar.drift.beside import Beside
+from busbar.drift.related_results import RelatedResults
 from busbar.drift.run import HostResult
 from tests import goldens
 from tests.report import fabrics, records
@@ -61,7 +61,7 @@ def of_size(nodes: int, faults: int, busy: int = 2) -> Record:
 
 def searched(folder: Path, record: Record, **more: Any) -> dict[str, Any]:
     localise_record.write(folder, record)
-    found = localised.latest(Beside(folder, ENDED, **more))
+    found = localise_section.latest(RelatedResults(folder, ENDED, **more))
     json.dumps(found, allow_nan=False)
     return found
 
@@ -69,12 +69,12 @@ def searched(folder: Path, record: Record, **more: Any) -> dict[str, Any]:
 def between(folder: Path, **more: Any) -> dict[str, Any]:
     """The section of the last benchmark between nodes. more: what is otherwise in its record."""
     cluster_record.write(folder, replace(TWO, **more))
-    return cluster.latest(Beside(folder, ENDED))
+    return cluster.latest(RelatedResults(folder, ENDED))
 
 
 def swept(folder: Path, record: fabric_record.Record, **more: Any) -> dict[str, Any]:
     fabric_record.write(folder, record)
-    return fabric.latest(Beside(folder, ENDED, **more)) or {}
+    return fabric.latest(RelatedResults(folder, ENDED, **more)) or {}
 
 
 def section_of(page: str, name: str) -> str:
@@ -93,11 +93,13 @@ def of_1000(_folder: Path) -> Record:
     """Nodes of which each reports the same, and each another figure."""
     hosts = [f"n{i:04}" for i in range(1000)]
     told = [
-        Found(hosts=(host,), finding=finding("localise.member", "host", "free", f"{host} is busy", state="unknown"))
+        HostFinding(
+            hosts=(host,), finding=finding("localise.member", "host", "free", f"{host} is busy", state="unknown")
+        )
         for host in hosts
     ]
     other = [
-        Found(hosts=(host,), finding=finding("localise.node", "host", "fast", f"slow with {hosts[i - 1]}: {i}"))
+        HostFinding(hosts=(host,), finding=finding("localise.node", "host", "fast", f"slow with {hosts[i - 1]}: {i}"))
         for i, host in enumerate(hosts)
     ]
     nodes = tuple(Node(host, unfit=("busy: a job", "wait")) for host in hosts)
@@ -119,14 +121,16 @@ def logged(folder: Path, count: int, days: float = 0, *more: Entry, torn: str = 
     action_log.append(folder, [*records.entries([f"n{i:02}" for i in range(count)], FINISHED - days * DAY), *more])
     with action_log.file(folder).open("a") as stream:
         stream.write(torn)
-    return actions.latest(Beside(folder, ENDED))
+    return actions.latest(RelatedResults(folder, ENDED))
 
 
 def at_the_gate(_folder: Path) -> dict[str, Any]:
-    passed = frozenset(f"{check}[live]@the node" for check in (at_gate.KEPT_OUT, at_gate.HELD, at_gate.VERDICT))
+    passed = frozenset(
+        f"{check}[live]@the node" for check in (gate_section.KEPT_OUT, gate_section.HELD, gate_section.VERDICT)
+    )
     hosts = {f"n{i:04}": HostResult(f"n{i:04}", "complete", (), passed) for i in range(900)}
     hosts["login1"] = HostResult("login1", "complete", (), frozenset({"a.b[live]@c"}))
-    assert at_gate.build({"login1": hosts["login1"]}) is None
+    assert gate_section.build({"login1": hosts["login1"]}) is None
     for i in range(100):
         reason = {"at": FINISHED + 60 * i, "reason": "busbar gate: platform.gpu_count of the node: 7 #4f1c"}
         state = {"at": FINISHED, "verdict": "fail", "stage": "health", "findings": [], "action": "drained"}
@@ -134,9 +138,9 @@ def at_the_gate(_folder: Path) -> dict[str, Any]:
         # Too old, and so unknown, and out of service.
         told = tuple(each for each in gate._seen(have) if not each.ok)
         hosts[f"m{i:03}"] = HostResult(f"m{i:03}", "complete", told, frozenset())
-    held = finding(at_gate.HELD, "the node", "none", "held_by_breaker: " + MARKUP)
-    hosts["x1"] = HostResult("x1", "complete", (held,), passed - {f"{at_gate.HELD}[live]@the node"})
-    return dict(at_gate.build(hosts) or {})
+    held = finding(gate_section.HELD, "the node", "none", "held_by_breaker: " + MARKUP)
+    hosts["x1"] = HostResult("x1", "complete", (held,), passed - {f"{gate_section.HELD}[live]@the node"})
+    return dict(gate_section.build(hosts) or {})
 
 
 BACK = [Entry(at=FINISHED, run="r", host=host, action="resumed", outcome="done") for host in ("n03", "n04")]
@@ -183,14 +187,16 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
     for case, (name, made, shown) in CASES.items():
         section = made(tmp_path / case)
         section = searched(tmp_path / case, section) if isinstance(section, Record) else section
-        goldens.check("beside", case, rows_of(section))
+        goldens.check("related_results", case, rows_of(section))
         page = html.render({**report, name: section})
         assert all(text_of in page for text_of in shown)
         assert "<script" not in section_of(page, name)
         if name != "cluster":
-            [lines] = beside_text.sections({**dict.fromkeys(("fabric", "localised", "actions", "gate")), name: section})
+            [lines] = related_text.sections(
+                {**dict.fromkeys(("fabric", "localised", "actions", "gate")), name: section}
+            )
             written += [f"== {case}", *lines, ""]
-    goldens.text("beside", "\n".join(written))
+    goldens.text("related_results", "\n".join(written))
 
 
 @pytest.mark.parametrize(
@@ -207,20 +213,24 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
 def test_its_age_is_told_by_the_sites_own_limit(
     days: float, limit: float, shown: str, tmp_path: Path, report: dict[str, Any]
 ) -> None:
-    known = Beside(tmp_path, ENDED, max_age_days=limit)
+    known = RelatedResults(tmp_path, ENDED, max_age_days=limit)
     cluster_record.write(tmp_path, replace(TWO, finished=known.now - days * DAY))
     localise_record.write(tmp_path, replace(of_size(8, 1), finished=known.now - days * DAY))
-    for name, found in (("localised", localised.latest(known)), ("cluster", cluster.latest(known))):
+    for name, found in (("localised", localise_section.latest(known)), ("cluster", cluster.latest(known))):
         assert (found["age_days"], found["old"]) == (days, days > limit)
         assert shown in section_of(html.render({**report, name: found}), name)
 
 
-def everything(known: Beside) -> dict[str, Any]:
-    return {"cluster": cluster.latest(known), "localised": localised.latest(known), "actions": actions.latest(known)}
+def everything(known: RelatedResults) -> dict[str, Any]:
+    return {
+        "cluster": cluster.latest(known),
+        "localised": localise_section.latest(known),
+        "actions": actions.latest(known),
+    }
 
 
 def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: dict[str, Any]) -> None:
-    absent = everything(Beside(tmp_path, ENDED))
+    absent = everything(RelatedResults(tmp_path, ENDED))
     assert {each["state"] for each in absent.values()} == {"absent"}
     page = html.render({**report, **absent})
     assert "playbooks/localise.yml, which finds slow nodes, has not run here" in page
@@ -237,7 +247,7 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
     }
     for path in files.values():
         path.write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}\n')
-    broken = everything(Beside(tmp_path, ENDED))
+    broken = everything(RelatedResults(tmp_path, ENDED))
     assert {each["state"] for each in broken.values()} == {"unreadable"}
     assert [path.name in broken[name]["why"] for name, path in files.items()] == [True] * 3
     assert "actions.jsonl, line 1" in broken["actions"]["why"]
@@ -248,7 +258,7 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
         path.unlink()
     files["cluster"].symlink_to("cluster.json")
     files["actions"].mkdir()
-    known = everything(Beside(tmp_path, ENDED))
+    known = everything(RelatedResults(tmp_path, ENDED))
     assert {name: each["state"] for name, each in known.items()} == {
         "cluster": "unreadable", "localised": "absent", "actions": "unreadable"
     }  # fmt: skip
@@ -257,7 +267,7 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
 def test_who_tells_of_actions_tells_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remediation may write while the report is made; and the log may be large."""
     localise_record.write(tmp_path, of_size(8, 1))
-    known = Beside(tmp_path, ENDED)
+    known = RelatedResults(tmp_path, ENDED)
     reads: list[object] = []
     read = action_log.read
 
@@ -266,7 +276,7 @@ def test_who_tells_of_actions_tells_of_one_reading(tmp_path: Path, monkeypatch: 
         return read(results)
 
     monkeypatch.setattr(action_log, "read", counted)
-    assert (localised.latest(known)["state"], actions.latest(known)["state"]) == ("measured", "absent")
+    assert (localise_section.latest(known)["state"], actions.latest(known)["state"]) == ("measured", "absent")
     assert reads == [tmp_path]
 
 
@@ -284,16 +294,18 @@ def worst(size: int) -> Record:
         for _each in range(size):
             pair = tuple(dice.sample(hosts, 2))
             rest: dict[str, Any] = {"number": number, "outcome": "fail", "figure": 123456.789, "bar": 999999.0}
-            tests.append(Measured(kind="pair", hosts=pair, **rest, said=long))
+            tests.append(MeasuredTest(kind="pair", hosts=pair, **rest, said=long))
             ways = tuple(Way(rail, pair[0], 0.001, bool(rail % 2)) for rail in range(100))
             about = {"about": pair[:1], "rails": tuple(range(100)), "ways": ways}
-            tests.append(Measured(kind="rails", hosts=pair, **{**rest, **about, "figure": None}))
+            tests.append(MeasuredTest(kind="rails", hosts=pair, **{**rest, **about, "figure": None}))
             pairs = {(gpu, (gpu * 7 + 1) % 100): None for gpu in range(100)}
-            tests.append(Measured(kind="gpus", hosts=pair[:1], **{**rest, "pairs": pairs, "said": long}))
+            tests.append(MeasuredTest(kind="gpus", hosts=pair[:1], **{**rest, "pairs": pairs, "said": long}))
             leaves = (f"<b>{number}{'&' * 900}", f"<b>{dice.randrange(40)}{'&' * 900}")
-            tests.append(Measured(kind="leaves", hosts=pair, about=leaves, **rest))
+            tests.append(MeasuredTest(kind="leaves", hosts=pair, about=leaves, **rest))
     said = [
-        Found(hosts=(host,), finding=finding("localise.node", f"{i % 50}{long}", long, f"{i}{long * 9}", fix=long * 9))
+        HostFinding(
+            hosts=(host,), finding=finding("localise.node", f"{i % 50}{long}", long, f"{i}{long * 9}", fix=long * 9)
+        )
         for i, host in enumerate(hosts)
     ]
     return Record(
@@ -332,7 +344,7 @@ def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, r
         assert "&lt;script&gt;" in part
         assert not [each for each in ("<script", "<img", "\x1b") if each in part]
     assert "\x1b" not in text.rendered({**report, "fabric": wires})
-    done = actions.latest(Beside(tmp_path, ENDED))
+    done = actions.latest(RelatedResults(tmp_path, ENDED))
     json.dumps([done, benchmark, wires], allow_nan=False)
     whole = html.render({**report, "localised": found, "actions": done})
     added = len(whole) - len(html.render(report))
@@ -360,7 +372,7 @@ def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, An
     cluster_record.write(tmp_path, replace(TWO, jobs=(job,), findings=()))
     mark = replace(SMALL.marks[0], said=f"said {secret}")
     for hidden, told in [((), True), ((secret,), False)]:
-        more = everything(Beside(tmp_path, ENDED, hidden))
+        more = everything(RelatedResults(tmp_path, ENDED, hidden))
         more["fabric"] = swept(tmp_path, replace(SMALL, marks=(mark,)), hidden=hidden)
         for name, section in more.items():
             assert (secret in json.dumps(section)) == told, name
@@ -455,10 +467,10 @@ def test_planes_leaves_and_bad_links(tmp_path: Path, report: dict[str, Any]) -> 
             plain = {key: value for key, value in plane.items() if key not in ("picture", "leaves")}
             rows += [plain, *plane["leaves"], *pictured(plane)]
         goldens.check("fabric_report", case, [*rows, *([bad["where"], bad["check"]] for bad in found["bad"])])
-        [lines] = beside_text.sections({**report, "fabric": found})
+        [lines] = related_text.sections({**report, "fabric": found})
         written += [f"== {case}", *lines, ""]
     goldens.text("fabric_report", "\n".join(written))
-    assert beside_text.sections({**report, "fabric": None}) == []
+    assert related_text.sections({**report, "fabric": None}) == []
 
 
 def test_a_fabric_of_4096_ports_fits_the_page(tmp_path: Path, report: dict[str, Any]) -> None:
@@ -471,11 +483,11 @@ def test_a_fabric_of_4096_ports_fits_the_page(tmp_path: Path, report: dict[str, 
 
 
 def test_where_no_fabric_was_swept_nothing_is_said(tmp_path: Path, report: dict[str, Any]) -> None:
-    assert fabric.latest(Beside(tmp_path, ENDED)) is None
+    assert fabric.latest(RelatedResults(tmp_path, ENDED)) is None
     assert 'id="fabric"' not in html.render({**report, "fabric": None})
     (tmp_path / "fabric" / "latest").mkdir(parents=True)
     (tmp_path / "fabric" / "latest" / "fabric.json").write_text("{")
-    found = fabric.latest(Beside(tmp_path, ENDED))
+    found = fabric.latest(RelatedResults(tmp_path, ENDED))
     assert found is not None
     assert (found["state"], "fabric.json: it is not JSON" in found["why"]) == ("unreadable", True)
     assert "not readable" in html.render({**report, "fabric": found})
@@ -486,8 +498,8 @@ def test_where_no_fabric_was_swept_nothing_is_said(tmp_path: Path, report: dict[
 
 def test_no_line_is_longer_than_the_terminal(tmp_path: Path, report: dict[str, Any]) -> None:
     records.write(tmp_path, of_size(1024, 8))
-    known = Beside(tmp_path, ENDED)
-    data = {**report, "localised": localised.latest(known), "actions": actions.latest(known)}
+    known = RelatedResults(tmp_path, ENDED)
+    data = {**report, "localised": localise_section.latest(known), "actions": actions.latest(known)}
     for width in (60, 80, 200):
         told = text.rendered(data, (), width, True)
         assert max(len(line) for line in told.splitlines() if "$ " not in line and "    on: " not in line) <= width

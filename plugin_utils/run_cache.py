@@ -1,11 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the workers of one run need alike: the first that needs it makes it, the others read it from a file.
+"""Cache shared by Ansible's forked workers during one run, and by several runs.
 
-Ansible forks a worker for each task of each host, and what a worker knows ends with it. One that asks for many hosts
-reads the file once.
-
-What all runs need alike is kept between them, too.
+Ansible forks a worker for each task of each host, and a worker's memory ends with it. The first one that needs a value
+computes it; the others read it from a file, each process once.
 """
 
 from __future__ import annotations
@@ -22,20 +20,20 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 
-# Path -> what this process has read there. So many at most: hosts of which each is given something else fill no memory.
+# Path -> value read by this process. Limited: many hosts with different values must not fill the memory.
 _READ: dict[str, Any] = {}
-# What was made of an object that many hosts share, by what for and the object's id; with the object, so that it lives.
+# (purpose, id of an object that hosts share) -> the object, which keeps its id in use, and the value made of it.
 _MADE: dict[tuple[str, int], tuple[object, Any]] = {}
 _MOST = 50
-# Of what is kept between runs, for as many checkouts and releases that one user goes back and forth between.
+# Values kept between runs, for as many checkouts and releases of one user.
 _TEXTS = 8
 
 
-def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
-    """What JSON makes of make() for this basis; in this folder it is made once, and who asks meanwhile waits.
+def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
+    """Return make() through JSON, computed once per folder and basis; concurrent callers wait.
 
-    basis: all that make() goes by, as JSON or as text. Who asks changes nothing in what is given, which others have,
-    too. What JSON cannot hold is made each time.
+    basis: all inputs of make(), as JSON or as text. The value is shared: callers must not change it.
+    A value that JSON cannot hold is computed each time.
     """
     text = json.dumps(basis, sort_keys=True, default=str)
     path = os.path.join(folder, f"busbar-{hashlib.sha256(text.encode()).hexdigest()}.json")
@@ -43,7 +41,7 @@ def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
     if value is not None:
         return value
     with open(path + ".lock", "a") as lock:
-        # Ends with the file, so also with a worker that is killed. Where a home directory knows no locks, all make it.
+        # Released with the file, also by a kill. In a home directory without locks all compute it.
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -60,10 +58,10 @@ def kept(folder: str, basis: object, make: Callable[[], Any]) -> Any:
         return _remember(path, json.loads(text))
 
 
-def made_of(shared: object, what: str, make: Callable[[], Any]) -> Any:
-    """make(), what is made of this very object: once, where hosts share it as they do what kept() gives.
+def cached_for(shared: object, what: str, make: Callable[[], Any]) -> Any:
+    """Return make(), computed once for this very object, which hosts share as a value of cached().
 
-    what: a name for it. Nobody changes the object, or what is made.
+    what: purpose of the value. Neither object nor value may be changed.
     """
     known = _MADE.get((what, id(shared)))
     if known is None:
@@ -80,11 +78,11 @@ def _remember(path: str, value: object) -> Any:
     return value
 
 
-def kept_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:
-    """make() for this basis, which is all that it goes by; in this folder it is made once.
+def cached_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:
+    """Return make(), computed once per folder and basis, which is all that it depends on.
 
-    The folder is made. One that is not ours alone to write, or a file that is not or is not whole, is not believed:
-    then it is made each time.
+    The folder is made. If others can write it or the file, or the file is incomplete, it is not used:
+    the value is computed each time.
     """
     path = folder / f"{hashlib.sha256(basis.encode()).hexdigest()}.txt"
     try:
@@ -100,12 +98,12 @@ def kept_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:
                 old.unlink(missing_ok=True)
         return text
     except OSError:
-        # A home directory that is full, or that nobody may write.
+        # A home directory that is full or cannot be written.
         return make()
 
 
 def _whole(path: Path) -> str | None:
-    """None of what is not there, not ours alone to write, or was cut off or changed."""
+    """Return a file's text; None if it is missing, writable for others, cut off or changed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

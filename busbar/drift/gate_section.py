@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Nodes at the gate, for the report: what the audit says of the role ``gate``. Pure."""
+"""Report nodes at the gate, from the audit's results of the role ``gate``. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .run import HostResult
 KEPT_OUT, HELD, VERDICT = gate.KEPT_OUT.id, gate.HELD.id, gate.VERDICT.id
 # Lines of each kind; characters of names and of a text.
 ROWS, NAMES, SAID = 30, 300, 400
-# As the check says it: moment and reason, of which the moment is another on each node.
+# As the check prints it: moment and reason, of which the moment differs between nodes.
 _SINCE = re.compile(r"out since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ): (.*)", re.DOTALL)
 
 _HOURS = re.compile(r", -?\d{1,9} h ago")
 
 
 def build(hosts: Mapping[str, HostResult]) -> dict[str, Any] | None:
-    """None where no node has a gate. Keys: docs/report.md."""
+    """Return the section; None where no node has a gate. Keys: docs/report.md."""
     asked, passed = set[str](), set[str]()
     said: dict[str, dict[tuple[str, str], list[tuple[str, str]]]] = {KEPT_OUT: {}, HELD: {}, VERDICT: {}}
     for name, host in hosts.items():
@@ -38,7 +38,7 @@ def build(hosts: Mapping[str, HostResult]) -> dict[str, Any] | None:
             have = finding.have or "-"
             since = _SINCE.fullmatch(have) if finding.check == KEPT_OUT else None
             when, text = since.groups() if since else ("", have)
-            # Since when is told once, and not as many hours ago as it is on each.
+            # The moment is reported once, and not as hours before now, which differ.
             text = _HOURS.sub("", nodeset.nameless(text, name) or "-")
             key = (finding.state, text)
             said[finding.check].setdefault(key, []).append((name, when))
@@ -55,7 +55,6 @@ def build(hosts: Mapping[str, HostResult]) -> dict[str, Any] | None:
 
 
 def _lines(groups: Mapping[tuple[str, str], list[tuple[str, str]]]) -> list[dict[str, Any]]:
-    """One for nodes that say the same, the most first."""
     found = []
     for (state, text), nodes in groups.items():
         found.append(

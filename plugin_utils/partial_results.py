@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The answers of the first question in a file, as they come: Ansible hands them on only once all of them are there.
+"""Log of audit results, written as they arrive: Ansible returns them only once all of them are there.
 
-A run that is ended meanwhile is judged by what stands in it. The file lies in a folder of the run alone.
+It allows a verdict on an interrupted run. The file lies in a private folder of the run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 _SIZE = struct.Struct(">I")
 
 
-class Heard:
-    """What is added is there for whoever reads the file, also after a kill."""
+class PartialResults:
+    """An append-only file of results; what was added can be read after a kill."""
 
     def __init__(self, path: Path) -> None:
-        # A disk that is full costs nobody the verdict of a run that comes to its end.
+        # A full disk must not cost a run its verdict.
         with contextlib.suppress(OSError):
             path.write_bytes(b"")
         self._path = path
@@ -34,14 +34,14 @@ class Heard:
 
 
 def of_this_run() -> Path:
-    """The file of this ansible-playbook, the same in its workers."""
+    """Return the file of this ansible-playbook, the same in its workers."""
     from ansible import constants  # here: the busbar command starts without Ansible
 
     return Path(constants.DEFAULT_LOCAL_TMP) / "busbar-heard"
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Host -> answer; {} where nothing was heard. What was being written when the run was ended is left out."""
+    """Return host -> result; {} without a file. A result that was cut off by the end of the run is left out."""
     found = {}
     try:
         data = path.read_bytes()

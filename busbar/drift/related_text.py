@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What lies beside the history, for a terminal: the fabric, who is slow, what was repaired, nodes at the gate."""
+"""Render the related results for a terminal: fabric, slow nodes, repairs, nodes at the gate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from .actions import span
 
-# Of each kind, and characters of names; the HTML and JSON reports have all, and the maps of rails and leaves.
+# Lines of each kind, and characters of names; the HTML and JSON reports have all, and the maps.
 LINES, NAMES = 12, 60
 _MORE = "busbar report --html FILE or --json FILE has them"
 
 
 def sections(report: Mapping[str, Any]) -> list[list[str]]:
-    """Return the same in a few sentences for each section."""
+    """Return the sentences of each section."""
     found = []
     for name, sentences in (("fabric", _swept), ("localised", _searched), ("actions", _repaired)):
         section = report[name]
-        # A site that has never searched, or repaired from here, is not reminded each night.
+        # A site without searches or repairs is not reminded in each report.
         if section and section["state"] != "absent":
             found.append(sentences(section))
     return [*found, _at_gate(report["gate"])] if report["gate"] else found

@@ -1,14 +1,14 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Stands between ``busbar`` and a program that it starts, and leaves nothing of either behind.
+"""Run a program of ``busbar`` and end all of its descendants, whichever of the two ends first.
 
-    python3 -I -S keeper.py PARENT APART COLLECTIONS PROGRAM ARGUMENTS...
+    python3 -I -S child_reaper.py PARENT APART COLLECTIONS PROGRAM ARGUMENTS...
 
-Ansible's workers lead sessions of their own and ssh's masters are daemons: no signal to a process group reaches them.
-So all that is orphaned below the keeper is given to it, and it ends everything once the program has ended or the parent
-has, by whatever signal. PARENT: pid of who has to be alive. APART: 1 puts a second keeper, in its own session,
+Each worker of Ansible leads a session and ssh's masters are daemons: no signal to a process group reaches them.
+The reaper adopts all orphans below it, and ends everything once the program has ended or the parent
+has, by whatever signal. PARENT: pid that has to be alive. APART: 1 adds a second reaper, in its own session,
 below the first: ansible-runner ends a run by SIGKILL to the group of what it has started. COLLECTIONS: folder from
-which the collection is imported, since nothing of the user's environment counts here.
+which the collection is imported: the user's environment is ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-# A terminal that has gone is the end of who was at it.
+# SIGHUP: the terminal has gone.
 AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Seconds for Ansible to remove its temporary files; ansible-runner waits five for the end of the output.
 GRACE = 2.0
@@ -35,13 +35,13 @@ def main() -> int:
     def second() -> NoReturn:
         os.setsid()
         keeper = os.getpid()
-        os._exit(_keep(lambda: _become(argv, keeper), first))
+        os._exit(_supervise(lambda: _become(argv, keeper), first))
 
-    return _keep(second if apart == "1" else lambda: _become(argv, first), int(parent))
+    return _supervise(second if apart == "1" else lambda: _become(argv, first), int(parent))
 
 
-def _keep(start: Callable[[], NoReturn], parent: int) -> int:
-    """The exit code of what ``start`` has become, as a shell gives it. Nothing below is left."""
+def _supervise(start: Callable[[], NoReturn], parent: int) -> int:
+    """Run ``start`` in a child, end all that is left of it, and return its exit code as a shell does."""
     from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 
     process_group.adopt_orphans()
@@ -59,7 +59,7 @@ def _keep(start: Callable[[], NoReturn], parent: int) -> int:
 
 
 def _reaped(child: int) -> int | None:
-    """Takes in whoever has ended. The exit code of the child, if it was among them."""
+    """Reap ended children. Return the exit code of ``child``, if it was among them."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One run's part of a night that several runs have shared: the findings file of `busbar drift` or of a job of AWX's."""
+"""Write and read the findings file of one of several runs that share a night, of `busbar drift` or of AWX."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .inventory import Manifest
 from .run import HostResult, Run
 from .runner import clean, typed
 
-# Of all parts together: 10,000 hosts that differ in everything have about 1 GB, as many that are well 130 MB.
+# Bytes of all parts: 10,000 hosts that differ in everything have about 1 GB, as many healthy ones 130 MB.
 BYTES = 2**30
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class PartError(RuntimeError):
-    """A file that is no part of a night, or parts that make no night; the message names files and hosts."""
+    """A file is no part of a run, or parts make no run; the message names files and hosts."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a findings file says of its run (plugin_utils/findings_file.py) and, not yet checked, of its hosts.
+    """The content of a findings file (plugin_utils/findings_file.py); its hosts are not yet checked.
 
-    hosts: name -> answer, as busbar/drift/runner.py reads it. expected: roles that had to report.
+    hosts: name -> result, as busbar/drift/runner.py reads it. expected: roles that had to report.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class Part:
 
 
 def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str:
-    """The findings file of a run of `busbar drift` that has ended."""
+    """Return the findings file of a finished run of `busbar drift`."""
     data = {
         "check_mode": True,
         "expected": suite.judged(nightly=True),
@@ -83,7 +83,7 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
 
 
 def _findings(host: HostResult, day: datetime.date) -> dict[str, list[dict[str, str | None]]]:
-    """Return what stands and what is accepted: who repairs nodes reads the first alone."""
+    """Return standing and accepted findings: repairs read the first only."""
     of = accepted.covered(host.findings, host.acceptances, day)
     found: dict[str, list[dict[str, str | None]]] = {"findings": [], "accepted": []}
     for finding in host.findings:
@@ -92,7 +92,7 @@ def _findings(host: HostResult, day: datetime.date) -> dict[str, list[dict[str, 
 
 
 def read(paths: Sequence[Path]) -> list[Part]:
-    """Every file, once. Raises PartError."""
+    """Return every file's content, each file once. Raises PartError."""
     parts = []
     room = BYTES
     files: dict[tuple[int, int], Path] = {}
@@ -110,8 +110,8 @@ def read(paths: Sequence[Path]) -> list[Part]:
 
 
 def _bytes(path: Path, room: int) -> tuple[bytes, tuple[int, int]]:
-    """The content, and what tells the file from others. Raises OSError, PartError."""
-    # Whoever opens a pipe waits for its other end.
+    """Return the content, and the file's identity. Raises OSError, PartError."""
+    # Opening a pipe would wait for its other end.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
@@ -125,14 +125,14 @@ def _bytes(path: Path, room: int) -> tuple[bytes, tuple[int, int]]:
 
 def _part(path: Path, content: bytes) -> Part:
     try:
-        return _of(path, typed(json.loads(content, object_pairs_hook=_once), dict, "it"))
+        return _parse(path, typed(json.loads(content, object_pairs_hook=_unique_object), dict, "it"))
     except (ValueError, RecursionError) as error:
-        # Also of what json says, and of text that is no UTF-8.
+        # Including errors of json and of text that is not UTF-8.
         raise PartError(f"{path} is not a findings file, or is incomplete: {clean(str(error), ())[:300]}") from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Of two values with one name the first would be lost without a word."""
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError for two values with one name, of which the first would be lost."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -140,8 +140,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return findings_file.compacted(found)
 
 
-def _of(path: Path, data: Mapping[str, Any]) -> Part:
-    """Raises ValueError, and PartError for a file that is sound and of another kind of run."""
+def _parse(path: Path, data: Mapping[str, Any]) -> Part:
+    """Return the part. Raises ValueError, and PartError for a sound file of another kind of run."""
     if "run" not in data and "hosts" in data:
         raise PartError(f"{path} does not name its run, because an older Busbar wrote it; audit its hosts again")
     run = typed(data.get("run"), dict, "run")

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Reads no more of a node's answer than a limit, whatever connection plugin asks.
+"""Limit the output that is read from a node, with any connection plugin.
 
-A node may answer without end, and every connection plugin reads what comes. Those that reach a node by a command
-(ssh, local, podman, docker, kubectl) start it with subprocess.Popen: for a thread that is inside bounded() its output
-is counted, and what exceeds the limit ends that command and that answer.
+A node may send output without end, and connection plugins read all of it. Plugins that reach a node by a command (ssh,
+local, podman, docker, kubectl) start it with subprocess.Popen: in a thread inside limit_output() its output is counted,
+and beyond the limit the command is ended.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ansible.errors import AnsibleError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.answer import SAID
 
 MIB = 1 << 20
-# Of a module's answer. The largest that the suite's own give are some 100 KB.
+# Bytes of a module's result. The largest of the suite's own are some 100 KB.
 LIMIT = 8 * MIB
 # A fabric of 4,096 HCA ports and 600 switches is 16 MB.
 OF_MODULE = {"ib_fabric_info": 64 * MIB}
 
 
 class TooMuchError(AnsibleError):
-    """A node answered more than is read."""
+    """A node sent more output than the limit."""
 
 
-class Bound:
-    """What one thread may read of each command that it starts, and the commands."""
+class OutputLimit:
+    """The limit of one thread for each command that it starts, and the commands."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -56,7 +56,7 @@ class Bound:
             _kill(command)
 
     def end(self) -> None:
-        """Ends what was started; from any thread. Who reads it sees its end."""
+        """End the commands; from any thread. Their readers see the end of the output."""
         self.ended = True
         with self._lock:
             commands = list(self._commands)
@@ -64,34 +64,34 @@ class Bound:
             _kill(command)
 
 
-_bound: ContextVar[Bound | None] = ContextVar("bound", default=None)
+_bound: ContextVar[OutputLimit | None] = ContextVar("bound", default=None)
 
 
 @contextlib.contextmanager
-def bounded(limit: int = LIMIT) -> Iterator[Bound]:
-    """Inside it this thread reads at most limit bytes of any command that it starts. Raises TooMuchError at more.
+def limit_output(limit: int = LIMIT) -> Iterator[OutputLimit]:
+    """Limit the output of any command that this thread starts inside. Raises TooMuchError.
 
-    Inside of another, that one counts.
+    Nested, the outer limit counts.
     """
-    # A worker lives for one task, and outside of bounded() the class is its parent: it is left in its place.
+    # A worker lives for one task, and outside limit_output() the class acts as its parent: it is not restored.
     subprocess.Popen = Popen  # type: ignore[misc]
-    bound = _bound.get() or Bound(limit)
+    bound = _bound.get() or OutputLimit(limit)
     before = _bound.set(bound)
     try:
         yield bound
     except BaseException:
-        # Also by Ansible's time limit for a task: what is still being read would be read by nobody.
+        # Including Ansible's time limit for a task: the rest of the output has no reader.
         bound.end()
         raise
     finally:
         _bound.reset(before)
         if bound.exceeded:
-            # Whatever a plugin has made of our error.
+            # Whichever error a plugin has made of it.
             raise bound.error()
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
-    """subprocess.Popen whose output is counted, if it is started inside of bounded()."""
+    """subprocess.Popen whose output is counted, if it is started inside limit_output()."""
 
     _said: dict[Any, bytearray] | None = None
     _unsent = memoryview(b"")
@@ -101,11 +101,11 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         self._bound = _bound.get()
         self._read = 0
         if self._bound is not None:
-            self.stdout, self.stderr = self._counted(self.stdout), self._counted(self.stderr)
+            self.stdout, self.stderr = self._counting(self.stdout), self._counting(self.stderr)
             self._bound.watch(self)
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
-        """As subprocess has it. That one reads from the pipes' descriptors, past what counts here."""
+        """Communicate as subprocess does, which reads from the pipes' descriptors and so past the count."""
         if self._bound is None:
             return super().communicate(input, timeout)
         end = None if timeout is None else time.monotonic() + timeout
@@ -115,11 +115,11 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         try:
             self._exchange(self._said, end)
         except TooMuchError:
-            # Children of the command that still write hear that nobody reads.
+            # Children of the command that still write get SIGPIPE.
             for stream in self._said:
                 stream.close()
             raise
-        self.wait(_left(end))
+        self.wait(_seconds_left(end))
         return self._text(self.stdout), self._text(self.stderr)
 
     def _exchange(self, said: dict[Any, bytearray], end: float | None) -> None:
@@ -130,8 +130,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             if self.stdin and not self.stdin.closed:
                 selector.register(self.stdin, selectors.EVENT_WRITE)
             while selector.get_map():
-                ready = selector.select(_left(end))
-                if not ready and _left(end) == 0:
+                ready = selector.select(_seconds_left(end))
+                if not ready and _seconds_left(end) == 0:
                     raise subprocess.TimeoutExpired(self.args, end or 0)
                 for key, _events in ready:
                     if key.fileobj is self.stdin:
@@ -148,7 +148,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
                             key.fileobj.close()  # type: ignore[union-attr]
 
     def _send(self, descriptor: int) -> bool:
-        """Whether more is to be sent."""
+        """Write input. Return whether more is to be written."""
         try:
             self._unsent = self._unsent[os.write(descriptor, self._unsent[: select.PIPE_BUF]) :]
         except BrokenPipeError:
@@ -163,15 +163,15 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             return io.TextIOWrapper(io.BytesIO(said), encoding=stream.encoding, errors=stream.errors).read()
         return said
 
-    def _counted(self, stream: Any) -> Any:
+    def _counting(self, stream: Any) -> Any:
         if stream is None:
             return None
         if isinstance(stream, io.TextIOWrapper):
             encoding, errors = stream.encoding, stream.errors
-            return io.TextIOWrapper(self._counted(stream.detach()), encoding=encoding, errors=errors)
+            return io.TextIOWrapper(self._counting(stream.detach()), encoding=encoding, errors=errors)
         if isinstance(stream, io.BufferedReader):
-            return io.BufferedReader(_Counted(stream.detach(), self._count))
-        return _Counted(stream, self._count)
+            return io.BufferedReader(_CountingReader(stream.detach(), self._count))
+        return _CountingReader(stream, self._count)
 
     def _count(self, size: int) -> None:
         bound = self._bound
@@ -182,8 +182,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             raise bound.error()
 
 
-class _Counted(io.RawIOBase):
-    """The end of a pipe that says of each read how much it was."""
+class _CountingReader(io.RawIOBase):
+    """The reading end of a pipe, which counts what is read."""
 
     def __init__(self, raw: io.RawIOBase, count: Callable[[int], None]) -> None:
         self._raw = raw
@@ -207,10 +207,10 @@ class _Counted(io.RawIOBase):
 
 
 def _kill(command: Popen) -> None:
-    # sudo's child may be none of ours.
+    # sudo's child may belong to another user.
     with contextlib.suppress(OSError):
         command.kill()
 
 
-def _left(end: float | None) -> float | None:
+def _seconds_left(end: float | None) -> float | None:
     return None if end is None else max(end - time.monotonic(), 0)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One cause, one line: a slow job follows from what the search found, and that from the health of who is slow."""
+"""Link a slow job to the search's findings, and these to the health of the slow node."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_repeats
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_judge, localise_judge, slowed_by
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    cluster_judge,
+    localise_judge,
+    slowdown_causes,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding
 
-# A slow node, rail or rank explains that a job is slow; not that it gave wrong sums, or none at all.
+# A slow node, rail or rank explains a slow job, but not wrong sums, or none.
 EXPLAINED = (perf.BUSBW.id, perf_repeats.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)
-# Of one node, and so what its health explains; the likeliest first.
+# Findings on one node, which its health explains; the likeliest first.
 _OF_NODE = (localise_judge.RAIL.id, localise_judge.RANK.id, localise_judge.NODE.id, localise_judge.ALONE.id)
-# Then what several share.
+# Then findings that several nodes share.
 ROOTS = (*_OF_NODE, localise_judge.LEAF.id, localise_judge.UPLINK.id, localise_judge.CLUSTER.id)
 # Hosts that a finding names.
 _NAMED = 3
 
 
 def explained(judged: Mapping[str, Any], found: Mapping[str, Sequence[Finding]]) -> dict[str, dict[str, Any]]:
-    """Host -> its result of nccl_cluster, in which what is explained has ``because``.
+    """Return host -> its result of nccl_cluster, with ``because`` for explained findings.
 
-    judged: host -> that result.   found: host -> what the search said of it. A job is a finding of each of its hosts,
+    judged: host -> that result.   found: host -> findings of the search. A job is a finding of each of its hosts,
     of the same id: where one of them has the cause, it follows from that on the others, too, and names it.
     """
     roots = {host: root for host, of_host in found.items() if (root := root_of(of_host)) is not None}
@@ -45,7 +50,7 @@ def explained(judged: Mapping[str, Any], found: Mapping[str, Sequence[Finding]])
 
 
 def root_of(findings: Sequence[Finding]) -> Finding | None:
-    """What of these explains a slow job."""
+    """Return the finding that explains a slow job."""
     slow = [one for one in findings if one.state == "drift" and one.because is None]
     return next((one for check in ROOTS for one in slow if one.check == check), None)
 
@@ -63,15 +68,15 @@ def _followed(finding: Finding, host: str, roots: Mapping[str, Finding], others:
     return replace(finding, have=have, because=roots[others[0]].id)
 
 
-def slow(found: Sequence[Found]) -> list[str]:
-    """The hosts that something is wrong with: those whose health may tell why."""
+def slow(found: Sequence[HostFinding]) -> list[str]:
+    """Return the hosts with findings that their health may explain."""
     return list(dict.fromkeys(one.hosts[0] for one in found if _may_follow(one.finding)))
 
 
 def named(
-    found: Sequence[Found], health: Mapping[str, Sequence[Finding]], rails: Mapping[str, Mapping[int, str]]
-) -> tuple[Found, ...]:
-    """The same for the record and its table, where what is slow says what its node's health says of it.
+    found: Sequence[HostFinding], health: Mapping[str, Sequence[Finding]], rails: Mapping[str, Mapping[int, str]]
+) -> tuple[HostFinding, ...]:
+    """Return the findings for record and table, with the cause in the node's health.
 
     health: host -> findings of node_health.   rails: host -> number of a rail -> PCI address of its NIC.
     """
@@ -93,9 +98,9 @@ def rooted(
     rails: Mapping[str, Mapping[int, str]],
     known: Mapping[str, Sequence[Finding]],
 ) -> dict[str, list[Finding]]:
-    """Host -> the verdict, in which that follows from its node's health. Arguments as of ``named``.
+    """Return host -> findings of the search, linked to its node's health. Arguments as of ``named``.
 
-    known: host -> what the verdict has of its health otherwise. A cause that is not among it is told with the rest.
+    known: host -> health findings that the verdict has anyway. A cause that is not among them is added.
     """
     told: dict[str, list[Finding]] = {}
     for host, findings in found.items():
@@ -119,7 +124,7 @@ def _cause(finding: Finding, health: Sequence[Finding], rails: Mapping[int, str]
     kind, _blank, digits = finding.subject.partition(" ")
     number = whole(digits)
     if kind == "gpu" and number is not None:
-        return slowed_by.of_gpu(health, number)
+        return slowdown_causes.of_gpu(health, number)
     if kind == "rail" and number is not None:
-        return slowed_by.of_rail(health, number, rails.get(number, ""))
-    return slowed_by.of_node(health)
+        return slowdown_causes.of_rail(health, number, rails.get(number, ""))
+    return slowdown_causes.of_node(health)

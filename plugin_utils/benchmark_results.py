@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What was measured, out of any file that a benchmark leaves: a node's results and the record of a cluster alike.
+"""Read figures from any result file of a benchmark: a node's results and the record of a cluster.
 
-A file may be of another machine, and holds what nodes said: it is typed and sized before anything reads it.
+A file may be of another machine, and holds output of nodes: it is typed and sized before anything reads it.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -19,9 +19,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record
 
-# Of one directory: a file for each host, or one record.
+# Files of one directory: one for each host, or one record.
 FILES = 20_000
-# Of a node's file, whose role is seven runs of some thirty sizes; of a directory.
+# Bytes of a node's file, with seven runs of some thirty sizes; of a directory.
 NODE, ALL = 4 << 20, 1 << 30
 
 _node = answer.record(
@@ -40,7 +40,7 @@ _version = answer.maybe(answer.line)
 class Point:
     """One size. busbw: GB/s.   time_us: microseconds.   spread: (highest - lowest) / median of busbw over the repeats.
 
-    bar, prediction: GB/s. None in any of them: nobody knows.
+    bar, prediction: GB/s. None in any of them: unknown.
     """
 
     busbw: float | None
@@ -71,7 +71,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Results:
-    """What one file or directory holds. finished: seconds since 1970, of the last run; None where nobody knows."""
+    """Results of one file or directory. finished: seconds since 1970, of the last run; None where unknown."""
 
     name: str
     finished: float | None
@@ -103,7 +103,7 @@ def _of_job(job: Job, simulated: bool) -> Run:
 
 
 def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
-    """runs: of one host, as the report of the role writes them. Raises ParseError for a version that is not a text."""
+    """Return results. runs: of a host, as the role's report writes them. Raises ParseError for an invalid version."""
     found, finished = [], []
     for run in runs:
         marks = {run["max_bytes"]: (run["bar"], run["prediction"])}
@@ -187,7 +187,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _joined(name: str, finished: float | None, runs: Iterable[Run]) -> Results:
-    """A range of sizes and the sizes of a model are their own programs, and one run here."""
+    """Return results; programs of a range of sizes and of a model's sizes are joined to one run."""
     found: dict[Any, Run] = {}
     for run in runs:
         key = (run.kind, run.hosts, run.ranks)

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The search of localise.py on real nodes: what each test is to run, and what the answers come to. Pure.
+"""Run the search of localise.py on real nodes: program of each test, and results from their output. Pure.
 
-Nothing is kept in memory between rounds: the record holds the nodes and every result, and the same of these give the
-same tests. Nodes of different kinds, of other profiles or values, are searched side by side, and never with each other.
-Bars are the control node's; of a node come figures alone.
+Nothing is in memory between rounds: the record holds nodes and results, and equal ones give equal tests. Nodes of
+different kinds, of other profiles or values, are searched side by side, and never with each other. Bars are the control
+node's; nodes only give figures.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -41,32 +41,32 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Test,
     Way,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import FAIL, PASS, SILENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
 
-# Whose bar a test has, in the words of nccl_benchmark_scope.
+# Scope of a test's bar (nccl_benchmark_scope).
 SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
 COLLECTIVE = "all_reduce"
 # RDMA MTU where the inventory names none.
 MTU = 4096
-# Each rail's writes: from the first host to the second, then the other way, then both at once.
+# Writes of each rail: from the first host to the second, then back, then both at once.
 PASSES = ((True, False), (False, True), (True, True))
-# Characters of what is said of a test without a figure.
+# Characters of the reason why a test has no figure.
 _SAID = 200
 
 
 @dataclass(frozen=True)
 class Screen:
-    """A node's own benchmark. alone, bar: GB/s of the run that is nearest to its bar, or below it; None without one."""
+    """A node's own benchmark. alone, bar: GB/s of the run closest to its bar, or furthest below; None without one."""
 
     alone: float | None = None
     bar: float | None = None
 
 
 def screen(runs: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]] = ()) -> Screen:
-    """runs: of a node's own benchmark, as ``answer.a_run`` has them. Without the figure of one it is not measured.
+    """Screen a node by its own benchmark. runs: see ``answer.a_run``; if one lacks a figure the node is not measured.
 
-    wanted: the runs that the intent asks for, where the node has answered nothing.
+    wanted: the runs of the intent, where the node has no result.
     """
     judged = [run for run in runs or wanted if run["bar"]]
     silent = next((run for run in judged if not run.get("busbw")), None)
@@ -77,7 +77,7 @@ def screen(runs: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]
 
 
 def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Node, ...]:
-    """Who takes part, and who does not and why: busy, not reached, of a name or a build that is not the others'."""
+    """Return the nodes, with the reason why some take no part: busy, not reached, ambiguous name, other build."""
     left = dict(cluster_plan.ambiguous([one for one in members if one.unfit is None]))
     for group in groups(members).values():
         left.update(cluster_plan.unlike([one for one in group if one.unfit is None and one.host not in left]))
@@ -100,7 +100,7 @@ def groups(members: Sequence[Member]) -> dict[Settings, list[Member]]:
 class Group:
     """Hosts of one kind and the search among them.
 
-    kind_of: scope -> what is wanted there; raises ParseError.   nodes: of the record, those of this group count.
+    kind_of: scope -> its settings; raises ParseError.   nodes: of the record; only those of this group count.
     """
 
     def __init__(self, members: Sequence[Member], nodes: Sequence[Node], kind_of: Callable[[str], Kind]) -> None:
@@ -109,8 +109,8 @@ class Group:
         self._expected: dict[tuple[str, int], tuple[Measure, cluster_plan.Expected]] = {}
         self.search = Localisation([one for one in nodes if one.host in self.members], self.bar)
 
-    def replay(self, tests: Sequence[Measured]) -> None:
-        """What was measured before. Raises ParseError where that is not what would have been asked for."""
+    def replay(self, tests: Sequence[MeasuredTest]) -> None:
+        """Replay earlier measurements. Raises ParseError where they differ from the tests of this search."""
         mine = [one for one in tests if one.hosts[0] in self.members]
         for number in sorted({one.number for one in mine}):
             try:
@@ -127,7 +127,7 @@ class Group:
         return Bar(wanted.bar, wanted.bar_source)
 
     def wanted(self, test: Test) -> tuple[Measure, cluster_plan.Expected]:
-        """What is measured, as the benchmark of that scope measures it, at its largest size; what it has to reach."""
+        """Return the measurement, as the benchmark of that scope makes it, at its largest size; and its bar."""
         key = (test.kind, len(test.hosts))
         if key not in self._expected:
             kind = self._kind_of(SCOPES[test.kind])
@@ -141,7 +141,7 @@ class Group:
         return self._expected[key]
 
     def rail_bar(self, test: Test) -> Bar:
-        """Of the slowest of its rails, by the profile: what each way has to carry."""
+        """Return the bar of the slowest of its rails, by the profile: what each way has to carry."""
         kind = self._kind_of(SCOPES[PAIR])
         share = kind.values["perftest_share"]
         rails = [one for one in kind.profile.rails if one.number in test.rails]
@@ -156,7 +156,7 @@ class Group:
         return Bar(share * carried / 8, source)
 
     def gpu_bar(self) -> Bar:
-        """Of two GPUs of one node: a share of what their NVLinks carry, by the profile."""
+        """Return the bar of two GPUs of one node: a share of what their NVLinks carry, by the profile."""
         found = prediction.predict(self._kind_of(SCOPES[PAIR]).profile, COLLECTIVE, False, 2)
         if found.busbw is None:
             return Bar(None, found.rule)
@@ -164,7 +164,7 @@ class Group:
         source = "derived: %g of the prediction %.4g GB/s (%s)" % (share, found.busbw, found.rule)
         return Bar(round(share * found.busbw, 1), source)
 
-    # -- what is to be run ---------------------------------------------------------------------------------------------
+    # -- programs ------------------------------------------------------------------------------------------------------
 
     def job(self, test: Test) -> dict[str, Any]:
         measure, wanted = self.wanted(test)
@@ -191,29 +191,29 @@ class Group:
         return {**made.to_dict(), "repeats": 1, "directory": f"localise/{test.kind}"}
 
     def gpu_job(self, test: Test) -> dict[str, Any]:
-        """The programs of one node, one for each pair of its GPUs."""
+        """Return the programs of one node, one for each pair of its GPUs."""
         most = self._kind_of(SCOPES[PAIR]).settings.sizes[1]
         program = {"program": f"{COLLECTIVE}_perf", "collective": COLLECTIVE, "max_bytes": most}
         return {**program, "pairs": [list(pair) for pair in test.pairs], "bar": self.gpu_bar().value}
 
 
 def mtu_of(values: Mapping[str, Any]) -> int:
-    """RDMA MTU that is intended."""
+    """Return the intended RDMA MTU."""
     mtu = values.get("busbar_mtu")
     return netdev_mtu.rdma_mtu(mtu) if mtu else MTU
 
 
 def job_name(test: Test) -> str:
-    """Of no other job of the run."""
+    """Return a name that no other job of the run has."""
     return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
 
 
 def sessions(
     test: Test, candidates: Mapping[str, rail_pairs.Candidate]
 ) -> tuple[dict[str, list[list[dict[str, Any]]]], str]:
-    """Host -> its sessions of each of PASSES, for the module perftest; and why there are none, "" where there are.
+    """Return host -> its perftest sessions of each of PASSES; and why there are none, "" where there are.
 
-    candidates: host -> what was read of its rails.
+    candidates: host -> its rails.
     """
     one, other = test.hosts
     found: dict[str, list[list[dict[str, Any]]]] = {one: [], other: []}
@@ -237,7 +237,7 @@ def sessions(
 
 
 def of_job(test: Test, given: Mapping[str, Any] | None, failure: str, lost: Mapping[str, str]) -> Result:
-    """given: what nccl_perf answered, None without a valid answer; failure: why.   lost: host -> why it is gone."""
+    """Return the result. given: of nccl_perf, None if not valid; failure: why.   lost: host -> why it is gone."""
     if given is None:
         return Result(test, said=failure[:_SAID], lost=lost)
     figure, said = busbw_of(given)
@@ -245,7 +245,7 @@ def of_job(test: Test, given: Mapping[str, Any] | None, failure: str, lost: Mapp
 
 
 def of_gpus(test: Test, answers: Mapping[tuple[int, int], Mapping[str, Any]], lost: Mapping[str, str]) -> Result:
-    """answers: two GPUs -> what nccl_perf answered, of those that it did."""
+    """Return the result. answers: GPU pair -> valid result of nccl_perf."""
     pairs: dict[tuple[int, int], float | None] = {}
     said = []
     for pair in test.pairs:
@@ -257,7 +257,7 @@ def of_gpus(test: Test, answers: Mapping[tuple[int, int], Mapping[str, Any]], lo
 
 
 def busbw_of(given: Mapping[str, Any]) -> tuple[float | None, str]:
-    """GB/s of an answer of nccl_perf; why there is none, or what else it found.
+    """Return GB/s of a result of nccl_perf; why there is none, or its other findings.
 
     A figure counts where the module has judged it against its bar, which it does of one job over all of its hosts, over
     a transport that is proven.
@@ -275,7 +275,7 @@ def busbw_of(given: Mapping[str, Any]) -> tuple[float | None, str]:
 def of_rails(
     test: Test, passes: Mapping[str, Sequence[Mapping[str, Any]]], failure: str, lost: Mapping[str, str]
 ) -> Result:
-    """passes: host -> what perftest answered in each of PASSES, {} where it did not.   failure: why none was run."""
+    """Return the result. passes: host -> perftest's result of each of PASSES, {} for none.   failure: why none ran."""
     ways, said = [], [failure] if failure else []
     for number, directions in enumerate(PASSES):
         both = all(directions)
@@ -288,7 +288,7 @@ def of_rails(
 
 
 def _figure(answers: Sequence[Mapping[str, Any]], number: int, rail: int) -> tuple[float | None, str]:
-    """GB/s of a rail in one pass, from its sending end; why there is none."""
+    """Return GB/s of a rail in one pass, from its sending end; and why there is none."""
     given = answers[number] if number < len(answers) else {}
     for one in given.get("sessions") or []:
         if one["session"]["role"] == perftest.CLIENT and one["session"]["rail"] == rail:
@@ -300,16 +300,18 @@ def _figure(answers: Sequence[Mapping[str, Any]], number: int, rail: int) -> tup
     return None, str(bad or given.get("msg") or "no response")
 
 
-# -- the record ----------------------------------------------------------------------------------------------------
+# -- the record --------------------------------------------------------------------------------------------------------
 
 
-def measured(result: Result, bar: Bar) -> Measured:
+def measured(result: Result, bar: Bar) -> MeasuredTest:
     test = result.test
-    each = [localise.outcome(figure, bar) for figure in (*(way.figure for way in result.ways), *result.pairs.values())]
-    outcome = localise.outcome(result.figure, bar)
+    each = [
+        localise.judge_figure(figure, bar) for figure in (*(way.figure for way in result.ways), *result.pairs.values())
+    ]
+    outcome = localise.judge_figure(result.figure, bar)
     if test.kind in (RAILS, GPUS):
         outcome = next((worst for worst in (FAIL, SILENT) if worst in each), PASS if each else SILENT)
-    return Measured(
+    return MeasuredTest(
         number=test.number,
         kind=test.kind,
         hosts=test.hosts,
@@ -326,13 +328,13 @@ def measured(result: Result, bar: Bar) -> Measured:
     )
 
 
-def _result(one: Measured) -> Result:
+def _result(one: MeasuredTest) -> Result:
     test = Test(one.kind, one.hosts, one.number, one.rails, one.about, tuple(one.pairs))
     return Result(test, one.figure, one.said, one.ways, one.pairs, one.lost)
 
 
 def verdicts(every: Sequence[Group], simulated: bool) -> Iterator[localise_judge.Verdict]:
-    """Of all groups, so far."""
+    """Return the verdicts of all groups, so far."""
     for group in every:
         for verdict in localise_judge.verdicts(group.search):
             finding = verdict.finding
@@ -341,6 +343,8 @@ def verdicts(every: Sequence[Group], simulated: bool) -> Iterator[localise_judge
 
 
 def recorded(record: Record, every: Sequence[Group], complete: bool, now: float) -> Record:
-    """The record with what is known so far. now: seconds since 1970."""
-    found = tuple(Found(hosts=verdict.hosts, finding=verdict.finding) for verdict in verdicts(every, record.simulated))
+    """Return the record with the results so far. now: seconds since 1970."""
+    found = tuple(
+        HostFinding(hosts=verdict.hosts, finding=verdict.finding) for verdict in verdicts(every, record.simulated)
+    )
     return replace(record, findings=found, complete=complete, finished=now)
