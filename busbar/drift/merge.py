@@ -47,19 +47,15 @@ def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[s
     """
     if not parts:
         raise PartError("no findings file was named")
-    _require_equal(parts, "version", lambda part: part.version, "are of different versions of Busbar")
-    _require_equal(parts, "roles", lambda part: ", ".join(part.expected), "checked different roles")
-    _require_equal(parts, "commit", lambda part: part.commit, "are of different commits of the inventory")
-    _require_equal(
-        parts, "digest", lambda part: part.digest, "are of different states of the inventory (variables differ)"
-    )
+    _check(parts, "version", lambda part: part.version, "are of different versions of Busbar")
+    _check(parts, "roles", lambda part: ", ".join(part.expected), "checked different roles")
+    _check(parts, "commit", lambda part: part.commit, "are of different commits of the inventory")
+    _check(parts, "digest", lambda part: part.digest, "are of different states of the inventory (variables differ)")
     _one_night(parts, within)
     if expected is None:
         way_out = "; where they are slices of one inventory, name the whole of it with -i INVENTORY"
-        _require_equal(parts, "paths", lambda part: " ".join(part.inventory), "are of different inventories", way_out)
-        _require_equal(
-            parts, "nodes", lambda part: nodeset.fold(part.group), "are of inventories with other nodes", way_out
-        )
+        _check(parts, "paths", lambda part: " ".join(part.inventory), "are of different inventories", way_out)
+        _check(parts, "nodes", lambda part: nodeset.fold(part.group), "are of inventories with other nodes", way_out)
         hosts = parts[0].group
         inventory = parts[0].inventory
         if not hosts or not inventory:
@@ -86,9 +82,8 @@ def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[s
     )
 
 
-def _require_equal(
-    parts: Sequence[Part], what: str, of: Callable[[Part], str | None], wrong: str, way_out: str = ""
-) -> None:
+def _check(parts: Sequence[Part], what: str, of: Callable[[Part], str | None], wrong: str, way_out: str = "") -> None:
+    """Raise PartError where parts differ."""
     first = parts[0]
     for part in parts[1:]:
         if of(part) != of(first):
