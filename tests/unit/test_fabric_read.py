@@ -191,6 +191,10 @@ def test_managers() -> None:
     found = subnet_manager.parse_records(said("saquery-smir.txt") + second)
     assert [one.state for one in found.managers] == ["master", "standby"]
     assert not found.missing()
+    # Two outputs that differ about one manager.
+    standby = said("saquery-smir.txt").replace("SMState...............3", "SMState...............2")
+    differing = of(subnet_manager.parse_sminfo(said("sminfo.txt")), subnet_manager.parse_records(standby))
+    assert "subnet manager 0008f10500100011: master and standby" in messages(differing)
     # Two masters: no one of them is the plane's.
     masters = of(subnet_manager.parse_records(said("saquery-smir.txt") + second.replace(".2", ".3")))
     assert (masters.plane, len(masters.managers)) == ("", 2)
@@ -480,6 +484,10 @@ def test_of_a_form_that_is_not_read_the_command_to_run_is_named(text: str, comma
     problems: list[Problem] = []
     assert dumps.parse(text, "file", problems) == []
     assert [problem.message.rpartition("; run ")[2] for problem in problems] == [command]
+
+
+def test_a_line_longer_than_any_tool_prints_is_not_read() -> None:
+    assert links(swap(MARKUP, "x" * 600)).odd_count == 2
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hello\n", "\x00\x01\x02", "#\n", "{}", "[1]\n"])

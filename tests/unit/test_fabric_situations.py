@@ -387,6 +387,14 @@ SITUATIONS = {
     "two leaves gone": Situation(gone("leaf03", "leaf05"), shape={"hosts": 32}),
     # -- what was not seen
     "part of a plane": Situation(seen=silent(*LOST, device="mlx5_2"), plans=BOTH, shape=APART),
+    # Rails in a wrong plane do not make it one in which others may be.
+    "rail out, and strays in part of a plane": Situation(
+        always=all_of(swap(("node003", 1), ("node004", 2)), lambda b: b.cut(b.nic("node005", 1))),
+        seen=silent(("node006", 2), said="timeout", device="mlx5_2"),
+        plans=(False,),
+        earlier=False,
+        shape={"hosts": 16, **APART},
+    ),
     "part of a plane, with an error": Situation(
         seen=silent(*LOST, said="bad status 110", device="mlx5_2"), plans=BOTH, shape=APART
     ),
