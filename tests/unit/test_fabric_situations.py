@@ -610,6 +610,10 @@ COUNTED = {
     "bad cable that has lost lanes": Situation(
         all_of(slow("node003", 1, 1, "NDR"), lambda b: b.count(b.nic("node003", 1), SYMBOL, 500))
     ),
+    # What was seen to be wrong does not follow from what was not seen.
+    "errors, in part of a plane": counts(
+        ("host", "PortRcvErrors", 0, 9_000_000), seen=silent(("node005", 2), said="timeout")
+    ),
     "errors of a whole rail": Situation(rail_errors, shape={"hosts": 32}),
     "first sweep": Situation(earlier=False),
     "first sweep, with an error": counts(("host", SYMBOL, 1, 1), earlier=False),
