@@ -8,7 +8,7 @@ import time
 from typing import ClassVar
 
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.plugin_utils import work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 
@@ -22,7 +22,7 @@ class ActionModule(FleetAction):
         there, hostvars = variables["ansible_play_hosts_all"], variables["hostvars"]
         # As an option it would be a template.
         plan = hostvars.raw_get(variables["inventory_hostname"])["ib_fabric_plan_result"]
-        registered = dict(work.registered(hostvars, set(there)))
+        registered = dict(due_roles.registered(hostvars, set(there)))
         answers = {host: fabric_run.read_result(host, hostvars.raw_get(host)) for host in plan["hosts"]}
         run = fabric_run.Run(plan, given["path"], variables["groups"][fabric_run.GROUP], there)
         hosts = run.judged(answers, registered, time.time())

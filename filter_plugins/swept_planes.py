@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Planes of the InfiniBand fabric that nodes have swept whole in this run. Documented in swept_planes.yml."""
+"""Return the planes of the InfiniBand fabric swept whole in this run. Documented in swept_planes.yml."""
 
 from __future__ import annotations
 

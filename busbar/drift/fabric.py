@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import En
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
 
-from .beside import ABSENT, Beside, moment
+from .related_results import ABSENT, RelatedResults, moment
 
 # Of the page: planes, drawn ones, lines of leaves and of bad links.
 PLANES, PICTURES, LEAVES, BAD = 64, 8, 40, 60
@@ -28,7 +28,7 @@ IN_ROW, BELOW = 40, 160
 SAID, NAMES, NAME = 400, 160, 80
 
 
-def latest(beside: Beside) -> dict[str, Any] | None:
+def latest(beside: RelatedResults) -> dict[str, Any] | None:
     """Return the report's section, None where no fabric was swept from here. Keys: docs/report.md."""
     path = fabric_record.folder(beside.results) / "latest" / fabric_record.NAME
     found, record = beside.read(path, lambda: fabric_record.read(path), "")
@@ -83,7 +83,7 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         "s" * (len(planes) != 1),
         switches,
         hcas,
-        "%d bad link%s" % (bad, "s" * (bad != 1)) if bad else "no bad link was seen",
+        _of_links(bad, bool(known.fabric.cables), record.complete),
     )
     if not record.complete:
         yield "the sweep is incomplete: what is not drawn may be missing, or was not seen"
@@ -91,7 +91,15 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         yield "there is no earlier sweep: error rates and missing devices are not known"
 
 
-def _bad_link(known: Known, mark: Mark, beside: Beside) -> dict[str, Any]:
+def _of_links(bad: int, read: bool, complete: bool) -> str:
+    if bad:
+        return "%d bad link%s" % (bad, "s" * (bad != 1))
+    if not read:
+        return "no link was read"
+    return "no bad link was seen" if complete else "no bad link in the part that was read"
+
+
+def _bad_link(known: Known, mark: Mark, beside: RelatedResults) -> dict[str, Any]:
     return {
         "where": beside.text(" - ".join(map(known.fabric.end, mark.ends)) or "-", NAMES),
         "check": mark.check,
@@ -116,7 +124,7 @@ def _bad(known: Known, leaf: Leaf) -> int:
     return sum(known.mark(*link) is not None for link in links) + lost
 
 
-def _plane(known: Known, plane: Plane, beside: Beside) -> dict[str, Any]:
+def _plane(known: Known, plane: Plane, beside: RelatedResults) -> dict[str, Any]:
     best = plane.best
     leaves = _leaves(known, plane)
     short = _short([known.fabric.node(guid) for guid in plane.switches])
@@ -141,7 +149,9 @@ def _plane(known: Known, plane: Plane, beside: Beside) -> dict[str, Any]:
     }
 
 
-def _rows(known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: Beside) -> list[dict[str, Any]]:
+def _rows(
+    known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
+) -> list[dict[str, Any]]:
     """The leaves as a table: those with bad links by themselves, first; of the others those that are alike are one."""
     alike: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
     for guid, leaf in leaves.items():
@@ -187,7 +197,7 @@ def _hosts(known: Known, leaves: Iterable[Leaf]) -> set[str]:
 
 
 def _picture(
-    known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: Beside
+    known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
 ) -> dict[str, Any] | None:
     """Switches in rows, those next to hosts last; bundles of cables between them; the HCAs below each leaf."""
     tiers = _tiers(plane, leaves, known)
@@ -253,7 +263,7 @@ def _bundle(
     mark: Mark | None,
     lost: bool,
     known: Known,
-    beside: Beside,
+    beside: RelatedResults,
 ) -> None:
     if end[0] not in place or other[0] not in place or end[0] == other[0]:
         return
@@ -269,7 +279,7 @@ def _bundle(
         one["said"].append(beside.text(f"{known.fabric.cable(end, other)}: {mark.said}", SAID))
 
 
-def _below(known: Known, leaf: Leaf, beside: Beside) -> list[dict[str, Any]]:
+def _below(known: Known, leaf: Leaf, beside: RelatedResults) -> list[dict[str, Any]]:
     """The HCAs of a leaf in the order of its ports. Of what is well there is nothing to say."""
     found = []
     for port, end in sorted(leaf.down.items()):

@@ -130,7 +130,7 @@ def read(
         reading.findings.append(_no_port(local))
         return reading
     try:
-        with locks.alone(host, LOCK, PATIENCE):
+        with locks.hold(host, LOCK, PATIENCE):
             _Planes(host, reading, seconds, counters, partitions).read(ports, known)
     except BlockingIOError:
         fix = "wait for the other sweep of this host, or find its process: fuser -v /run/busbar/%s" % LOCK
@@ -272,7 +272,7 @@ class _Planes:
     def _node_guid(self, port: LocalPort) -> str:
         argv = ["smpquery", *port.options, "-D", "nodeinfo", "0"]
         try:
-            return subnet_manager.parse_node_guid(self.host.ask(argv, timeout=ASK))
+            return subnet_manager.parse_node_guid(self.host.query(argv, timeout=ASK))
         except (ReadError, ParseError):
             return ""
 
@@ -338,7 +338,7 @@ class _Planes:
                     if time.monotonic() >= self.deadline:
                         raise ReadError("smpquery pkeys", "the plane's time limit of %g s is over" % self.seconds)
                     argv = ["smpquery", *local.options, "pkeys", str(port["lid"])]
-                    merged.keys[guid] = subnet_manager.parse_pkeys(self.host.ask(argv, timeout=ASK))
+                    merged.keys[guid] = subnet_manager.parse_pkeys(self.host.query(argv, timeout=ASK))
                 except (ReadError, ParseError) as error:
                     unread.append("%s: %s" % (guid, error))
         if unread:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What an installed libnccl.so.2 says about itself: its version and the variables it reads.
+"""Scan an installed libnccl.so.2 for its version and the variables it reads.
 
 Read from the ELF file, never loaded: loading would run its code. Only the section with the string constants is read;
 the other 300 MB are GPU code. Every ``NCCL_NAME`` that ends a string there counts as read. That finds all names that
@@ -65,7 +65,7 @@ def scan(path: str) -> Library:
 
 
 def section(path: str, name: str) -> bytes:
-    """What a section of an ELF file holds, b"" where it has none of this name. Raises ReadError as ``scan`` does."""
+    """Return a section of an ELF file, b"" without one of this name. Raises ReadError as ``scan`` does."""
 
     def content(path: str, stream: BinaryIO) -> bytes:
         found = _sections(path, stream)
@@ -78,7 +78,7 @@ def _opened(path: str, read: Callable[[str, BinaryIO], T]) -> T:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise ReadError(path, "is not a regular file")
-        # A pipe that somebody puts there meanwhile must not hold us.
+        # A pipe put there meanwhile must not block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             return read(path, stream)
     except OSError as error:

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
-from .. import answer, nodeset, suite, work
+from .. import answer, due_roles, nodeset, suite
 from . import cabling_plan, judge, members, record, subnet, sweep_data
 from .evidence import Evidence, Host, Wanted
 from .judge import Line
@@ -148,7 +148,7 @@ def read_result(host: str, of_host: Mapping[str, Any]) -> NodeResult:
         lock = of_host.get("node_lock_result") or {}
         if lock.get("held") is False:
             return NodeResult(why="another run works on the node: see lock.held")
-        if work.answer(of_host).get("unreachable"):
+        if due_roles.answer(of_host).get("unreachable"):
             return NodeResult(why="the node did not respond", because=SILENT)
         return NodeResult(why="no result: its task was not run, or ended without a result")
     if given.get("unreachable") or given.get("failed"):
@@ -173,7 +173,7 @@ def known_hosts(
     found, silent = {}, set()
     for name in names:
         of_host = of_hosts.get(name)
-        result = work.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
+        result = due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
         report = result.get("fabric") if isinstance(result, Mapping) else None
         if report is not None and answer.is_valid(answer.on_fabric, report):
             found[name] = record.host(report)
@@ -222,7 +222,7 @@ def host_findings(
         if host in answers:
             continue
         # A host that is not in the run has no finding to follow from.
-        follows = HOST.at(HERE) if answers else members.SWEEP.at("fabric")
+        follows = HOST.finding_id(HERE) if answers else members.SWEEP.finding_id("fabric")
         state, have = ("ok", f"swept by {names}") if swept else ("unknown", f"none of {names} has swept it")
         if host in silent:
             state, follows = "unknown", SILENT
@@ -248,7 +248,7 @@ def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Return host -> id of the host's finding that a rail lacks a partition, which the fabric shows, too."""
     found = {}
     for host, of_host in of_hosts.items():
-        own = answer.findings_of(work.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
+        own = answer.findings_of(due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
         ids = [one["id"] for one in own if (one["check"], one["state"]) == (partition.RAIL_PARTITION.id, "drift")]
         found.update({host: ids[0]} if ids else {})
     return found

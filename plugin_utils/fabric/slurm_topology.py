@@ -41,7 +41,7 @@ def parse(text: str, source: str) -> dict[str, list[str]]:
             continue
         try:
             groups[name] = nodeset.expand(fields["Nodes"]) if fields.get("Nodes") else []
-        except nodeset.NodesetError as error:
+        except ParseError as error:
             raise ParseError(f"{source}, line {number}: {printable(str(error))[:200]}") from None
         if sum(map(len, groups.values())) > NODES:
             raise ParseError(f"{source}: more than {NODES} nodes")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import store, tree
+from lab import store, tree
 from tests import series
 
 PLATFORMS = {

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import nvl72, store, tree
-from busbar.lab.machine import Machine
+from lab import nvl72, store, tree
+from lab.machine import Machine
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 TRAYS = ("tray01", "tray21")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import qos, roce, tree
-from busbar.lab.machines import hgx_h200_roce
-from busbar.lab.toolkit.roce_program import real
-from busbar.lab.toolkit.roce_tools import PLACES
+from lab import qos, roce, tree
+from lab.machines import hgx_h200_roce
+from lab.toolkit.roce_program import real
+from lab.toolkit.roce_tools import PLACES
 
 RAIL0 = "enp26s0np0"
 NETDEVS = {"ens1np0": RAIL0, "nosuch": "nosuch", "novf": "enp131s0f0v0"}

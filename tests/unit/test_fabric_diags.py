@@ -233,7 +233,7 @@ def test_of_a_log_that_is_too_large_the_end_is_read(
 def test_two_sweeps_of_one_host_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diags, "PATIENCE", 0.1)
     host = node()
-    with locks.alone(host, diags.LOCK):
+    with locks.hold(host, diags.LOCK):
         reading = diags.read(host)
     assert reading.sweeps == []
     assert states(reading.findings) == {"ib_fabric.answer sweep": "unknown"}

@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.run import Run
 
 from .built_fabric import NIGHT, Built, build
-from .test_work import heard
+from .test_due_roles import heard
 
 NOW = 1_790_000_000.0
 NAMES = (*site_values.PARTS["ib_fabric"], "busbar_firmware")

@@ -30,7 +30,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.tool_output import ToolOutput
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
 
 from tests import goldens
@@ -644,7 +644,7 @@ def test_a_large_fabric_is_within_what_is_read_of_a_node() -> None:
     nodes = [Node(guid, "switch", "x" * 32, guid, 1, ports=tuple(map(port, range(1, 65)))) for guid in guids[:600]]
     nodes += [Node(guid, "ca", "x" * 32, guid, 1, ports=(port(1),)) for guid in guids[600:]]
     text = json.dumps(sweep.to_dict(Sweep(nodes=tuple(nodes))))
-    assert len(text) < bounded.LIMIT * 0.9
+    assert len(text) < output_limit.LIMIT * 0.9
     assert sweep_data.from_dict(json.loads(text)).nodes[-1] == nodes[-1]
 
 

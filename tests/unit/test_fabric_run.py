@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, play_nodes
+from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NO_HOSTS, play_nodes
 from ansible_collections.busbar.fabric.plugins.filter.swept_planes import swept_planes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
-from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, site_values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import subnet as fabric_subnet
@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 
 from .built_fabric import HCA, NOW, SM, a_sweep
-from .test_work import Run, heard
+from .test_due_roles import Run, heard
 
 
 def a_record(**more: Any) -> Record:
@@ -206,7 +206,7 @@ def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
     run = Run({}, a={}, b={}, c={})
     for play in ("fabric", "fabric_sweep", "fabric_judge"):
         run.looked_at.clear()
-        assert play_nodes("cab", run, play) == NOBODY
+        assert play_nodes("cab", run, play) == NO_HOSTS
         assert run.looked_at == ["a"], "of thousands of hosts one is looked at"
     for host in run.values():
         host["busbar_fabric_hosts"] = ["c"]
@@ -214,7 +214,7 @@ def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
     assert play_nodes("cab", run, "fabric") == ["a", "b", "c"]
     assert play_nodes("cab", run, "fabric_sweep") == ["b", "c"]
     assert play_nodes("cab", run, "fabric_judge") == ["a", "b", "c"]
-    assert play_nodes("", run, "fabric") == NOBODY
+    assert play_nodes("", run, "fabric") == NO_HOSTS
 
 
 # -- what comes of an answer -------------------------------------------------------------------------------------------
@@ -340,14 +340,14 @@ def test_a_partition_that_the_host_lacks_by_itself_is_one_cause() -> None:
 def test_the_verdict_takes_what_was_judged_for_the_host() -> None:
     judged = {"hosts": {"a": {"findings": [], "passed": ["x.y[live]@z"]}}}
     run = Run({}, a={"ib_fabric_judged": judged, "ib_fabric_result": said()}, b={"ib_fabric_judged": judged}, c={})
-    assert work.results(run["a"], ["ib_fabric"], "", True)["ib_fabric"] == judged["hosts"]["a"]
-    assert work.results(run["b"], ["ib_fabric"], "", True)["ib_fabric"]["findings"] == []
-    assert "ib_fabric" not in work.results(run["c"], ["ib_fabric"], "", True)
+    assert due_roles.results(run["a"], ["ib_fabric"], "", True)["ib_fabric"] == judged["hosts"]["a"]
+    assert due_roles.results(run["b"], ["ib_fabric"], "", True)["ib_fabric"]["findings"] == []
+    assert "ib_fabric" not in due_roles.results(run["c"], ["ib_fabric"], "", True)
     failed = {"failed": True, "msg": "no"}
-    assert work.results({**run["a"], "ib_fabric_judged": failed}, ["ib_fabric"], "", True)["ib_fabric"] == failed
+    assert due_roles.results({**run["a"], "ib_fabric_judged": failed}, ["ib_fabric"], "", True)["ib_fabric"] == failed
     # Played by itself, as molecule does.
     alone = {"inventory_hostname": "a", "ib_fabric_result": said()}
-    assert work.results(alone, ["ib_fabric"], "", True)["ib_fabric"] == said()
+    assert due_roles.results(alone, ["ib_fabric"], "", True)["ib_fabric"] == said()
 
 
 def test_what_the_site_wants_is_what_its_values_say() -> None:

@@ -33,7 +33,7 @@ def of_host(odd: dict[str, int], layer: str = "InfiniBand", seconds: float | Non
         }
         for rail in range(4)
     ]
-    return {**Plan().result(), "notes": [], "devices": [], "ports": ports}
+    return {**Plan().result(), "notes": [], "boot_id": "b", "devices": [], "ports": ports}
 
 
 def findings(results: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
