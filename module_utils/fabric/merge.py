@@ -88,9 +88,9 @@ class Merged:
                 self._add_cable(port, (guid, port.number))
         for manager in output.managers:
             known = self.managers.setdefault(manager.guid, manager)
-            if known.state == "unknown":
+            if known.state in ("unknown", manager.state):
                 self.managers[manager.guid] = manager
-            elif known.state != manager.state:
+            else:
                 self._differs("subnet manager %s: %s and %s", manager.guid, known.state, manager.state)
         self.keys = {**output.keys, **self.keys}
         self.routing = self.routing or output.routing

@@ -143,9 +143,6 @@ class Sweep:
     problems: Tuple[Problem, ...] = ()
     complete: bool = False
 
-    def by_guid(self) -> Dict[str, Node]:
-        return {node.guid: node for node in self.nodes}
-
     def links(self) -> Iterator[Tuple[str, int, str, int]]:
         """Each cable once, the lesser end first: node GUID and port number of both ends."""
         seen = set()

@@ -113,7 +113,7 @@ def test_a_tool_that_hangs_costs_no_other_its_answer(node: Node, monkeypatch: py
     assert states(reading.findings) == {
         "ib_fabric.answer ibqueryerrors --details --threshold-file /dev/null -C mlx5_0 -P 1": "unknown"
     }
-    [port] = found.by_guid()["0008f10500100010"].ports
+    [[port]] = [node.ports for node in found.nodes if node.guid == "0008f10500100010"]
     # Its data counters are there, and of its errors nothing is known.
     assert port.counters["PortXmitPkts"] > 0
     assert port.unread == "no output shows those of errors"

@@ -95,6 +95,10 @@ def joined(*texts: str) -> sweep.Sweep:
     return dumps.join(outputs, problems, 1.0)
 
 
+def by_guid(found: sweep.Sweep) -> dict[str, Node]:
+    return {node.guid: node for node in found.nodes}
+
+
 def messages(found: sweep.Sweep) -> str:
     return "\n".join(map(str, found.problems))
 
@@ -108,7 +112,7 @@ def test_outputs_that_name_ports_alone_have_the_same_cables(name: str) -> None:
     assert found.complete
     assert "known by the GUID of a port only" in messages(found)
     # A host's node GUID is not said there.
-    assert found.by_guid()[HOST[4][:-1] + "1"].description == MARKUP
+    assert by_guid(found)[HOST[4][:-1] + "1"].description == MARKUP
     # With the topology, the same ports are the nodes' again.
     both = of(ibnetdiscover.parse(said("ibnetdiscover.txt")), parse(said(name)))
     assert (both.complete, both.problems, set(both.links())) == (True, (), set(whole().links()))
@@ -191,6 +195,10 @@ def test_managers() -> None:
     found = subnet_manager.parse_records(said("saquery-smir.txt") + second)
     assert [one.state for one in found.managers] == ["master", "standby"]
     assert not found.missing()
+    # Two outputs that differ about one manager.
+    standby = said("saquery-smir.txt").replace("SMState...............3", "SMState...............2")
+    differing = of(subnet_manager.parse_sminfo(said("sminfo.txt")), subnet_manager.parse_records(standby))
+    assert "subnet manager 0008f10500100011: master and standby" in messages(differing)
     # Two masters: no one of them is the plane's.
     masters = of(subnet_manager.parse_records(said("saquery-smir.txt") + second.replace(".2", ".3")))
     assert (masters.plane, len(masters.managers)) == ("", 2)
@@ -228,7 +236,7 @@ def of_files(text: str, tool: str) -> sweep.Sweep:
 )
 def test_codes_of_speeds(code: int, speed: str | None) -> None:
     text = CSV.replace(",2048,3847,5,4", f",{code},3847,5,4")
-    port = of_files(text, "db_csv").by_guid()[HOST[1]].port(1)
+    port = by_guid(of_files(text, "db_csv"))[HOST[1]].port(1)
     assert port is not None
     assert (port.speed, port.speed_supported) == (speed, "NDR")
 
@@ -405,7 +413,7 @@ def rows(found: sweep.Sweep, base: sweep.Sweep) -> list[Any]:
     about = [found.complete, found.source, found.plane, found.routing, found.adaptive_routing, len(found.problems)]
     result: list[Any] = [about, *([one.guid, one.state, one.lid, one.description] for one in found.managers)]
     result += [[*key, conditions] for key, conditions in found.unhealthy.items()]
-    before, now = base.by_guid(), found.by_guid()
+    before, now = by_guid(base), by_guid(found)
     alike: dict[str, list[str]] = {}
     for guid, node in sorted(now.items()):
         known = before.get(guid, sweep.Node(guid, "router", ""))
@@ -480,6 +488,10 @@ def test_of_a_form_that_is_not_read_the_command_to_run_is_named(text: str, comma
     problems: list[Problem] = []
     assert dumps.parse(text, "file", problems) == []
     assert [problem.message.rpartition("; run ")[2] for problem in problems] == [command]
+
+
+def test_a_line_longer_than_any_tool_prints_is_not_read() -> None:
+    assert links(swap(MARKUP, "x" * 600)).odd_count == 2
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hello\n", "\x00\x01\x02", "#\n", "{}", "[1]\n"])
