@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import fault_changes
-from .machine import LabError, Machine, Netdev, first
+from .machine import LabError, Machine, first
 
 HGX = ("hgx-h100", "hgx-h200", "hgx-b200")
 ALL = (*HGX, "h200-vm")
@@ -179,21 +179,18 @@ def part(machine: Machine, place: str) -> Any:
         return gpu if kind == "gpu" else machine.function(gpu.address)
     rdma = machine.rail(number)
     if kind in ("netdev", "port", "switch"):
-        found = netdev(machine, number)
-        if kind == "netdev":
-            return found
-        return first(f"{kind} of rail {number}", [found.qos] if kind == "port" and found.qos else found.switch[:1])
+        found = fault_changes.netdev(machine, number)
+        parts: dict[str, list[Any]] = {
+            "netdev": [found],
+            "port": [found.qos] if found.qos else [],
+            "switch": list(found.switch[:1]),
+        }
+        return first(f"{kind} of rail {number}", parts[kind])
     function = machine.function(rdma.address)
     above = {"rail": 0, "nic": 0, "slot": 1, "uplink": 2}[kind]
     for _step in range(above):
         function = machine.function(function.parent)
     return rdma if kind == "rail" else function
-
-
-def netdev(machine: Machine, rail: int) -> Netdev:
-    """Return the interface of a rail."""
-    address = machine.rail(rail).address
-    return first(f"interface of rail {rail}", (one for one in machine.netdevs if one.address == address))
 
 
 def fill(machine: Machine, value: Any) -> Any:

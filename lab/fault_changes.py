@@ -24,9 +24,10 @@ _OF_A_PORT = (
 )
 
 
-def _netdev(machine: Machine, rail: int) -> Netdev:
+def netdev(machine: Machine, rail: int) -> Netdev:
+    """Return the interface of a rail. Raises LabError."""
     address = machine.rail(rail).address
-    return first(f"interface of rail {rail}", (netdev for netdev in machine.netdevs if netdev.address == address))
+    return first(f"interface of rail {rail}", (found for found in machine.netdevs if found.address == address))
 
 
 # -- of the model ----------------------------------------------------------------------------------------------------
@@ -65,11 +66,11 @@ def give_address(machine: Machine, source: int, rail: int) -> None:
     value = next(gid.value for gid in machine.rail(source).gids if ":ffff:" in gid.value)
     for gid in machine.rail(rail).gids:
         gid.value = value if ":ffff:" in gid.value else gid.value
-    netdev, other = _netdev(machine, rail), _netdev(machine, source)
-    netdev.ipv4 = other.ipv4
+    mine, other = netdev(machine, rail), netdev(machine, source)
+    mine.ipv4 = other.ipv4
     destination = next(route.destination for route in machine.routes if route.netdev == other.name)
     for route in machine.routes:
-        route.destination = destination if route.netdev == netdev.name else route.destination
+        route.destination = destination if route.netdev == mine.name else route.destination
 
 
 def narrow_slots(machine: Machine) -> None:
@@ -94,18 +95,18 @@ def translate(machine: Machine) -> None:
 
 
 def second_switch(machine: Machine, rail: int) -> None:
-    heard = _netdev(machine, rail).switch
+    heard = netdev(machine, rail).switch
     heard.append(replace(heard[0], name="leaf-9", chassis="44:38:39:ff:00:09"))
 
 
 def forget_dscp(machine: Machine, rail: int) -> None:
-    if port := _netdev(machine, rail).qos:
+    if port := netdev(machine, rail).qos:
         for dscp, prio in list(port.apps):
             port.del_app(dscp, prio)
 
 
 def map_dscp(machine: Machine, rail: int, dscp: int, prio: int) -> None:
-    if port := _netdev(machine, rail).qos:
+    if port := netdev(machine, rail).qos:
         port.set_app(dscp, prio)
 
 
@@ -149,7 +150,7 @@ def cut(machine: Machine, text: str | None) -> str:
 
 def claim(machine: Machine, text: str | None) -> str:
     """Write a profile of NetworkManager for rail 4."""
-    return network.keyfile(_netdev(machine, 4), 4, mtu=1500)
+    return network.keyfile(netdev(machine, 4), 4, mtu=1500)
 
 
 def fail_unit(machine: Machine, text: str | None) -> str:
@@ -158,7 +159,7 @@ def fail_unit(machine: Machine, text: str | None) -> str:
 
 def forget_sysctls(machine: Machine, text: str | None) -> str:
     """Remove the lines of rail 0."""
-    name = f"/{_netdev(machine, 0).name}/"
+    name = f"/{netdev(machine, 0).name}/"
     return "".join(line for line in (text or "").splitlines(keepends=True) if name not in line)
 
 
@@ -235,10 +236,10 @@ def last_night(machine: Machine, _text: str | None) -> str:
 
 def _port(machine: Machine, rdma: Rdma) -> dict[str, Any]:
     """A port that has counted nothing but a few pauses, and neither downs of its link since its settings were made."""
-    netdevs = [machine.index(netdev) for netdev in machine.netdevs if netdev.address == rdma.address]
+    indices = [machine.index(found) for found in machine.netdevs if found.address == rdma.address]
     return {
         "guid": rdma.node_guid.lower(),
-        "loaded": str(min(netdevs, default="")),
+        "loaded": str(min(indices, default="")),
         "speed": "NDR",
         "at": time.time() - _NIGHT,
         "values": {**dict.fromkeys(_OF_A_PORT, 0), "tx_prio3_pause_duration": 48},
