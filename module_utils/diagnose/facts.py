@@ -152,6 +152,7 @@ ROWS: Tuple[Row, ...] = (
     Row("Succ", "plugin_loaded", r"Successfully loaded external (?:network|net) plugin (?P<name>[^\n]{1,120})"),
     Row("P2P ", "plugin_loaded", r"P2P plugin (?P<name>[^\n]{1,60})"),
     Row("Fail", "plugin_failed", r"Failed to initialize NET plugin (?P<name>[^\n]{1,60})"),
+    Row("GIN/ Fail", "plugin_failed", r"(?:GIN/Plugin ?: )?Failed to initialize any (?P<kind>GIN) plugin"),
     Row("NET/", "plugin_idle", r"NET/(?P<name>OFI)\b[^\n]{0,40}\bNo eligible providers"),
     Row("Assi", "plugin_assigned", r"Assigned NET plugin (?P<name>[^\n]{1,60}?) to comm"),
     Row(

@@ -45,7 +45,7 @@ RANK = re.compile(
 )
 CLOCK = re.compile(
     r"(?P<date>\d{4}[-/]\d\d[-/]\d\d)[ T_](?P<time>\d\d:\d\d:\d\d)|"
-    r"[\[ ]?[EFWI](?P<day>\d{4}) (?P<glog>\d\d:\d\d:\d\d)"
+    r"[\[ ]?[EFWI](?P<day>\d{3,4}) (?P<glog>\d\d:\d\d:\d\d)"
 )
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,12}[A-Za-z]")
 _QUOTE = re.compile(r"^(?:> ?){1,4}|^\s{0,4}`{1,3}|`{1,3}\s*$")
@@ -203,7 +203,7 @@ def clock(text: str) -> str:
     if match is None:
         return ""
     if match.group("day"):
-        return "%s %s" % (match.group("day"), match.group("glog"))
+        return "%s %s" % (match.group("day").zfill(4), match.group("glog"))
     return "%s %s" % (match.group("date").replace("/", "-"), match.group("time"))
 
 

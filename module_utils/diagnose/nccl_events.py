@@ -64,10 +64,10 @@ EVENTS: Tuple[Event, ...] = (
         "container; or the HCA has no more queues or registrations"),
     Event("registration", VERBS, CAUSE, by_code=True),
     Event("verbs", VERBS, CAUSE, by_code=True),
-    Event("hca_skipped", VERBS, NOTICE, why="NCCL skips an RDMA device that it cannot open and continues with the "
-        "others: this node may use one HCA less than its peers", fix="`ls -l /dev/infiniband` and `ibv_devinfo` in "
-        "the job: each device of the node needs its uverbs file there (device plugin, docker --device); then "
-        "compare the lines `NET/IB : Using` of all nodes"),
+    Event("hca_skipped", VERBS, WEAK, severity="major", why="NCCL skips an RDMA device that it cannot open and "
+        "continues with the others: this node may use one HCA less than its peers", fix="`ls -l /dev/infiniband` "
+        "and `ibv_devinfo` in the job: each device of the node needs its uverbs file there (device plugin, docker "
+        "--device); then compare the lines `NET/IB : Using` of all nodes"),
     Event("duplicate_gpu", DUPLICATE, CAUSE, plain=True),
     Event("compiled", VERSIONS, CAUSE, why="the program was compiled for another NCCL than the one that is loaded",
         fix="`ldd` of the program and LD_LIBRARY_PATH show which libnccl.so.2 is loaded: use the release that the "
@@ -209,18 +209,18 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("harmless", r"Could not find nccl\w{1,60} symbol|DMA_?BUF [Ss]upport is force enabled"),
     ("port_active",
         r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        r"(?P<code>port active)"),
+        "(?P<code>port active)"),
     ("port",
         r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        r"(?P<code>port error)"),
+        "(?P<code>port error)"),
     ("event",
         r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        r"(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
-        r"communication established|send queue drained|last WQE reached|SRQ limit reached|"
+        "(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
+        "communication established|send queue drained|last WQE reached|SRQ limit reached|"
         r"path migrat\w{1,10}(?! error))"),
-    ("limits", r"(?P<code>Too many open files)"),
+    ("limits", "(?P<code>Too many open files)"),
     ("limits", r"(?P<code>[Pp]oll(?:\(\))? failed: Invalid argument)"),
-    ("limits", r"(?:Thread creation|pthread_create).*?(?P<code>Resource temporarily unavailable)?$"),
+    ("limits", "(?:Thread creation|pthread_create).*?(?P<code>Resource temporarily unavailable)?$"),
     ("completion", r"Got completion (?:from peer (?P<peer>\S{1,100}?)(?:<\d+>)? )?with (?:error|"
         r"status=?) ?(?:\w{1,40}\()?(?P<code>\d{1,3})\)?(?:.*\bhca (?P<device>\S{1,64}))?"),
     ("completion",
@@ -229,11 +229,11 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("port", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:fatal |"
         r"error )?event(?: on \w{1,20}(?:, unused for now)? \([^)]{0,80}\))?[^:]{0,80}: (?P<code>[^\n(]{1,60})"),
     ("port", r"NET/IB\w* ?: (?P<device>[\w.-]{1,64}):\d+ (?P<code>GID table changed)"),
-    ("hca_lost", r"NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|"
-        r"functional device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
+    ("hca_lost", "NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|"
+        "functional device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
     ("queue_pair",
         r"Call to ibv_modify_qp failed with (?:error )?(?P<code>[^,]{1,100}), on dev (?P<device>[\w.-]{1,64})"),
-    ("queue_pair", r"Call to ibv_modify_qp failed(?: with (?:error )?(?P<code>.{1,200}))?"),
+    ("queue_pair", "Call to ibv_modify_qp failed(?: with (?:error )?(?P<code>.{1,200}))?"),
     ("memory_limit", r"Call to ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd)\w* failed.*Cannot allocate memory"),
     ("registration", r"Call to (?P<code>ibv_reg_\w{1,40}) failed"),
     ("verbs", r"Call to (?P<code>(?:ibv|mlx5dv)_\w{1,60})(?:\(\))? (?:failed|returned)"),
@@ -242,30 +242,30 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("verbs", r"NET/IB ?: (?P<code>\w{1,8} failed in ncclIbRoceGetVersionNum)"),
     ("duplicate_gpu",
         r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})"),
-    ("duplicate_gpu", r"Multiple Ranks are using the same GPU"),
-    ("compiled", r"compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|"
-        r"not initialized via NCCL_|must be initialized via NCCL_"),
-    ("version", r"Mismatched NCCL version detected|NCCL version mismatch with remote peer"),
+    ("duplicate_gpu", "Multiple Ranks are using the same GPU"),
+    ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|"
+        "not initialized via NCCL_|must be initialized via NCCL_"),
+    ("version", "Mismatched NCCL version detected|NCCL version mismatch with remote peer"),
     ("no_interface", r"No interface found in the same subnet as remote address (?P<peer>\S{1,100})"),
-    ("no_interface", r"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|"
+    ("no_interface", "(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|"
         r"NET/IB\w* ?: No IP interface found|No usable listening|no device found (?:after excluding|matching)|"
-        r"verify NCCL_OOB_NET_IFNAME"),
+        "verify NCCL_OOB_NET_IFNAME"),
     ("address", r"connecting to address .{0,60}with family \d+ is neither"),
-    ("name", r"Net ?: error encountered when getting address info ?: (?P<code>.{1,60})"),
+    ("name", "Net ?: error encountered when getting address info ?: (?P<code>.{1,60})"),
     ("bootstrap", r"Bootstrap Root ?: (?:rank \d+ of \d+ ranks has (?P<code>already)|(?P<error>mismatch) in|localId)"),
     ("bootstrap",
-        r"Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
-    ("consequence", r"unlink shared memory|munmap of shared memory|proxy ops shm unlink|shm close failed|"
+        "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
+    ("consequence", "unlink shared memory|munmap of shared memory|proxy ops shm unlink|shm close failed|"
         r"deregister \w+ buffer|Legacy IPC cleanup"),
-    ("shared_memory", r"Error while (?P<code>attaching) to shared memory segment"),
+    ("shared_memory", "Error while (?P<code>attaching) to shared memory segment"),
     ("shared_memory", r"shared memory segment|failed to extend \S+ to \d+|posix_fallocate failed|"
         r"Error: failed to (?:create|extend) shared mem|Could not map \S+ size|Unexpected bus error|"
-        r"insufficient shared memory"),
+        "insufficient shared memory"),
     ("uds", r"\bUDS: (?P<code>[A-Z][a-z]+ (?:data over socket|to socket|creation error)?).*"),
-    ("connect", r"ollConnect.{0,100}(?:failed|error|returned|POLLOUT).{0,100} connect(?:ing)? to "
-        r"(?P<peer>[\w.:%\[\]-]{1,100}?)(?::\d+|<\d+>)?\s*$"),
-    ("connect", r"(?:[Cc]onnect|PollConnect)(?:ing)?:? to (?P<peer>\S{1,100}?)(?:<\d+>)? .{0,200}?(?:failed|returned|"
-        r"error|exceeded)"),
+    ("connect", "ollConnect.{0,100}(?:failed|error|returned|"
+        r"POLLOUT).{0,100} connect(?:ing)? to (?P<peer>[\w.:%\[\]-]{1,100}?)(?::\d+|<\d+>)?\s*$"),
+    ("connect", r"(?:[Cc]onnect|PollConnect)(?:ing)?:? to (?P<peer>\S{1,100}?)(?:<\d+>)? .{0,200}?(?:failed|"
+        "returned|error|exceeded)"),
     ("connect", r"Call to connect (?:to (?P<peer>\S{1,100}?)(?:<\d+>)? )?(?:failed|timeout)|"
         r"exceeded (?:error )?retr(?:ies|y)|socket\w*Connect: exceeded|[cC]onnect poll\(\)"),
     ("closed", r"Connection closed by remote peer ?(?P<peer>(?!\[rank\d)\S{0,100}?)(?:<\d+>)?(?:\s|$)"),
@@ -274,85 +274,84 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("accept", r"^(?!\[).*Accept failed"),
     ("device_api", r"^Allocation failed\. No suitable (?P<code>space) found"),
     ("host_memory", r"Failed to (?:m|re|c)alloc \d+ bytes|(?:m|c|re)alloc\([^)]*\) returned null|^Allocation failed"),
-    ("consequence", r"Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|"
+    ("consequence", "Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|"
         r"Failed to execute operation|\[Service thread\]|\[Proxy (?:[Ss]ervice|Progress)|socket progress error|"
-        r"ncclSocketInit: connecting|Accept/connect failed|ncclAsyncJobComplete|commReclaim|commDestroySync|"
-        r"async(?:Job)? failed|communicator encountered a fatal error|is in abort state|communicator was revoked|"
+        "ncclSocketInit: connecting|Accept/connect failed|ncclAsyncJobComplete|commReclaim|commDestroySync|"
+        "async(?:Job)? failed|communicator encountered a fatal error|is in abort state|communicator was revoked|"
         r"ncclProxyStop|ncclProxy\w{1,40} call to|hostStreamPlanCallback|Unexpected connections are not empty|"
-        r"ncclCommSetAsyncError|socket state|file descriptor is -1|MemManager: .*(?:failed|Failed)|"
+        "ncclCommSetAsyncError|socket state|file descriptor is -1|MemManager: .*(?:failed|Failed)|"
         r"called when comm\S* ?== 0|comm->(?:base\.)?ready == 0|Accept failed"),
-    ("nvlink_p2p", r"P2P is disabled between NVLINK connected GPUs"),
+    ("nvlink_p2p", "P2P is disabled between NVLINK connected GPUs"),
     ("peer_access", r"failed to peer with device|(?:cuda|hip)Ipc\w+ failed|CUDA IPC handle ?:"),
-    ("fabric_manager", r"(?P<code>MNNVL) .*not (?:working|supported)|(?P<error>IMEX)"),
-    ("fabric_manager", r"Failed to bind NVLink SHARP|Cuda failure (?:802|'system not yet init)|[Mm]ulticast.* fail"),
-    ("driver_old", r"CUDA driver version is insufficient"),
+    ("fabric_manager", "(?P<code>MNNVL) .*not (?:working|supported)|(?P<error>IMEX)"),
+    ("fabric_manager", "Failed to bind NVLink SHARP|Cuda failure (?:802|'system not yet init)|[Mm]ulticast.* fail"),
+    ("driver_old", "CUDA driver version is insufficient"),
     ("cuda", r"[Cc]uda failure (?:\w{1,40}:\d+ )?(?:\d{1,4} )?'(?P<code>[^']{1,100})(?:'|$)|CUDA error(?: ?: |"
         r"\s)(?P<error>[^\n]{1,80})"),
-    ("cuda", r"(?P<code>CUDA out of memory)"),
-    ("nvml", r"Failed to open libnvidia-ml"),
-    ("driver", r"CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <"),
-    ("driver_functions", r"CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|"
+    ("cuda", "(?P<code>CUDA out of memory)"),
+    ("nvml", "Failed to open libnvidia-ml"),
+    ("driver", "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <"),
+    ("driver_functions", "CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|"
         r"old driver|Retrieve \S+ (?:version \d+ )?failed|cuDriverGetVersion failed"),
     ("driver", r"(?:Cuda|CUDA) driver|ROC[rm]\w* (?:Driver|failure|SMI init)|Failed to (?:find|load) ROC"),
-    ("mismatch", r"[Mm]essage truncated|collective mismatch|may be hanging|Mismatched collective|"
+    ("mismatch", "[Mm]essage truncated|collective mismatch|may be hanging|Mismatched collective|"
         r"posted incorrect receive info|receiving \d+ bytes instead|symmetric registration check failed|"
-        r"Detected mismatch between collectives"),
+        "Detected mismatch between collectives"),
     ("algorithm", r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|"
-        r"must have a prefix|no symmetric kernel available"),
+        "must have a prefix|no symmetric kernel available"),
     ("no_network", r"Error: network (?P<code>\S.{0,63}?) not found|Failed to initialize any NET plugin"),
-    ("no_transport", r"No transport found for rank|has no transport for"),
+    ("no_transport", "No transport found for rank|has no transport for"),
     ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
     ("nvml", r"nvml\w{1,60}(?:\([^)]*\))? failed|nvmlDeviceGetCount\(\) reported"),
-    ("link_layer", r"incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts|"
-        r"different link_layer|different number of devices="),
-    ("merge", r"(?:TOPO/NET|NET/IB) ?: .*(?:[Mm]erg|virtual (?:device|NIC)|vNic)|fused NIC|Fusing NET"),
+    ("link_layer", "incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts|"
+        "different link_layer|different number of devices="),
+    ("merge", "(?:TOPO/NET|NET/IB) ?: .*(?:[Mm]erg|virtual (?:device|NIC)|vNic)|fused NIC|Fusing NET"),
     ("handshake", r"socketFinalizeAccept.*: wrong (?:type|magic)|wrong type \d+ != \d+|magic mismatch"),
     ("topology_file",
         r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|XML \w*nodes"),
     ("sharp", r"(?<!NVLink )\bSHARP (?:coll|group|job|init|reg|mr|alloc|comm|rank|iallreduce|req)\w*\b.*?(?:rror|"
         r"fail|annot)|SHArP .*(?:rror|fail)|\bsharp_\w+ (?:failed|error)|(?:SAT|LLT|Streaming) [Tt]ree.*fail|"
         r"[Ff]ailed to lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"),
-    ("fallback", r"(?P<code>cuMem) (?:support requires|is not supported|not supported|host allocations)"),
-    ("fallback", r"(?P<code>Cannot initialize CollNet|falling back to simple order)"),
+    ("fallback", "(?P<code>cuMem) (?:support requires|is not supported|not supported|host allocations)"),
+    ("fallback", "(?P<code>Cannot initialize CollNet|falling back to simple order)"),
     ("topology", r"Attribute \w{1,40} of node \w{1,40} not found"),
-    ("topology", r"Could not find (?:a path|any local path|NIC|net|gpu|local GPU|rev link|intermediate|node of|id |"
-        r"real path|CPU|NET with)|could not find (?:CPU|GPU|PCI SW|DEV|parent)|Set CPU affinity|No path computed|"
+    ("topology", "Could not find (?:a path|any local path|NIC|net|gpu|local GPU|rev link|intermediate|node of|id |"
+        "real path|CPU|NET with)|could not find (?:CPU|GPU|PCI SW|DEV|parent)|Set CPU affinity|No path computed|"
         r"Error : ring \d|too many (?:Topo links|nodes of type|DEV)|reverse path|Skipping nvlink detection|"
         r"tree already has|requires NIC \d+ but|ran out of room to store"),
     ("value", r"^(?:NCCL_\w+ value|NCCL_\w+=\S+ is being|'NCCL_\w+=\d+' is too)|Limiting value|"
         r"^Invalid \S+ \d+ \(m(?:ax|in|ust)|User asked for a (?:max|min)imum|(?:min|max)CTAs \d+ is larger|"
         r"is not a valid value|Ignoring SHM locality|is out of range \[|ignoring NCCL_|"
-        r"set by environment is ignored|too big|disabling CollNet"),
+        "set by environment is ignored|too big|disabling CollNet"),
     ("gdrcopy", r"GDRCOPY|\bgdr_\w+(?:\(.*\))? ?(?:failed|not available)|GDRCopy|Failed to open libgdrapi"),
-    ("usage", r"argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device count|"
+    ("usage", "argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device count|"
         r"communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|"
         r"rank requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|"
-        r"already been destroyed|corrupted comm object|Attempt to use communicator before|"
-        r"to self without a matching|ncclRedOp|Streams given to a communicator|"
-        r"ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|improper usage of|exceeds ndev|"
-        r"cannot be captured in a graph|[nN]etName .* (?:does not match|different from)|not being captured by|"
-        r"ncclCommGetUniqueId|FP8 reduction support|fails to share parent comms"),
+        "already been destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|"
+        r"ncclRedOp|Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|"
+        "improper usage of|exceeds ndev|cannot be captured in a graph|[nN]etName .* (?:does not match|"
+        "different from)|not being captured by|ncclCommGetUniqueId|FP8 reduction support|fails to share parent comms"),
     ("device_api", r"\bGIN\b|\bRMA\b|\bgin[ :]|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|"
         r"registration|has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|"
-        r"ncclWaitSignal|ncclSignal|DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments"),
-    ("confidential", r"Multi-GPU CC Off"),
-    ("internal", r"Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|"
-        r"Internal error|lib wrapper not initialized|unable to allocate (?:requests|subtasks)|test called with NULL|"
+        "ncclWaitSignal|ncclSignal|DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments"),
+    ("confidential", "Multi-GPU CC Off"),
+    ("internal", "Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|"
+        "Internal error|lib wrapper not initialized|unable to allocate (?:requests|subtasks)|test called with NULL|"
         r"pass NULL socket|Could not find pool|dequeu\w+ (?:null|nonexistent)|reqSize is|respSize is|CollNet sizes|"
-        r"Invalid regBufType|Failed to determine (?:intra|local)|diviser of|ran out of channel space|"
-        r"no inflight credit|Invalid request index"),
-    ("port_in_use", r"Address already in use"),
+        "Invalid regBufType|Failed to determine (?:intra|local)|diviser of|ran out of channel space|"
+        "no inflight credit|Invalid request index"),
+    ("port_in_use", "Address already in use"),
     ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed"),
     ("plugin_waits",
         r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, nanos (?P"
         r"<code>\d{1,20})"),
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
-    ("harmless", r"dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|"
-        r"NCCL_SOCKET_NTHREADS is greater|total number of sockets is greater|NCCL_WORK_FIFO_\w+=|"
-        r"Missing \S{0,60} ?symbol|not able to (?:find|load)|Failed to open libnccl|NCCL_NET_MERGE_POLICY|"
-        'has been set to "1" and communicator|Continue without profiler|not dumping topology|Duplicate (?:option|'
-        r"registration)|RAS thread terminating|^RAS received unknown|unknown event type|Profiler|Inspector|"
-        r"remote FLID|Unable to create thread context due to old"),
+    ("harmless", "dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|NCCL_SOCKET_NTHREADS is greater|"
+        r"total number of sockets is greater|NCCL_WORK_FIFO_\w+=|Missing \S{0,60} ?symbol|not able to (?:find|load)|"
+        "Failed to open libnccl|NCCL_NET_MERGE_POLICY|has been set to \"1\" and communicator|"
+        "Continue without profiler|not dumping topology|Duplicate (?:option|registration)|RAS thread terminating|"
+        "^RAS received unknown|unknown event type|Profiler|Inspector|remote FLID|"
+        "Unable to create thread context due to old"),
     ("fallback", r"\bfall(?:s|ing)? ?back\b|\binstead\b|\bignor(?:ed|ing)\b|[Cc]ontinu(?:e|es|ing) (?:with|without|"
         r"anyway)|retrying|\b(?:is|are) deprecated|[Rr]everting to|[Dd]efaulting to"),
 )
@@ -363,6 +362,7 @@ DETAILS: Tuple[Detail, ...] = (
         "with NCCL_IB_RESILIENCY_PORT_FAILOVER=1 where the node has a second port",
         causes="cable, transceiver, the switch port, or somebody who took the port down"),
     Detail("completion", code="5$", tier=REPORT),
+    Detail("verbs", code="ibv_open_device", tier=WEAK),
     Detail("cuda", code="out of memory", place=r"transport/shm|shmutils|shm\.h", causes="memory of the host that "
         "was requested from CUDA (cuMem): the driver, WSL or the container does not provide it, and the GPU's own "
         "memory may be free; NCCL_CUMEM_HOST_ENABLE=0 avoids it; less often the GPU's memory is full"),

@@ -91,7 +91,10 @@ EVENTS: Tuple[Event, ...] = (
         "port: end what is left of an earlier job, or use another port (MASTER_PORT, --master_port, "
         "--rdzv_endpoint), and let only one process open it",
         causes="another process on that host has the port, or MASTER_ADDR is not an address of that host"),
-    Event("store_wait", STORE, NOTICE, severity="minor", state="unknown"),
+    Event("store_wait", STORE, WEAK,
+        why="PyTorch waits until all processes have come to make a process group: NCCL has not started",
+        fix="see which processes have not come: their logs, and whether as many were started as in WORLD_SIZE",
+        severity="critical"),
     Event("unresolved", BOOTSTRAP, CAUSE,
         why="a host's name does not resolve where the line was written: nothing could be started or reached there",
         fix="`getent hosts NAME` on that node, or in that pod; Kubernetes: the pod and its headless service have to "
@@ -273,7 +276,10 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"DistStoreError|Timed out after \d{1,9} seconds waiting for clients|(?:recvValue|sendBytes|"
         "recvVector) failed on SocketImpl|RendezvousConnectionError|RendezvousTimeoutError|DistNetworkError|"
         r"connection to the C10d store has failed|wait timeout after \d{1,9}"),
-    ("waitForInput|store based barrier", "store_wait", "waitForInput|store based barrier"),
+    ("waitForInput|store based barrier", "store_wait",
+        r"store based barrier.{0,200}?rank: (?P<rank>\d{1,8}).{0,80}?world_size=(?P<world>\d{1,8}), (?:worker_count|"
+        r"num_workers_joined)=(?P<count>\d{1,8})"),
+    ("waitForInput", "noise", "waitForInput"),
     ("resolve hostname|getaddrinfo|ame resolution|not known", "unresolved",
         r"[Cc]ould not resolve hostname (?P<code>[\w.-]{1,200})|getaddrinfo.{0,20}\(?(?:host|name|"
         'for)?[:= ]{1,3}[\'\\"]?(?P<code2>[A-Za-z][\\w.-]{2,200}\\.[\\w.-]{1,80})|'
@@ -368,6 +374,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"Aborted|Killed|Illegal instruction|Floating point exception)(?:\s{1,8}\(core dumped\)|\s{0,40}$|"
         r"(?<=\d Killed)\s{3,40}\S|(?<=\d Aborted)\s{3,40}\S)"),
     ("Inferior", "exit", r"\[Inferior \d{1,6} \(process \d{1,10}\) exited with code (?P<octal>0[0-7]{1,3})\]"),
+    ("slurmstepd", "exit", r"slurmstepd: error: \*\*\* .{0,80}(?P<word>[Kk]illed)"),
     ("exitcode|xit code|xit Code|return code|exitCode|xited with|xit status", "exit",
         r"exitcode *: ?(?P<code>-?\d{1,3})\b|[Ee]xit ?[Cc]ode:? {0,8}(?P<code2>-?[1-9]\d{0,2})\b|"
         r"(?:exit(?:ed with)?(?: exit)?(?: status| code) |return code = )(?P<code3>-?[1-9]\d{0,2})\b|"
@@ -480,7 +487,7 @@ _INFO = re.compile(r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning
 _SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
     "TERM": 15, "Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9, "Illegal instruction": 4,
-    "Floating point exception": 8, "Terminated": 15, "Interrupt": 2,
+    "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
 }  # fmt: skip
 _NUMBER = re.compile(r"-?\d{1,5}")
 _RANK = re.compile(r"\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|^\s{0,8}\[(\d{1,8})\] is setting up")

@@ -25,6 +25,8 @@ _INFO_KEYS = frozenset(key.encode() for key in KEYS if len(key) == 4)
 _DIGITS = b"0123456789"
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
+_LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
+_CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
 _RCCL = re.compile(r"\bRCCL version |\bHIP version ?:|\bROCm version ?:")
 _BARE = re.compile(r"^(?:\S{1,60}:? )?(Using network \S{1,40}|NET/(?:IB|Socket) : |Channel \d{1,4}(?:/\d{1,4})? : )")
 _MORE_HCAS = re.compile(r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b")
@@ -74,6 +76,7 @@ class Reader:
         self._last_error: Optional[int] = None
         self._open: Optional[Tuple[Record, Occurrence]] = None
         self._last_process: Optional[Process] = None
+        self._pids: Dict[Optional[int], str] = {}
 
     def source(self, name: str) -> None:
         """Begin a file."""
@@ -186,10 +189,25 @@ class Reader:
 
     def _process(self, head: Head) -> Optional[Process]:
         key: Key = (head.host, head.pid, None if head.pid is not None else head.rank if head.rank is not None else head.device)
+        if head.pid is not None:
+            key = self._with_host(key)
         process = self.log.state.process(key, self.log.lines, len(self.log.sources), head.rank)
         if process is not None and head.rank is not None and process.launcher_rank is None:
             process.launcher_rank = head.rank
         return process
+
+    def _with_host(self, key: Key) -> Key:
+        """Return the key of a process of which some lines have lost the host."""
+        host, pid, _rank = key
+        processes = self.log.state.processes
+        if host:
+            hosts = self._pids.setdefault(pid, host) if len(self._pids) < 100_000 or pid in self._pids else host
+            nameless = processes.get(("", pid, None))
+            if nameless is not None and key not in processes and hosts == host:
+                processes[key] = processes.pop(("", pid, None))
+                nameless.key = key
+            return key
+        return (self._pids[pid], pid, None) if pid in self._pids else key
 
     def _info(self, record: Record, line: bytes) -> None:
         self._open = None
@@ -214,6 +232,10 @@ class Reader:
         elif fact.name == "returned":
             head = record.head
             fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device, head.tid)
+        elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
+            process.completed = self.log.lines
+        elif fact.name == "retry":
+            process.retry = fact
         self.log.state.fold(process, fact)
 
     def _warning(self, record: Record) -> None:
@@ -294,7 +316,8 @@ class Reader:
         """Read a line of a program, launcher, scheduler or kernel; return whether it means something."""
         log = self.log
         if _TRACEBACK in text:
-            self._tracebacks[self._label(text)] = "ignored" not in text and not log.groups.get(("_ignored", ""))
+            label = self._label(text)
+            self._tracebacks[label] = self._tracebacks.get(label, True)
             return True
         if "CCL version" in text or "libnccl" in text or "nccl_version" in text:
             self._version(text)
@@ -310,6 +333,12 @@ class Reader:
             return True
         if "[repeated " in text:
             log.collapsed += 1
+        glued = text.find("Last error: ") + 12
+        if 12 < glued < len(text.rstrip()) and nccl_events.known(text[glued:]) is not None:
+            self._last_error = -1 if program_events.rank_of(text) is None else program_events.rank_of(text)
+            self._report(text[: glued - 12], form)
+            self._quoted(text[glued:])
+            return True
         if _LAST_ERROR.search(text):
             rank = program_events.rank_of(text)
             last = self._last_rank if rank is None else rank
@@ -322,6 +351,8 @@ class Reader:
         label = self._label(text)
         inside = self._tracebacks.get(label)
         body = text[len(label) :]
+        if "^^^" in body and not body.strip(" ^~"):
+            return True
         ends = inside is not None and body[:1] not in (" ", "\t", "")
         found = program_events.classify(text, in_traceback=bool(ends))
         if ends and inside is not None:
@@ -350,7 +381,7 @@ class Reader:
             log.last_success = log.lines
         elif event.id == "noise" and "Exception ignored" in text:
             self._tracebacks[self._label(text)] = False
-        if event.id in ("noise", "step", "success", "waits", "launcher", "store_wait"):
+        if event.id in ("noise", "step", "success", "waits", "launcher"):
             return
         process = None
         pid = fields.get("pid")
@@ -373,11 +404,10 @@ class Reader:
         if _RCCL.search(text):
             self.log.rccl = True
             return
-        match = _VERSION.search(text[:LONGEST])
-        if match is not None:
-            versions = self.log.state.versions
+        versions = self.log.state.versions
+        for release in (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))[:8]:
             if len(versions) < 64:
-                versions[match.group(1)] = versions.get(match.group(1), 0) + 1
+                versions[release] = versions.get(release, 0) + 1
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that lost its head."""
@@ -425,6 +455,13 @@ class Reader:
         group = self.log.groups.get(key)
         if group is not None and one.rank is not None:
             group.ranks.add(one.rank)
+
+
+def _release(code: str) -> str:
+    """Return the release of NCCL's number: 2708 is 2.7.8, from 2.9 on 21205 is 2.12.5."""
+    number = int(code)
+    base = 10000 if number >= 10000 else 1000
+    return "%d.%d.%d" % (number // base, number % base // 100, number % 100)
 
 
 # Events of which each form of the text is a group.

@@ -160,6 +160,8 @@ class Process:
     named_ranks: AbstractSet[int] = frozenset()
     shapes: Tuple[int, int, int] = (0, 0, 0)
     last_gpu: str = ""
+    # Line of the last Init COMPLETE.
+    completed: int = 0
 
     def __init__(self, key: Key, order: int, source: int, launcher_rank: Optional[int] = None) -> None:
         self.key = key
