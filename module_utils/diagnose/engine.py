@@ -10,7 +10,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
 from .lines import same_day
-from .reader import Log
+from .log_reader import Log
 from .relations import LIKELY, PROVEN, RELATIONS
 from .state import Call, Job, Process
 

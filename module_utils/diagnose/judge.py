@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
-from . import engine, local, network, ports, ranks, ras, settings, waits
+from . import engine, local, mnnvl, network, ports, ranks, ras, settings, waits
 from .checks import CUDA, EXIT, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING, AGAIN
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group, Occurrence
 from .names import hosts_of, names, numbers, of_ranks
-from .reader import Log
+from .log_reader import Log
 from .state import Job, jobs
 from .table import alone
 
@@ -85,7 +85,7 @@ def judge(log: Log) -> Result:
         slow += [finding for finding in of_ranks_ if finding.ok or finding.severity == "minor"]
         facts += [(finding, EFFECT, REPORTED) for finding in ranks.retries(job, events)]
         slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
-        slow += [*network.judge(job, events, gpus), *local.judge(job, events), *settings.judge(job)]
+        slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
     facts += _calls(log, found_jobs, diagnosis)
     of_ras = ras.judge(log.ras)
     root = _root(diagnosis, by_group, facts, log)

@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Tuple
 from .engine import Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, OUTSIDE, WEAK, Group, Occurrence
 from .names import UNNAMED
-from .reader import Log
+from .log_reader import Log
 
 
 @dataclass

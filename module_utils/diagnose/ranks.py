@@ -11,7 +11,7 @@ from ..core.finding import Finding
 from .checks import DUPLICATE, MISMATCH, RANKS
 from .event import CAUSE, EFFECT, Group
 from .names import missing, names, numbers, of_ranks
-from .reader import Log
+from .log_reader import Log
 from .state import Communicator, Job, Process, rival_sets
 
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"

@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import List, Optional, Tuple
 
 from ..core.finding import Finding
 from ..nccl.grammar import strtoll
 from ..nccl.lint import lint_variable
 from .checks import EFFECT, SAME
-from .names import hosts_of, missing, names
+from .names import hosts_of, names
 from .state import SOCKETS, Job
+from .transport import collnet
 
 # Variables of which a difference between ranks is a fault; others are a node's own, such as its interface's name.
 _ALIKE = (
@@ -132,48 +133,3 @@ def _same(job: Job) -> List[Finding]:
 def _meaning(value: str) -> str:
     number, rest = strtoll(value)
     return value if rest else str(number)
-
-
-@dataclass(frozen=True)
-class CollNet:
-    """In-network reduction of the largest communicator. ranks: None where none is begun.   connected: ranks with it.
-
-    plugin: ranks for which the plugin reported that it started.   why: what NCCL prints of a rank without it.
-    """
-
-    ranks: Optional[int]
-    connected: Tuple[int, ...]
-    plugin: int
-    nvls: bool
-    why: str
-
-    @property
-    def proven(self) -> bool:
-        return self.ranks is not None and len(self.connected) == self.ranks
-
-    @property
-    def missing(self) -> str:
-        """Return why it is not proven, a sentence; "" where it is."""
-        if self.proven:
-            return ""
-        if self.ranks is None:
-            return "no communicator is started in the log: which ranks connected to SHARP (Connected CollNet) is not known"
-        text = "%d of %d ranks did not connect to SHARP (Connected CollNet)" % (self.ranks - len(self.connected), self.ranks)
-        if self.connected:
-            text += ": ranks %s" % missing(self.connected, self.ranks)
-        if self.why:
-            return text + "; NCCL reports: %s" % self.why
-        if self.plugin:
-            return text + "; the plugin's own line of %d ranks is not a proof" % self.plugin
-        return text + ("; NVLS is there, which reduces in the node's NVSwitch and not in the fabric" if self.nvls else "")
-
-
-def collnet(job: Job) -> CollNet:
-    """Return what the log proves of in-network reduction."""
-    world = job.world
-    began = world.began.items() if world is not None else ()
-    connected = sorted(rank for rank, one in began if world is not None and (world.key, rank) in one.collnet)
-    why = next((one.collnet_why for one in job.processes if one.collnet_why), "")
-    plugin = sum(len(one.sharp) for one in job.processes)
-    nvls = any(one.nvls_channels for one in job.processes)
-    return CollNet(None if world is None else world.ranks, tuple(connected), plugin, nvls, why)
