@@ -25,12 +25,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group i
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
     launch,
     perf_answer,
+    perf_collect,
     perf_launch,
     perf_run,
     roll_call,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import run_output
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slurm_step
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Answer
@@ -245,8 +245,8 @@ class Steps:
         for job, one, program, end in zip(jobs, wanted, programs, ended, strict=True):
             run = perf_run.Run(one.command, end.rc, end.ending, limit, time.time(), end.left_behind)
             try:
-                said = run_output.read(program.stdout, program.stderr, one, 0, job, names)
-                found.append(_taken(run_output.told(run, said, self.launcher), one, end.seconds))
+                output = perf_collect.read(program.stdout, program.stderr, one, 0, job, names)
+                found.append(_taken(perf_collect.complete(run, output, self.launcher), one, end.seconds))
             except ReadError as error:
                 found.append(Taken(None, str(error), end.seconds))
             # NCCL's log of a thousand ranks is no small file.

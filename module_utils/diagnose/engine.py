@@ -65,13 +65,20 @@ def _promote(log: Log, groups: Iterable[Group]) -> None:
 
 def ended_a_call(one: Occurrence) -> bool:
     """Return whether calls behind a warning returned an error to the program or to the thread that moves its data."""
-    return any(to_program(call) or (call.place.startswith("proxy.") and one.event.id == "plugin_warning") for call in calls_after(one))
+    return any(
+        to_program(call) or (call.place.startswith("proxy.") and one.event.id == "plugin_warning")
+        for call in calls_after(one)
+    )
 
 
 def calls_after(one: Occurrence) -> List[Call]:
     """Return calls of the warning's process and GPU that returned an error behind it."""
     calls = one.process.calls if one.process is not None else ()
-    return [call for call in calls if call.source == one.source and call.order > one.order and call.device in (one.device, None)]
+    return [
+        call
+        for call in calls
+        if call.source == one.source and call.order > one.order and call.device in (one.device, None)
+    ]
 
 
 def to_program(call: Call) -> bool:
@@ -131,11 +138,17 @@ def _holds(condition: str, effect: Group, cause: Group, addresses: Dict[str, str
     if condition == "device":
         return any(_one_device(one, other) for one in effect.kept for other in cause.kept)
     if condition == "peer":
-        peers = {_short(addresses.get(one.fields.get("peer") or "", one.fields.get("peer") or "")) for one in effect.kept}
+        peers = {
+            _short(addresses.get(one.fields.get("peer") or "", one.fields.get("peer") or "")) for one in effect.kept
+        }
         own = any(_one_device(one, other) for one in effect.kept for other in cause.kept)
-        return before(cause.first, effect.first) and (own or bool(peers & {_short(host) for host in cause.hosts} - {""}))
+        return before(cause.first, effect.first) and (
+            own or bool(peers & {_short(host) for host in cause.hosts} - {""})
+        )
     if condition == "lost":
-        peers = {_short(addresses.get(one.fields.get("peer") or "", one.fields.get("peer") or "")) for one in effect.kept}
+        peers = {
+            _short(addresses.get(one.fields.get("peer") or "", one.fields.get("peer") or "")) for one in effect.kept
+        }
         reporters = {_short(host) for host in effect.hosts}
         own_end = cause.code in ("signal 6",)
         return not own_end and bool((peers - reporters - {""}) & {_short(host) for host in cause.hosts})
@@ -195,7 +208,16 @@ def _late_exit(group: Group) -> bool:
 
 
 def _report_rank(group: Group) -> Tuple[int, int]:
-    order = ("exit", "mpi_abort", "worker_lost", "exception_remote", "exception_nccl", "test", "consequence", "error_line")
+    order = (
+        "exit",
+        "mpi_abort",
+        "worker_lost",
+        "exception_remote",
+        "exception_nccl",
+        "test",
+        "consequence",
+        "error_line",
+    )
     return (order.index(group.event.id) if group.event.id in order else len(order), group.first.order)
 
 
@@ -215,11 +237,11 @@ def _follow(groups: Iterable[Group], root: Group) -> None:
     for group in groups:
         if group is root or group.because is not None or _leads_to(root, group):
             continue
-        if group.tier in (EFFECT, ORDER, REPORT) and (group.tier > root.tier or group.tier == root.tier):
-            group.because, group.link = root, LIKELY
-        elif root.tier == ORDER and group.tier != OUTSIDE and before(root.first, group.first):
-            group.because, group.link = root, LIKELY
-        elif group.tier == NETWORK and root.tier in (OUTSIDE, CAUSE) and before(root.first, group.first):
+        if (
+            (group.tier in (EFFECT, ORDER, REPORT) and (group.tier > root.tier or group.tier == root.tier))
+            or (root.tier == ORDER and group.tier != OUTSIDE and before(root.first, group.first))
+            or (group.tier == NETWORK and root.tier in (OUTSIDE, CAUSE) and before(root.first, group.first))
+        ):
             group.because, group.link = root, LIKELY
 
 
@@ -244,8 +266,12 @@ def continued(log: Log, group: Group) -> int:
         later = max(later, log.lines)
     if _all_destroyed(log):
         later = log.lines
-    failed = [other for other in log.groups.values() if other.tier in (OUTSIDE, CAUSE, EFFECT, REPORT) and other is not group]
-    if later <= group.last or any(other.last > group.first.order for other in failed if other.event.id not in ("consequence",)):
+    failed = [
+        other for other in log.groups.values() if other.tier in (OUTSIDE, CAUSE, EFFECT, REPORT) and other is not group
+    ]
+    if later <= group.last or any(
+        other.last > group.first.order for other in failed if other.event.id not in ("consequence",)
+    ):
         return 0
     return later
 
@@ -261,7 +287,9 @@ def in_order(log: Log) -> str:
     if _all_destroyed(log):
         return "Destroy COMPLETE of all ranks"
     if log.table.finished:
-        return "nccl-tests: out of bounds values 0 OK" if log.table.programs[-1].bounds else "nccl-tests: average printed"
+        return (
+            "nccl-tests: out of bounds values 0 OK" if log.table.programs[-1].bounds else "nccl-tests: average printed"
+        )
     return ""
 
 

@@ -89,11 +89,11 @@ class Group:
     first: Occurrence
     detail: Detail
     count: int = 0
-    kept: "list[Occurrence]" = field(default_factory=list)
+    kept: list[Occurrence] = field(default_factory=list)
     ranks: Set[int] = field(default_factory=set)
     hosts: Set[str] = field(default_factory=set)
     last: int = 0
-    because: Optional["Group"] = None
+    because: Optional[Group] = None
     # Confidence of ``because``: proven or likely.
     link: str = ""
 

@@ -16,11 +16,48 @@ from ..core.number import whole
 Value = Union[str, int, float, None]
 # Groups that hold integers and decimal numbers.
 _INTEGERS = frozenset(
-    "rank ranks nodes local device nvml index port channel source target proxy distance level collective p2p per_peer"
-    " nvls state pattern channels driver mbit result tried most size count opcount datatype op root clique_size low high"
-    " split mnnvl old_mbit".split()
+    [
+        "rank",
+        "ranks",
+        "nodes",
+        "local",
+        "device",
+        "nvml",
+        "index",
+        "port",
+        "channel",
+        "source",
+        "target",
+        "proxy",
+        "distance",
+        "level",
+        "collective",
+        "p2p",
+        "per_peer",
+        "nvls",
+        "state",
+        "pattern",
+        "channels",
+        "driver",
+        "mbit",
+        "result",
+        "tried",
+        "most",
+        "size",
+        "count",
+        "opcount",
+        "datatype",
+        "op",
+        "root",
+        "clique_size",
+        "low",
+        "high",
+        "split",
+        "mnnvl",
+        "old_mbit",
+    ]
 )
-_DECIMALS = frozenset("bandwidth total bootstrap".split())
+_DECIMALS = frozenset(["bandwidth", "total", "bootstrap"])
 
 
 class Fact(NamedTuple):
@@ -147,8 +184,16 @@ ROWS: Tuple[Row, ...] = (
         r"cannot open shared object file)",
     ),
     Row("NET/", "plugin_error", r"NET/Plugin ?: (?P<name>\S{1,120}\.so[\w.]{0,12}): (?P<why>[^\n]{1,300})"),
-    Row("GIN/ RMA/ PROF", "plugin_loaded", r"(?P<kind>GIN|RMA|PROFILER)/Plugin ?: Loaded (?:\w+ plugin )?(?P<name>[^\n]{1,60}? \(v\d+\))"),
-    Row("TUNE ENV/", "plugin_loaded", r"(?P<kind>TUNER|ENV)/Plugin ?: Using (?!internal)(?:tuner plugin )?(?P<name>[^\n]{1,60})"),
+    Row(
+        "GIN/ RMA/ PROF",
+        "plugin_loaded",
+        r"(?P<kind>GIN|RMA|PROFILER)/Plugin ?: Loaded (?:\w+ plugin )?(?P<name>[^\n]{1,60}? \(v\d+\))",
+    ),
+    Row(
+        "TUNE ENV/",
+        "plugin_loaded",
+        r"(?P<kind>TUNER|ENV)/Plugin ?: Using (?!internal)(?:tuner plugin )?(?P<name>[^\n]{1,60})",
+    ),
     Row("Succ", "plugin_loaded", r"Successfully loaded external (?:network|net) plugin (?P<name>[^\n]{1,120})"),
     Row("P2P ", "plugin_loaded", r"P2P plugin (?P<name>[^\n]{1,60})"),
     Row("Fail", "plugin_failed", r"Failed to initialize NET plugin (?P<name>[^\n]{1,60})"),
@@ -172,7 +217,11 @@ ROWS: Tuple[Row, ...] = (
     ),
     Row("P2P ", "peer_off", r"P2P is disabled between connected GPUs (?P<a>\d{1,4}) and (?P<b>\d{1,4})"),
     Row("P2P ", "peer_off", r"P2P not supported between GPU(?P<a>\d{1,4}) and GPU(?P<b>\d{1,4})"),
-    Row(_PLACES, "returned", r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6}) -> (?P<result>\d{1,2})\b(?P<more>[^\n]{0,60})"),
+    Row(
+        _PLACES,
+        "returned",
+        r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6}) -> (?P<result>\d{1,2})\b(?P<more>[^\n]{0,60})",
+    ),
     Row(
         "Boot NET ",
         "bootstrap",
@@ -210,7 +259,9 @@ ROWS: Tuple[Row, ...] = (
         r"MNNVL busId 0x[0-9a-f]{1,16} fabric UUID (?P<a>[0-9a-f]{1,16})\.(?P<b>[0-9a-f]{1,16}) "
         r"cliqueId (?P<clique>0x[0-9a-f]{1,8}) state (?P<state>\d{1,3})\b(?: healthMask (?P<health>0x[0-9a-f]{1,8}))?",
     ),
-    Row("comm", "ended", _COMM + r"n[rR]anks (?P<ranks>\d{1,8})\b[^\n]{0,200} - (?P<how>Destroy|Abort|Revoke) COMPLETE"),
+    Row(
+        "comm", "ended", _COMM + r"n[rR]anks (?P<ranks>\d{1,8})\b[^\n]{0,200} - (?P<how>Destroy|Abort|Revoke) COMPLETE"
+    ),
     Row("comm nccl [Ran", "named", r"(?:\[Rank \d{1,8}\] )?(?:\w{1,60} )?" + _COMM + r"n[rR]anks (?P<ranks>\d{1,8})"),
     Row("Conn", "rings", r"Connected all rings(?:, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d))?"),
     Row("Conn", "met", r"Connected all trees"),
@@ -227,7 +278,11 @@ ROWS: Tuple[Row, ...] = (
     ),
     Row("NVLS", "nvls_group", r"NVLS comm 0x[0-9a-f]{1,16} headRank "),
     Row("DMA-", "dmabuf", r"DMA-BUF is available on GPU device \d{1,5}"),
-    Row("NCCL", "version", r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+|$)"),
+    Row(
+        "NCCL",
+        "version",
+        r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+|$)",
+    ),
     Row(
         "NCCL",
         "variable",
@@ -263,7 +318,11 @@ ROWS: Tuple[Row, ...] = (
         r"root (?P<root>-?\d{1,8}) comm (?P<comm>0x[0-9a-f]{1,16})",
     ),
     Row("[Ser", "peer_left", r"\[Service thread\] Connection closed by localRank (?P<local>\d{1,6})"),
-    Row("nccl", "shared_memory_limit", r"ncclMaxSharedMem (?P<size>\d{1,9}) exceeds device/fn maxSharedMem (?P<most>\d{1,9})"),
+    Row(
+        "nccl",
+        "shared_memory_limit",
+        r"ncclMaxSharedMem (?P<size>\d{1,9}) exceeds device/fn maxSharedMem (?P<most>\d{1,9})",
+    ),
 )
 _KEYED: Dict[str, List[Tuple[str, Pattern[str]]]] = {}
 for _row in ROWS:
@@ -271,7 +330,9 @@ for _row in ROWS:
         _KEYED.setdefault(_key, []).append((_row.name, re.compile(_row.pattern)))
 KEYS = tuple(_KEYED)
 # Facts that NCCL prints only when all ranks of a communicator have met (behind the bootstrap of its initialisation).
-BEHIND_BOOTSTRAP = frozenset("shape channel rings tree met channels collnet_channel nvls_group timed".split())
+BEHIND_BOOTSTRAP = frozenset(
+    ["shape", "channel", "rings", "tree", "met", "channels", "collnet_channel", "nvls_group", "timed"]
+)
 # What a person has written behind a line.
 _REMARK = re.compile(r" {1,20}#(?:[^\w\s][^\n]*| [^\n]*)?$")
 _WHOLE_PATH = re.compile(r"/\S{1,300}/src/([\w/.+-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6} -> \d{1,2}\b)")

@@ -10,18 +10,30 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
 from . import engine, local, mnnvl, network, ports, ranks, ras, settings, waits
-from .checks import CUDA, EXIT, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING, AGAIN
+from .checks import AGAIN, CUDA, EXIT, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group, Occurrence
-from .names import hosts_of, names, numbers, of_ranks
 from .log_reader import Log
+from .names import hosts_of, names, numbers, of_ranks
 from .state import Job, jobs
 from .table import alone
 
 # The first release whose logs are judged.
 OLDEST = (2, 18)
 # Events without a finding of their own, unless one of them is the root.
-_EVIDENCE = frozenset("consequence exception_nccl exception_remote test worker_lost mpi_abort error_line signalled progress".split())
+_EVIDENCE = frozenset(
+    [
+        "consequence",
+        "exception_nccl",
+        "exception_remote",
+        "test",
+        "worker_lost",
+        "mpi_abort",
+        "error_line",
+        "signalled",
+        "progress",
+    ]
+)
 _MOST = 12
 
 
@@ -144,7 +156,10 @@ def _caused(
     if is_fact:
         failures = [one if one.because or one.id == because else replace(one, because=because) for one in failures]
     else:
-        facts = [(one if one.state == "drift" else replace(one, because=because), tier, confidence) for one, tier, confidence in facts]
+        facts = [
+            (one if one.state == "drift" else replace(one, because=because), tier, confidence)
+            for one, tier, confidence in facts
+        ]
     return failures, facts
 
 
@@ -248,7 +263,9 @@ STATUSES = {
     8: "local access error", 9: "remote invalid request", 10: "remote access error", 11: "remote operation error",
     12: "transport retry counter exceeded", 13: "RNR retry counter exceeded", 22: "general error",
 }  # fmt: skip
-_GIDS = re.compile(r"(?:localGid |local GID (?!index))(?P<local>[^\s,]{2,60}),? remote ?G[Ii][Dd]s? ?(?P<remote>[^\s,;]{2,60})")
+_GIDS = re.compile(
+    r"(?:localGid |local GID (?!index))(?P<local>[^\s,]{2,60}),? remote ?G[Ii][Dd]s? ?(?P<remote>[^\s,;]{2,60})"
+)
 
 
 def _where(job: Job, group: Group) -> List[str]:
@@ -261,7 +278,11 @@ def _where(job: Job, group: Group) -> List[str]:
     parts += ["device %s" % names(devices)] if devices and group.event.id != "xid" else []
     peers = {str(one.fields["peer"]) for one in group.kept if one.fields.get("peer")}
     hosts = {process.bootstrap[1]: process.host for process in job.processes if process.bootstrap[1]}
-    parts += ["peer %s" % names("%s (%s)" % (peer, hosts[peer]) if peer in hosts else peer for peer in peers)] if peers else []
+    parts += (
+        ["peer %s" % names("%s (%s)" % (peer, hosts[peer]) if peer in hosts else peer for peer in peers)]
+        if peers
+        else []
+    )
     for one in group.kept[:1]:
         gids = _GIDS.search(one.text)
         if gids is not None:
@@ -316,7 +337,9 @@ def _versions(job: Job) -> List[Finding]:
     if len(job.versions) == 1:
         named = {process.host for process in job.processes if process.versions}
         silent = {process.host for process in job.processes} - named
-        have = job.versions[0] + (", by %s; no release: %s" % (hosts_of(named, 3), hosts_of(silent, 3)) if named and silent else "")
+        have = job.versions[0] + (
+            ", by %s; no release: %s" % (hosts_of(named, 3), hosts_of(silent, 3)) if named and silent else ""
+        )
         return [VERSIONS.judge(job.name, "ok", "one NCCL", have, "NCCL version")]
     on = []
     for version in job.versions:
@@ -335,7 +358,11 @@ def _driver(job: Job) -> List[Finding]:
     want = int(next(iter(built)).split(".")[0])
     if drivers[0] // 1000 >= want:
         return []
-    have = "the driver is of CUDA %d.%d and this NCCL was built for %s" % (drivers[0] // 1000, drivers[0] % 1000 // 10, next(iter(built)))
+    have = "the driver is of CUDA %d.%d and this NCCL was built for %s" % (
+        drivers[0] // 1000,
+        drivers[0] % 1000 // 10,
+        next(iter(built)),
+    )
     why = "a driver that is older than the CUDA of the library lacks functions that it may call"
     fix = "`nvidia-smi` on the node shows the newest CUDA that its driver runs: take a newer driver, or an image for that CUDA"
     subject = "%s driver" % job.name
@@ -350,7 +377,13 @@ def _tests(log: Log) -> List[Tuple[Finding, int, str]]:
     why = "ranks received other data than was sent: no result of this job can be trusted"
     fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs; see `nvidia-smi -q -d ECC`;"
     fix += " in a virtual machine or with an IOMMU try NCCL_P2P_DISABLE=1 on one node to find the path"
-    return [(WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical"), CAUSE, PROVEN)]
+    return [
+        (
+            WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical"),
+            CAUSE,
+            PROVEN,
+        )
+    ]
 
 
 def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Tuple[Finding, int, str]]:
@@ -369,7 +402,9 @@ def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Tuple[Finding, int, str]
 
 def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Tuple[Finding, int, str]]:
     """Judge calls within NCCL that returned an error without a warning."""
-    calls = [(process, call) for process, call in diagnosis.calls if call.order > process.completed or _reached(process)]
+    calls = [
+        (process, call) for process, call in diagnosis.calls if call.order > process.completed or _reached(process)
+    ]
     if not calls or not found_jobs:
         return []
     process, call = min(calls, key=lambda pair: pair[1].order)
@@ -429,7 +464,9 @@ def _readable(log: Log) -> List[Finding]:
         have += "; it is a report of NCCL's RAS" if log.ras.groups or log.ras.blocks else ""
         have += "; %d hold zero bytes" % log.binary if log.binary else ""
         known = log.table.programs or log.ras.groups or log.ras.blocks or log.groups or log.last_step
-        found.append(READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity="minor" if known else None))
+        found.append(
+            READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity="minor" if known else None)
+        )
     beyond = {**log.state.left_out, **({"lines": log.beyond} if log.beyond else {})}
     if beyond:
         have = "not stored: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(beyond.items()))
@@ -441,4 +478,4 @@ def _readable(log: Log) -> List[Finding]:
     return found
 
 
-__all__ = ["AGAIN", "EXIT", "Result", "Root", "judge", "numbers", "Occurrence"]
+__all__ = ["AGAIN", "EXIT", "Occurrence", "Result", "Root", "judge", "numbers"]

@@ -33,7 +33,9 @@ _NO_DEVICE = re.compile(
 _PLACE = re.compile(r"(?:^|\s)(?P<place>[\w/.+-]{1,120}\.(?:cc|h|cpp|c|cu):\d{1,7})$")
 _FUNCTION = re.compile(r"(?:^|\s)(?P<place>[\w:~]{2,120}(?:\([^()]{0,160}\))?:\d{1,7})$")
 # Builds of sites: ``[RANK/RANKS][TIME] [FILE:LINE] [HOST:pid=PID]``.
-_SITE = re.compile(r"(?:\[(?P<place>[\w/.+-]{1,120}:\d{1,7})\] ?)?\[(?P<host>[\w.-]{1,255}):(?:pid=)?(?P<pid>\d{1,10})\]$")
+_SITE = re.compile(
+    r"(?:\[(?P<place>[\w/.+-]{1,120}:\d{1,7})\] ?)?\[(?P<host>[\w.-]{1,255}):(?:pid=)?(?P<pid>\d{1,10})\]$"
+)
 _SITE_RANK = re.compile(r"(?:^|[\s:])\[(\d{1,7})/\d{1,7}\]")
 _STUCK_RANK = re.compile(r"\[(?P<rank>\d{1,7})\](?P<host>[\w.-]{1,255})$")
 _NAME = re.compile(r"[\w.-]{1,255}$")
@@ -157,7 +159,9 @@ def head(before: str) -> Head:
     if site is not None:
         rank = _SITE_RANK.search(before)
         number = int(rank.group(1)) if rank else launcher_rank(before)
-        return Head(site.group("host"), int(site.group("pid")), place=site.group("place") or "", rank=number, time=clock(before))
+        return Head(
+            site.group("host"), int(site.group("pid")), place=site.group("place") or "", rank=number, time=clock(before)
+        )
     match = _HEAD.search(before) or _NO_DEVICE.search(before)
     if match is None:
         bare = _PLACE.search(before) or _FUNCTION.search(before)

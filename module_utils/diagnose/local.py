@@ -16,8 +16,12 @@ from .state import Job, nodes_of
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 _FIX = "`nvidia-smi topo -p2p r` and `nvidia-smi topo -m` on the node: OK and NV# between GPUs that NVLink joins; processes"
 _FIX += " of one job on a node need a common IPC namespace (docker --ipc=host)"
-_POSSIBLE = "no peer access between these GPUs (PCIe across sockets without NVLink), IOMMU or ACS in the way, or containers"
-_POSSIBLE_NET = "P2P and shared memory both not usable: separate containers (no common /dev/shm or host id), or switched off"
+_POSSIBLE = (
+    "no peer access between these GPUs (PCIe across sockets without NVLink), IOMMU or ACS in the way, or containers"
+)
+_POSSIBLE_NET = (
+    "P2P and shared memory both not usable: separate containers (no common /dev/shm or host id), or switched off"
+)
 
 
 def judge(job: Job, events: AbstractSet[str] = frozenset()) -> List[Finding]:
@@ -48,7 +52,10 @@ def _local(job: Job, events: AbstractSet[str]) -> List[Finding]:
         return [LOCAL.judge(job.name, "unknown", want, have, "Channel ... via NET", _FIX, severity="major")]
     if wired:
         off = ["NCCL_SHM_DISABLE=%s" % value for value in job.values("NCCL_SHM_DISABLE") if strtoll(value)[0] != 0]
-        have = "GPUs of %s reach each other over the network; %s" % (hosts_of(wired), _cause(culprits + off, _POSSIBLE_NET))
+        have = "GPUs of %s reach each other over the network; %s" % (
+            hosts_of(wired),
+            _cause(culprits + off, _POSSIBLE_NET),
+        )
         return [LOCAL.judge(job.name, "drift", want, have, "Channel ... via NET", None if culprits or off else _FIX)]
     apart = "CUDA allows no P2P among GPUs %s" % numbers(gpu for pair in pairs for gpu in pair) if pairs else ""
     if "shm" in kinds:
@@ -57,7 +64,11 @@ def _local(job: Job, events: AbstractSet[str]) -> List[Finding]:
         have += "; %s" % _cause(culprits, "%s: %s" % (apart, _POSSIBLE) if apart else _POSSIBLE)
         # Without NVLink GPUs of two sockets are meant to go this way.
         state, severity = ("drift", "major") if culprits or linked else ("unknown", "minor")
-        return [LOCAL.judge(job.name, state, want, have, "Channel ... via SHM", None if culprits else _FIX, severity=severity)]
+        return [
+            LOCAL.judge(
+                job.name, state, want, have, "Channel ... via SHM", None if culprits else _FIX, severity=severity
+            )
+        ]
     alone = bool(job.communicators) and max(one.local_ranks for one in job.communicators) == 1
     if culprits and not alone:
         have = "%s: switched off; the log shows no connection within a node" % names(culprits)
@@ -108,7 +119,9 @@ def _nvlink(job: Job) -> List[Finding]:
             else:
                 found.append(NVLINK.judge(subject, "ok", want, "the same on %d GPUs" % len(links), source))
         for process in processes[:1] if job.nodes == 1 else ():
-            rings = [(channels, speed) for pattern, channels, speed, path in process.graphs if pattern == 4 and path == "NVL"]
+            rings = [
+                (channels, speed) for pattern, channels, speed, path in process.graphs if pattern == 4 and path == "NVL"
+            ]
             channels, speed = max(rings, default=(0, 0.0))
             if rings and channels * speed < 0.75 * process.system:
                 limits = ["%s=%s" % (name, value) for name in _LIMITS for value in job.values(name)]

@@ -18,7 +18,7 @@ from .lines import LONGEST, MARK, Head, clock, decode, launcher_rank
 from .program_events import LABEL
 from .reader import StateLog, StateReader, _compiled
 from .state import Process
-from .table import Table
+from .table import Table, read_row
 
 # Forms of lines that are matched, those without a report that are remembered, and variables of command lines.
 _FORMS, _QUIET, _TYPED = 100_000, 20_000, 256
@@ -31,12 +31,17 @@ _LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
 _CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
 _RCCL = re.compile(r"\bRCCL version |\bHIP version ?:|\bROCm version ?:")
 # NCCL's lines that have lost their head.
-_BARE = re.compile(r"^(?:\S{1,60}:? )?(Using network \S{1,40}|NET/(?:IB|Socket|[A-Z]\w{2,20}) ?\S{0,4} ?: |Channel \d{1,4}(?:/\d{1,4})? : )")
-_MORE_HCAS = re.compile(r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b")
+_BARE = re.compile(
+    r"^(?:\S{1,60}:? )?(Using network \S{1,40}|NET/(?:IB|Socket|[A-Z]\w{2,20}) ?\S{0,4} ?: |Channel \d{1,4}(?:/\d{1,4})? : )"
+)
+_MORE_HCAS = re.compile(
+    r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
+)
 _TYPED_VARIABLE = re.compile(r"(?:^|[\s$>+])(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=([^\s;'\"]{1,200})")
 _TRACEBACK = "Traceback (most recent call last)"
+_MARKS = tuple(mark.encode() for mark in program_events.MARKS)
 # Events that only tell how far the job is.
-_SILENT = frozenset("noise step success waits launcher".split())
+_SILENT = frozenset(["noise", "step", "success", "waits", "launcher"])
 
 
 class Log(StateLog):
@@ -174,7 +179,13 @@ class Reader(StateReader):
     def _mentions(self, text: str) -> None:
         """Note releases and variables that a line mentions."""
         log = self.log
-        if "CCL version" in text or "libnccl" in text or "nccl_version" in text or "ROCm version" in text or "HIP version" in text:
+        if (
+            "CCL version" in text
+            or "libnccl" in text
+            or "nccl_version" in text
+            or "ROCm version" in text
+            or "HIP version" in text
+        ):
             log.rccl = log.rccl or _RCCL.search(text) is not None
             for release in (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))[:8]:
                 if len(log.state.versions) < 64 and not _RCCL.search(text):
@@ -247,6 +258,15 @@ def _release(code: str) -> str:
     number = int(code)
     base = 10000 if number >= 10000 else 1000
     return "%d.%d.%d" % (number // base, number % base // 100, number % 100)
+
+
+def interest(line: bytes) -> int:
+    """Return how many lines from this one on, which is none of NCCL's, an excerpt of a log needs; 0: not this line."""
+    if any(mark in line for mark in ras.BEGIN):
+        return 200
+    if b"Last error:" in line:
+        return 6
+    return int(b"# " in line[:24] or read_row(line) is not None or any(mark in line for mark in _MARKS))
 
 
 def read(text: bytes, name: str = "log") -> Log:

@@ -28,7 +28,10 @@ def judge(job: Job) -> List[Finding]:
     if not together:
         return []
     shown = {process.mnnvl for process in job.processes if _short(process.host) in together}
-    want, source = "NVLink between %s, which are of one NVLink domain" % names(together), "MNNVL in the line with nNodes"
+    want, source = (
+        "NVLink between %s, which are of one NVLink domain" % names(together),
+        "MNNVL in the line with nNodes",
+    )
     if shown == {True}:
         return [MNNVL.judge(job.name, "ok", want, "NVLink", source)]
     if False not in shown or "0" in job.values(_ENABLE):
@@ -74,7 +77,9 @@ def causes(job: Job) -> Tuple[List[str], List[str]]:
         reasons.append("GPUs of %s are in no NVLink domain (no UUID of one)" % names(silent))
     for (_uuid, _clique, state), hosts in sorted(domains.items(), key=lambda one: sorted(one[1])):
         if state != COMPLETED:
-            reasons.append("GPUs of %s are not registered with the fabric (state %d, not %d)" % (names(hosts), state, COMPLETED))
+            reasons.append(
+                "GPUs of %s are not registered with the fabric (state %d, not %d)" % (names(hosts), state, COMPLETED)
+            )
     whole = {domain: hosts for domain, hosts in domains.items() if domain[2] == COMPLETED}
     if len(whole) > 1:
         most = Counter({domain: len(hosts) for domain, hosts in whole.items()}).most_common(1)[0][0]

@@ -17,7 +17,7 @@ from .state import SOCKETS, Job, Process, nodes_of
 _LOCAL_NAMES = ("lo", "docker", "virbr", "veth", "br-", "lxcbr", "lxdbr", "podman", "dummy", "vmnet", "nodelocaldns")
 _TUNNELS = ("tun", "tap", "utun", "wg", "tailscale", "zt", "ppp", "nordlynx", "ipsec", "vxlan", "flannel", "gre", "sit")
 # Failures of TCP after which no interface is called good.
-_UNREACHED = frozenset("connect no_interface address bootstrap handshake accept name unresolved".split())
+_UNREACHED = frozenset(["connect", "no_interface", "address", "bootstrap", "handshake", "accept", "name", "unresolved"])
 # What the loader says of a plugin, and what that means.
 _LOADER = (
     ("GLIBC_", "it was built for a newer glibc than the one that the job runs in"),
@@ -43,7 +43,14 @@ _OF_A_NODE = 8
 
 def judge(job: Job, events: AbstractSet[str] = frozenset(), gpus: AbstractSet[str] = frozenset()) -> List[Finding]:
     """events: ids of what failed.   gpus: models that the list of nccl-tests names."""
-    return [*_network(job, events), *_plugins(job), *_interfaces(job, events), *_hcas(job), *_speeds(job), *_gdr(job, gpus)]
+    return [
+        *_network(job, events),
+        *_plugins(job),
+        *_interfaces(job, events),
+        *_hcas(job),
+        *_speeds(job),
+        *_gdr(job, gpus),
+    ]
 
 
 def one_host(job: Job) -> str:
@@ -52,7 +59,11 @@ def one_host(job: Job) -> str:
     if job.nodes is not None or len(hosts) != 1:
         return ""
     ranks = job.world.ranks if job.world is not None else max((one.shapes[1] for one in job.processes), default=0)
-    return next(iter(hosts)) if ranks <= _OF_A_NODE and max((one.shapes[0] for one in job.processes), default=0) < 2 else ""
+    return (
+        next(iter(hosts))
+        if ranks <= _OF_A_NODE and max((one.shapes[0] for one in job.processes), default=0) < 2
+        else ""
+    )
 
 
 # -- the network -------------------------------------------------------------------------------------------------------
@@ -66,7 +77,9 @@ def _network(job: Job, events: AbstractSet[str]) -> List[Finding]:
         if not on or nodes == 1:
             return []
         proven, possible, fix = causes(on, job)
-        have = "no RDMA device is used by %s, and the log does not show which network is" % hosts_of(one.host for one in on)
+        have = "no RDMA device is used by %s, and the log does not show which network is" % hosts_of(
+            one.host for one in on
+        )
         have += _because(proven, possible)
         return [NETWORK.judge(job.name, "unknown", want, have, "NET/IB", fix, severity="minor")]
     over = "%d nodes" % nodes if nodes is not None else "an unknown number of nodes"
@@ -75,7 +88,11 @@ def _network(job: Job, events: AbstractSet[str]) -> List[Finding]:
         return [NETWORK.judge(job.name, "ok", want, have, "Using network")]
     crossing = any(way.kind == "net" for process in job.processes for way in process.ways)
     if nodes == 1:
-        return [] if crossing else [NETWORK.judge(job.name, "ok", want, "Socket, one node: nothing goes over it", "Using network")]
+        return (
+            []
+            if crossing
+            else [NETWORK.judge(job.name, "ok", want, "Socket, one node: nothing goes over it", "Using network")]
+        )
     if _kept_apart(job):
         return []
     on = [process for process in job.processes if SOCKETS in (*process.networks, *(way.via for way in process.ways))]
@@ -86,19 +103,31 @@ def _network(job: Job, events: AbstractSet[str]) -> List[Finding]:
     others = job.networks - {SOCKETS}
     if others and on:
         alone = {one.host for one in job.processes if others & set(one.networks)} - {one.host for one in on}
-        have += ", on %s; %s %s" % (hosts_of(one.host for one in on), names(others), "elsewhere" if alone else "is named, too")
+        have += ", on %s; %s %s" % (
+            hosts_of(one.host for one in on),
+            names(others),
+            "elsewhere" if alone else "is named, too",
+        )
     have += _because(proven, possible)
     several = nodes is not None and nodes > 1
     severity = None
     hcas = any(one.hcas for one in job.processes) or others or job.values("NCCL_IB_HCA")
-    if not hcas or not several or (not proven_setting(on or job.processes) and all("device" in one.absent for one in on)):
+    if (
+        not hcas
+        or not several
+        or (not proven_setting(on or job.processes) and all("device" in one.absent for one in on))
+    ):
         severity = "major"
     host = one_host(job)
     if host:
         severity = "minor"
-        have = have.replace(", over %s" % over, "; all lines are of one host (%s): it matters only with other nodes" % host, 1)
+        have = have.replace(
+            ", over %s" % over, "; all lines are of one host (%s): it matters only with other nodes" % host, 1
+        )
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
-    return [NETWORK.judge(job.name, "drift" if several else "unknown", want, have, "Using network", fix, severity=severity)]
+    return [
+        NETWORK.judge(job.name, "drift" if several else "unknown", want, have, "Using network", fix, severity=severity)
+    ]
 
 
 def proven_setting(processes: Sequence[Process]) -> bool:
@@ -167,7 +196,9 @@ def causes(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str]
     if none:
         if "NCCL_IB_HCA" in variables:
             possible.append("NCCL_IB_HCA=%s fits no HCA with an active port" % variables["NCCL_IB_HCA"])
-        possible.append("no HCA in the node, its driver not loaded, ports down, or /dev/infiniband not in the container")
+        possible.append(
+            "no HCA in the node, its driver not loaded, ports down, or /dev/infiniband not in the container"
+        )
         if "missing" in states:
             possible.append("a network that needs a plugin, such as EFA or Slingshot, and no libnccl-net.so")
     elif any(process.hcas for process in processes):
@@ -229,7 +260,11 @@ def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
                 tunnels.setdefault(name, []).append(process)
             else:
                 good.add(name)
-    return [*_local_interfaces(job, bad, leading), *_tunnel(job, tunnels, leading), *_good(job, good, bad, tunnels, events)]
+    return [
+        *_local_interfaces(job, bad, leading),
+        *_tunnel(job, tunnels, leading),
+        *_good(job, good, bad, tunnels, events),
+    ]
 
 
 def _local_interfaces(job: Job, bad: Dict[Tuple[str, str], List[Process]], leading: Set[str]) -> List[Finding]:
@@ -246,17 +281,24 @@ def _local_interfaces(job: Job, bad: Dict[Tuple[str, str], List[Process]], leadi
         have += "" if several else "; harmless on one node, and the log does not show how many there are"
         state = "drift" if several else "unknown"
         subject = "%s %s" % (job.name, name)
-        found.append(INTERFACE.judge(subject, state, "reaches other nodes", have, "Bootstrap: Using", severity=severity))
+        found.append(
+            INTERFACE.judge(subject, state, "reaches other nodes", have, "Bootstrap: Using", severity=severity)
+        )
     return found
 
 
 def _tunnel(job: Job, tunnels: Dict[str, List[Process]], leading: Set[str]) -> List[Finding]:
     found = []
     for name, processes in sorted(tunnels.items()):
-        have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (name, hosts_of(p.host for p in processes))
+        have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (
+            name,
+            hosts_of(p.host for p in processes),
+        )
         severity = "minor" if name not in leading else "major"
         subject = "%s %s" % (job.name, name)
-        found.append(INTERFACE.judge(subject, "unknown", "reaches other nodes", have, "Bootstrap: Using", severity=severity))
+        found.append(
+            INTERFACE.judge(subject, "unknown", "reaches other nodes", have, "Bootstrap: Using", severity=severity)
+        )
     return found
 
 
@@ -309,7 +351,10 @@ def _hcas(job: Job) -> List[Finding]:
         if not used:
             continue
         idle, subject = seen - used, "%s %s" % (job.name, node)
-        want, have = "all %d HCAs have connections" % len(seen), "%d of %d HCAs have connections" % (len(used & seen), len(seen))
+        want, have = (
+            "all %d HCAs have connections" % len(seen),
+            "%d of %d HCAs have connections" % (len(used & seen), len(seen)),
+        )
         if not idle:
             found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
             continue
@@ -323,13 +368,19 @@ def _hcas(job: Job) -> List[Finding]:
             have += "; the job has %d ranks on this node, fewer than it has HCAs" % own
             found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
         else:
-            found.append(HCAS.judge(subject, "drift", want, have, "Channel ... via NET", severity=None if local else "minor"))
+            found.append(
+                HCAS.judge(subject, "drift", want, have, "Channel ... via NET", severity=None if local else "minor")
+            )
     most = max(seen_on.values(), default=0)
     for node, count in sorted(seen_on.items()):
         if count < most:
             have = "NCCL sees %d HCAs on %s, %d on other nodes" % (count, node or UNNAMED, most)
-            fix = "`ibv_devinfo` on %s: every HCA of the profile has to show PORT_ACTIVE; then run site.yml for it" % (node or "it")
-            found.append(HCAS.judge("%s %s sees" % (job.name, node), "drift", "%d HCAs" % most, have, "NET/IB : Using", fix))
+            fix = "`ibv_devinfo` on %s: every HCA of the profile has to show PORT_ACTIVE; then run site.yml for it" % (
+                node or "it"
+            )
+            found.append(
+                HCAS.judge("%s %s sees" % (job.name, node), "drift", "%d HCAs" % most, have, "NET/IB : Using", fix)
+            )
     return found
 
 
@@ -395,7 +446,10 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
                 continue
             device = process.device_name(way.via, way.index)
             off.setdefault((device, *gdr_cause(job, process, device, way.rank, way.sends)), set()).add(process.node)
-    found = [_off(job, device, nodes, cause, fix, proven, gpus) for (device, cause, fix, proven), nodes in sorted(off.items())]
+    found = [
+        _off(job, device, nodes, cause, fix, proven, gpus)
+        for (device, cause, fix, proven), nodes in sorted(off.items())
+    ]
     if found:
         return found
     if total:
@@ -406,11 +460,17 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
             if not able:
                 unable_on.setdefault((device, process.gdr_why or _NOT_ABLE), set()).add(process.node)
     found = [_off(job, device, nodes, cause, "", True, gpus) for (device, cause), nodes in sorted(unable_on.items())]
-    rings = {process.rings[1] for process in job.processes if process.rings is not None and process.rings[1] is not None}
+    rings = {
+        process.rings[1] for process in job.processes if process.rings is not None and process.rings[1] is not None
+    }
     if not found and rings:
         have = "on, by the line on the rings" if rings == {True} else "off in the rings of some ranks; cause unknown"
         state = "ok" if rings == {True} else "drift"
-        return [GDR.judge(job.name, state, want, have, "Connected all rings, use ring ... GDR", None if state == "ok" else AGAIN)]
+        return [
+            GDR.judge(
+                job.name, state, want, have, "Connected all rings, use ring ... GDR", None if state == "ok" else AGAIN
+            )
+        ]
     if not found:
         have = "the log shows no connection between nodes%s" % _decided(job)
         found.append(GDR.judge(job.name, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
@@ -440,9 +500,15 @@ def gdr_cause(job: Job, process: Process, device: str, rank: int, sends: Optiona
     if unlisted or any(process.gdr_devices.get(part) is False for part in device.split("+")):
         return process.gdr_why or _NOT_ABLE, "", True
     if "fabric" in device.lower() and process.gdr_why:
-        return process.gdr_why, "`fi_info -p efa -v` has to name FI_HMEM: plugin, libfabric and driver of one installation", True
+        return (
+            process.gdr_why,
+            "`fi_info -p efa -v` has to name FI_HMEM: plugin, libfabric and driver of one installation",
+            True,
+        )
     level = process.variables.get("NCCL_NET_GDR_LEVEL", "")
-    own = {str(rank), process.buses.get(rank, "")} | (set(process.buses.values()) if len(set(process.buses.values())) == 1 else set())
+    own = {str(rank), process.buses.get(rank, "")} | (
+        set(process.buses.values()) if len(set(process.buses.values())) == 1 else set()
+    )
     for gpu, hca, distance, limit in sorted(process.gdr_off):
         if gpu in own and _same_device(process, hca, device):
             far, near = (_path_type(number, job.version) for number in (distance, limit))

@@ -14,8 +14,8 @@ from typing import Dict, List, Optional, Tuple
 
 from .engine import Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, OUTSIDE, WEAK, Group, Occurrence
-from .names import UNNAMED
 from .log_reader import Log
+from .names import UNNAMED
 
 
 @dataclass
@@ -30,7 +30,9 @@ class Port:
     @property
     def up(self) -> bool:
         """Return whether the last event is a return."""
-        return bool(self.returns) and max(one.order for one in self.returns) > max((one.order for one in self.errors), default=0)
+        return bool(self.returns) and max(one.order for one in self.returns) > max(
+            (one.order for one in self.errors), default=0
+        )
 
     @property
     def seconds(self) -> Optional[float]:
@@ -69,7 +71,11 @@ def tolerate(log: Log, diagnosis: Diagnosis) -> None:
     root = diagnosis.root
     if root is None or root.event.id != "port" or root.code != "port error":
         return
-    others = [group for group in diagnosis.groups if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT) and group.event.id != "port"]
+    others = [
+        group
+        for group in diagnosis.groups
+        if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT) and group.event.id != "port"
+    ]
     broken = [port for port in read(log) if port.errors]
     if not others and broken and all(port.up for port in broken):
         root.tier = WEAK
@@ -85,6 +91,10 @@ def describe(log: Log, group: Group) -> List[str]:
         times = "once" if len(port.errors) == 1 else "%d times" % len(port.errors)
         text = "link of %s on %s went down %s" % (port.device, port.host or UNNAMED, times)
         seconds = port.seconds
-        text += " and came back%s" % ("" if seconds is None else " after %g s at most" % seconds) if port.up else " and is not back here"
+        text += (
+            " and came back%s" % ("" if seconds is None else " after %g s at most" % seconds)
+            if port.up
+            else " and is not back here"
+        )
         said.append(text)
     return said

@@ -10,8 +10,8 @@ from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 from ..core.finding import Finding
 from .checks import DUPLICATE, MISMATCH, RANKS
 from .event import CAUSE, EFFECT, Group
-from .names import missing, names, numbers, of_ranks
 from .log_reader import Log
+from .names import missing, names, numbers, of_ranks
 from .state import Communicator, Job, Process, rival_sets
 
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
@@ -40,7 +40,9 @@ def judge(log: Log, job: Job, groups: Sequence[Group]) -> List[Finding]:
     found += [_incomplete(log, job, one, groups, waiting) for one in open_ones[:_MOST]]
     if len(open_ones) > _MOST:
         have = "%d more communicators show no Init COMPLETE" % (len(open_ones) - _MOST)
-        found.append(RANKS.judge("%s communicators" % job.name, "unknown", "all complete", have, "Init COMPLETE", why=_READY))
+        found.append(
+            RANKS.judge("%s communicators" % job.name, "unknown", "all complete", have, "Init COMPLETE", why=_READY)
+        )
     if complete and not open_ones and not rivals and job.world is not None:
         have = "%d communicators, the largest of %d ranks" % (complete, job.world.ranks)
         if len(job.world.done) < job.world.ranks:
@@ -60,14 +62,24 @@ def present(log: Log, job: Job, groups: Sequence[Group] = ()) -> Set[int]:
             labels = set()
             break
     named = {rank for process in job.processes for rank in process.named_ranks if len(job.communicators) == 1}
-    writers = {way.rank for process in job.processes for way in process.ways if not process.ranks and len(job.communicators) == 1}
+    writers = {
+        way.rank
+        for process in job.processes
+        for way in process.ways
+        if not process.ranks and len(job.communicators) == 1
+    }
     reported = {rank for group in groups for rank in group.ranks}
-    return {rank for rank in labels | named | writers | reported if rank is not None and rank < job.world.ranks} | set(job.world.began)
+    return {rank for rank in labels | named | writers | reported if rank is not None and rank < job.world.ranks} | set(
+        job.world.began
+    )
 
 
 def _rivals(job: Job, rivals: Sequence[Communicator]) -> Finding:
     each = ["%s with commId %s" % (of_ranks(numbers(one.began)), one.key) for one in rivals[:4]]
-    have = "the ranks started with different commIds: %s; they wait in separate communicators, and none completed" % ", ".join(each)
+    have = (
+        "the ranks started with different commIds: %s; they wait in separate communicators, and none completed"
+        % ", ".join(each)
+    )
     why = "ranks find each other by one unique id, which rank 0 makes: with another one they wait, or are refused"
     fix = "check that each start makes a new id that every rank reads: the same MASTER_ADDR and MASTER_PORT on all ranks, and a"
     fix += " new key or port for each process group that is made again"
@@ -82,7 +94,9 @@ def _waits(job: Job, groups: Sequence[Group]) -> str:
         return "the root of its bootstrap reports: %s" % root[-1]
     if len({process.key for one in job.communicators for process in one.began.values()}) < 2:
         return ""
-    later = any(int(one.fields.get("seq") or 1) > 1 for group in groups if group.event.id == "watchdog" for one in group.kept)
+    later = any(
+        int(one.fields.get("seq") or 1) > 1 for group in groups if group.event.id == "watchdog" for one in group.kept
+    )
     if later:
         return ""
     if any(group.event.id in ("watchdog", "stuck", "signalled") or (group.event.id == "store" and "imed" in group.first.text)
@@ -96,7 +110,9 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
     gone = missing(one.began, one.ranks)
     if not gone:
         failed = [group for group in groups if group.tier < 5]
-        have = "%s started, and none has Init COMPLETE here" % ("all %d ranks" % one.ranks if one.ranks > 1 else "its one rank")
+        have = "%s started, and none has Init COMPLETE here" % (
+            "all %d ranks" % one.ranks if one.ranks > 1 else "its one rank"
+        )
         have += ": the job failed before, or lines are cut" if failed else ": the log is cut, or the job waits there"
         fix = "see whether the job still runs; if it hangs, run `busbar hang HOST` to find the rank that is behind"
         quiet = not failed and not any(process.calls or process.retry or process.ended for process in job.processes)
@@ -116,21 +132,27 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         fix = "see what %s does, by its log and `py-spy dump --pid PID`: reading data, a download, another branch of the program"
         return RANKS.judge(subject, "drift", want, have, "Init START", fix % of_ranks(numbers(apart)), why=why)
     timed = waiting.endswith("a timeout")
-    if waiting and (one is job.world or (timed and job.world is not None and job.world.done)) and not any(
-        group.tier <= CAUSE for group in groups
+    if (
+        waiting
+        and (one is job.world or (timed and job.world is not None and job.world.done))
+        and not any(group.tier <= CAUSE for group in groups)
     ):
         have = "%s did not begin here, and no rank completed; %s" % (of_ranks(away, " of %d" % one.ranks), waiting)
         have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
         return RANKS.judge(subject, "drift", want, have, "Init START")
     unnamed = _unnamed(job, one)
-    have = "%s not in this log, and no rank completed" % of_ranks(away, " of %d is" % one.ranks, " of %d are" % one.ranks)
+    have = "%s not in this log, and no rank completed" % of_ranks(
+        away, " of %d is" % one.ranks, " of %d are" % one.ranks
+    )
     have += "; %d processes here do not report their rank" % unnamed if unnamed else ""
     return RANKS.judge(subject, "unknown", want, have, "Init START", _REST, why=_NOT_HERE, severity="minor")
 
 
 def _unnamed(job: Job, one: Communicator) -> int:
     own = {process.key for process in one.began.values()}
-    return sum(process.key not in own and process.launcher_rank is None and not process.ranks for process in job.processes)
+    return sum(
+        process.key not in own and process.launcher_rank is None and not process.ranks for process in job.processes
+    )
 
 
 _RANK_OF_FILE = re.compile(r"rank[-_. ]?0{0,6}(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -175,7 +197,11 @@ def operations(log: Log, job: Job) -> List[Finding]:
             continue
         each = ["%s of %d %s by %s" % (function, count, _DATATYPES[kind] if kind < len(_DATATYPES) else "values",
                                        of_ranks(numbers(ranks))) for (function, count, kind), ranks in list(calls.items())[:4]]  # fmt: skip
-        have = "ranks call different things as one operation (opCount %s) of communicator %s: %s" % (number, key, ", ".join(each))
+        have = "ranks call different things as one operation (opCount %s) of communicator %s: %s" % (
+            number,
+            key,
+            ", ".join(each),
+        )
         fix = "look in the program for what only some ranks call, or with another size, just before this operation"
         return [MISMATCH.judge("%s trace" % job.name, "drift", "one call", have, "opCount", fix)]
     return []

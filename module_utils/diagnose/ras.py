@@ -19,7 +19,9 @@ _GROUP = re.compile(
     r"\s{0,12}(?P<group>\d{1,7})\s{1,12}(?P<comms>\d{1,9})\s{1,12}\d{1,7}\s{1,12}[\d-]{1,15}\s{1,12}(?P<size>\d{1,9})\s{1,12}"
     r"(?P<there>\d{1,9})\s{1,12}(?P<state>[A-Z,]{2,40})\s{1,12}(?P<errors>[A-Z,]{2,60})\s{0,12}$"
 )
-BLOCK = re.compile(r"(?:#(?P<comm>\d{1,7}-\d{1,7}) \([0-9a-f]{1,16}\) )?(?P<what>INCOMPLETE|DEAD|ERROR|MISMATCH|TIMEOUT)\s{0,8}$")
+BLOCK = re.compile(
+    r"(?:#(?P<comm>\d{1,7}-\d{1,7}) \([0-9a-f]{1,16}\) )?(?P<what>INCOMPLETE|DEAD|ERROR|MISMATCH|TIMEOUT)\s{0,8}$"
+)
 _WHO = re.compile(
     r"\s{1,12}(?:Rank (?P<rank>\d{1,9})(?P<text> (?:has|reported) .{1,80}?)? -- )?(?:GPU \S{1,20} managed by )?"
     r"[Pp]rocess (?P<pid>\d{1,10}) on node (?P<node>\S{1,255})"
@@ -106,14 +108,19 @@ def judge(report: Report) -> List[Finding]:
             found.append(RANKS.judge(subject, "unknown", "RUNNING", have, "RAS", _AGAIN, why=_MOMENT, severity="minor"))
     if not found and report.groups:
         ranks = sum(int(group["there"]) for group in report.groups)
-        have = "RAS reports OK for %d ranks: all have launched as many operations, which excludes no hang in one" % ranks
+        have = (
+            "RAS reports OK for %d ranks: all have launched as many operations, which excludes no hang in one" % ranks
+        )
         return [RANKS.judge("ras", "ok", "as many operations on all ranks", have, "RAS")]
     return found[:8]
 
 
 def _judge(block: Block) -> Finding:
     subject = "ras %s %s" % (block.comm or "job", block.what)
-    have = "RAS, %s: %s" % ("communicator #%s" % block.comm if block.comm else "the job", "; ".join(block.text[:3]) or block.what)
+    have = "RAS, %s: %s" % (
+        "communicator #%s" % block.comm if block.comm else "the job",
+        "; ".join(block.text[:3]) or block.what,
+    )
     if block.what == "MISMATCH":
         numbers = sorted(block.counts)
         behind = ["rank %s (%s)" % who[:2] for who in block.who if numbers and who.number == numbers[0]]

@@ -76,7 +76,11 @@ class StateLog:
         proven = False
         tier: Optional[int] = None
         for detail, code, text, place in self.details.get(one.event.id, ()):
-            if (code and not code.match(one.code)) or (text and not text.search(one.text)) or (place and not place.search(one.place)):
+            if (
+                (code and not code.match(one.code))
+                or (text and not text.search(one.text))
+                or (place and not place.search(one.place))
+            ):
                 continue
             why, fix = why or detail.why, fix or detail.fix
             if detail.causes and not causes:
@@ -282,17 +286,33 @@ class StateReader:
         if process is not None:
             if head.device is not None and 0 <= head.device < _DEVICES:
                 process.add("gpus", head.device)
-            for words, why in (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP interface", "interface")):
+            for words, why in (
+                ("libibverbs", "libibverbs"),
+                ("No device found", "device"),
+                ("No IP interface", "interface"),
+            ):
                 if words in text:
                     process.add("absent", why)
         # Somebody may have broken it into two lines.
         self._open = (record, one) if event.id in ("warning", "mismatch") or not fields.get("code") else None
 
-    def _occurrence(self, event: Event, fields: Dict[str, Any], text: str, process: Optional[Process], head: Head) -> Occurrence:
+    def _occurrence(
+        self, event: Event, fields: Dict[str, Any], text: str, process: Optional[Process], head: Head
+    ) -> Occurrence:
         host = head.host or (process.host if process is not None else "")
         source = len(self.log.sources)
         one = Occurrence(
-            event, self.log.lines, source, text[:600], fields, process, head.device, head.rank, host, head.place, head.time
+            event,
+            self.log.lines,
+            source,
+            text[:600],
+            fields,
+            process,
+            head.device,
+            head.rank,
+            host,
+            head.place,
+            head.time,
         )
         self.log.add(one)
         return one

@@ -17,7 +17,9 @@ PROCESSES, COMMUNICATORS, KINDS = 50_000, 20_000, 256
 # State of a GPU that has completed its registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_COMPLETED).
 COMPLETED = 3
 
-_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)(/SHARP\b)?")
+_HCA = re.compile(
+    r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)(/SHARP\b)?"
+)
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):([^\s<]{1,100})")
 _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):([^\s<]{1,100})")
@@ -270,7 +272,9 @@ class State:
 
     def init(self, process: Process, found: Dict[str, Any]) -> None:
         rest = found["rest"] or ""
-        extra = {name: match.group(1) if match else "" for name, match in ((n, p.search(rest)) for n, p in _OF_INIT.items())}
+        extra = {
+            name: match.group(1) if match else "" for name, match in ((n, p.search(rest)) for n, p in _OF_INIT.items())
+        }
         rank, ranks = found["rank"], found["ranks"]
         pointer = found["comm"]
         key = extra["id"] or process.pointers.get(pointer, "")
@@ -291,7 +295,9 @@ class State:
                 communicator.done.add(rank)
         world = self.communicators.get(process.ranks.get(rank, ""))
         if world is None or world.ranks <= ranks:
-            biggest = max((self.communicators[k].ranks for k in process.ranks.values() if k in self.communicators), default=0)
+            biggest = max(
+                (self.communicators[k].ranks for k in process.ranks.values() if k in self.communicators), default=0
+            )
             if ranks > biggest:
                 process.ranks, process.buses, process.cuda_devices = {}, {}, {}
             if ranks >= biggest and (ranks > biggest or key in process.ranks.values() or not process.ranks):
@@ -304,7 +310,11 @@ class State:
             process.add("gpus", int(extra["device"]))
 
     def _only_of_size(self, ranks: int) -> str:
-        keys = [key for key, one in self.communicators.items() if one.ranks == ranks] if len(self.communicators) < 64 else []
+        keys = (
+            [key for key, one in self.communicators.items() if one.ranks == ranks]
+            if len(self.communicators) < 64
+            else []
+        )
         return keys[0] if len(keys) == 1 else ""
 
     def shape(self, process: Process, found: Dict[str, Any]) -> None:
@@ -347,7 +357,9 @@ class State:
     def _of_size(self, process: Process, found: Dict[str, Any], note: str) -> Optional[Communicator]:
         """Place a rank in the only communicator of its size, which is made where no line begins one."""
         ranks = found["ranks"]
-        same = [one for one in self.communicators.values() if one.ranks == ranks] if len(self.communicators) < 64 else []
+        same = (
+            [one for one in self.communicators.values() if one.ranks == ranks] if len(self.communicators) < 64 else []
+        )
         communicator = same[0] if len(same) == 1 else None
         if not same:
             communicator = self.communicator("of %d ranks" % ranks, ranks)
@@ -415,7 +427,9 @@ def _hcas(_state: State, process: Process, found: Dict[str, Any]) -> None:
     for match in _MERGED.finditer(listed):
         ports = _HCA.findall(match.group(2))
         if ports:
-            process.put("devices", int(match.group(1)), Hca("+".join(port[1] for port in ports), int(ports[0][2]), ports[0][3]))
+            process.put(
+                "devices", int(match.group(1)), Hca("+".join(port[1] for port in ports), int(ports[0][2]), ports[0][3])
+            )
     for index, name, port, layer, _sharp in _HCA.findall(_MERGED.sub("", listed)):
         process.put("devices", int(index), Hca(intern(name), int(port), layer))
     process.list_cut = process.list_cut or "..." in listed or "\u2026" in listed
@@ -485,7 +499,9 @@ def _plugin(state_of: str) -> Callable[[State, Process, Dict[str, Any]], None]:
 def _plugin_error(_state: State, process: Process, found: Dict[str, Any]) -> None:
     name, why = found["name"], found["why"]
     missing = why.startswith("cannot open shared object file") and "ccl" in name
-    process.add("plugins", ("NET", "missing" if missing else "failed", name if missing else "%s: %s" % (name, why[:160])))
+    process.add(
+        "plugins", ("NET", "missing" if missing else "failed", name if missing else "%s: %s" % (name, why[:160]))
+    )
 
 
 def _plugin_speaks(_state: State, process: Process, found: Dict[str, Any]) -> None:
@@ -566,7 +582,15 @@ def _algorithm(_state: State, process: Process, found: Dict[str, Any]) -> None:
 
 
 def _collnet_channel(_state: State, process: Process, found: Dict[str, Any]) -> None:
-    way = Way(found["rank"], "collnet", found["net"], found["device"], found["gdr"] is not None, False, found["side"] == "send")
+    way = Way(
+        found["rank"],
+        "collnet",
+        found["net"],
+        found["device"],
+        found["gdr"] is not None,
+        False,
+        found["side"] == "send",
+    )
     process.put("ways", way, process.ways.get(way, 0) + 1)
 
 
@@ -591,7 +615,9 @@ _FOLDS: Dict[str, Callable[[State, Process, Dict[str, Any]], None]] = {
     "port": _port,
     "speed_change": _speed_change,
     "interfaces": _interfaces,
-    "interface": lambda _state, process, found: process.put("interfaces", found["name"], process.interfaces.get(found["name"], "")),
+    "interface": lambda _state, process, found: process.put(
+        "interfaces", found["name"], process.interfaces.get(found["name"], "")
+    ),
     "gdr_pair": _gdr_pair,
     "gdr_device": _gdr_device,
     "gdr_plugin": _gdr_plugin,
@@ -645,7 +671,11 @@ class Job:
     @property
     def networks(self) -> Set[str]:
         """Networks that lines say are used, and that connections go over."""
-        return {name for one in self.processes for name in (*one.networks, *(way.via for way in one.ways if way.kind == "net"))}
+        return {
+            name
+            for one in self.processes
+            for name in (*one.networks, *(way.via for way in one.ways if way.kind == "net"))
+        }
 
     @property
     def nodes(self) -> Optional[int]:
@@ -717,7 +747,11 @@ def jobs(state: State) -> List[Job]:
     made = []
     for number, processes in enumerate(ordered):
         keys = {process.key for process in processes}
-        own = [one for one in state.communicators.values() if any(process.key in keys for process in list(one.began.values())[:1])]
+        own = [
+            one
+            for one in state.communicators.values()
+            if any(process.key in keys for process in list(one.began.values())[:1])
+        ]
         world = max(own, key=lambda one: (one.ranks, len(one.began)), default=None)
         versions = {version for process in processes for version in process.versions}
         if not versions and (number == 0 or len(ordered) == 1):
@@ -728,7 +762,9 @@ def jobs(state: State) -> List[Job]:
     return made or [Job("job", (), (), None, tuple(sorted(state.versions)))]
 
 
-def _merge_rivals(state: State, groups: Dict[Any, List[Process]], find: Callable[[Any], Any], parent: Dict[Any, Any]) -> None:
+def _merge_rivals(
+    state: State, groups: Dict[Any, List[Process]], find: Callable[[Any], Any], parent: Dict[Any, Any]
+) -> None:
     """Join communicators that ranks of one job began in place of one: equal size, no rank twice, none complete."""
     for rivals in rival_sets(state.communicators.values()):
         first = find(rivals[0].key)
@@ -744,7 +780,7 @@ def rival_sets(communicators: Iterable[Communicator]) -> List[List[Communicator]
     by_size: Dict[int, List[Communicator]] = {}
     for one in communicators:
         odd = one.split or one.partial or one.formed or one.gone.keys() - {"Abort"}
-        if not odd and 1 < one.ranks and len(one.began) < one.ranks:
+        if not odd and one.ranks > 1 and len(one.began) < one.ranks:
             by_size.setdefault(one.ranks, []).append(one)
     found = []
     for ranks, rivals in by_size.items():

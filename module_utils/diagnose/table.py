@@ -37,7 +37,9 @@ _RANK = re.compile(
 _RANKS = re.compile(
     r"#\s{1,8}Rank\s{1,8}(?P<first>\d{1,7}) \.\. Rank\s{1,8}(?P<last>\d{1,7})\s{1,8}on\s{1,8}(?P<host>[\w.-]{1,255})\s{0,8}(?P<gpu>.{0,80})"
 )
-_BEGIN = re.compile(r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})(?:.{0,120}? validat\w{1,4}: (?P<checked>\d{1,3}))?")
+_BEGIN = re.compile(
+    r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})(?:.{0,120}? validat\w{1,4}: (?P<checked>\d{1,3}))?"
+)
 _VERSION = re.compile(r"# nccl-tests version (?P<version>\S{1,20}) .{0,80}?nccl-library=(?P<library>\d{5})")
 _WRONG = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}: (?P<wrong>\d{1,18}) ?(?P<verdict>OK|FAILED)?")
 _AVERAGE = re.compile(r"(?:#|^)\s{0,4}Avg bus bandwidth\s{0,8}: (?P<busbw>[\d.e+]{1,16})(?: (?P<verdict>FAILED))?")
@@ -201,7 +203,9 @@ def _listed(table: Table, text: str, order: int) -> bool:
     if match is not None:
         first, last = int(match.group("first")), int(match.group("last"))
         for rank in range(first, min(last, first + 1024) + 1):
-            table._current(order).ranks.setdefault(rank, Rank(match.group("host"), 0, 0, "", match.group("gpu").strip()))
+            table._current(order).ranks.setdefault(
+                rank, Rank(match.group("host"), 0, 0, "", match.group("gpu").strip())
+            )
     return match is not None
 
 

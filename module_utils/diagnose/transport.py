@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Set, Tuple
 
+from ..core.finding import Finding
 from . import network
 from .event import NOTICE, REPORT, WEAK
 from .names import hosts_of, missing, names, of_ranks
 from .reader import StateLog
 from .state import SOCKETS, Job, Process
-from ..core.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,9 @@ def quoted(log: StateLog, job: Job) -> List[Finding]:
         have = "%s%s" % (group.first.text[:300], "; on %s" % on if on else "")
         fix = group.detail.fix or group.event.fix or None
         why = group.detail.why or group.event.why or None
-        found.append(group.event.check.judge("%s %s" % (job.name, group.name), "drift", None, have, "NCCL_DEBUG", fix, why=why))
+        found.append(
+            group.event.check.judge("%s %s" % (job.name, group.name), "drift", None, have, "NCCL_DEBUG", fix, why=why)
+        )
     events = frozenset(group.event.id for group in failed)
     return found + [finding for finding in network.judge(job, events) if not finding.ok]
 
@@ -147,15 +149,22 @@ class CollNet:
         if self.proven:
             return ""
         if self.ranks is None:
-            return "no communicator is started in the log: which ranks connected to SHARP (Connected CollNet) is not known"
-        text = "%d of %d ranks did not connect to SHARP (Connected CollNet)" % (self.ranks - len(self.connected), self.ranks)
+            return (
+                "no communicator is started in the log: which ranks connected to SHARP (Connected CollNet) is not known"
+            )
+        text = "%d of %d ranks did not connect to SHARP (Connected CollNet)" % (
+            self.ranks - len(self.connected),
+            self.ranks,
+        )
         if self.connected:
             text += ": ranks %s" % missing(self.connected, self.ranks)
         if self.why:
             return text + "; NCCL reports: %s" % self.why
         if self.plugin:
             return text + "; the plugin's own line of %d ranks is not a proof" % self.plugin
-        return text + ("; NVLS is there, which reduces in the node's NVSwitch and not in the fabric" if self.nvls else "")
+        return text + (
+            "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric" if self.nvls else ""
+        )
 
 
 def collnet(job: Job) -> CollNet:

@@ -52,7 +52,11 @@ class Waits:
     def behind(self) -> Set[int]:
         """Return ranks that have enqueued less than others of the group."""
         most = max((enqueued for enqueued, _completed in self.progress.values()), default=0)
-        return {rank for rank, (enqueued, _completed) in self.progress.items() if enqueued < most} if len(self.groups) < 2 else set()
+        return (
+            {rank for rank, (enqueued, _completed) in self.progress.items() if enqueued < most}
+            if len(self.groups) < 2
+            else set()
+        )
 
 
 def read(groups: Iterable[Group]) -> Waits:
@@ -100,7 +104,10 @@ def describe(waits: Waits, job: Job) -> List[str]:
                 for key, ranks in calls[:4]]  # fmt: skip
         found.append("the ranks are out of step: %s" % "; ".join(each))
     elif len(calls) > 1:
-        each = ["%s number %s (%s)" % (*_words(key)[:2], of_ranks(numbers(ranks)) if ranks else "a rank") for key, ranks in calls[:4]]
+        each = [
+            "%s number %s (%s)" % (*_words(key)[:2], of_ranks(numbers(ranks)) if ranks else "a rank")
+            for key, ranks in calls[:4]
+        ]
         found.append("ranks wait in different collectives: %s" % ", ".join(each))
         if len(waits.groups) > 1:
             found.append("these are of several process groups")

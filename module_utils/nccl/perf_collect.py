@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What all programs of one run over several nodes have printed into its two files: the table, and the proof."""
+"""Collect what the programs of one run over several nodes printed into its two files: the table, and the proof."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Collection, Optional
 
 from ..core import process_group
 from ..core.host import Host, ReadError
-from ..nccl import perf_launch, perf_output, perf_store
-from ..nccl.launch import Launch, Launcher
-from ..nccl.perf_run import Run, Wanted, short_names
-from ..nccl.perf_transport import Network
-from . import excerpt, proof
-from .streams import Streams
+from ..diagnose import excerpt
+from . import perf_launch, perf_output, perf_proof, perf_store
+from .launch import Launch, Launcher
+from .perf_run import Run, Wanted, short_names
+from .perf_streams import Streams
+from .perf_transport import Network
 
 # NCCL's lines of one rank at INIT,NET,ENV are some 16 KB, with many channels four times as much.
 _OF_RANK = 64 << 10
@@ -24,10 +24,10 @@ _LARGEST = 16 << 20
 
 
 @dataclass(frozen=True)
-class Said:
+class Output:
     """stdout, stderr: without NCCL's lines and those of the rank guards.   network: what all of them prove.
 
-    begun: a rank guard, or the program, has said something.   timed_out: a rank guard ended its program at its limit.
+    begun: a rank guard, or the program, has printed something.   timed_out: a rank guard ended its program at its limit.
     rc: the highest exit code of a rank that its guard knows, else 0.
     """
 
@@ -52,7 +52,7 @@ def read(
     job: Optional[Launch] = None,
     asked: Collection[str] = (),
     ended: int = 0,
-) -> Said:
+) -> Output:
     """stdout, stderr: paths; of a run that was not started they are not there.   written: files that -J left.
 
     job: where it has rank guards.   asked: names of NCCL's variables that its ranks were meant to have.
@@ -70,10 +70,10 @@ def read(
         except OSError as error:
             raise ReadError(path, "cannot be read: %s" % error.strerror) from error
         _shorten(path)
-    network = proof.read(streams.log, wanted) if wanted.several else Network()
+    network = perf_proof.read(streams.log, wanted) if wanted.several else Network()
     if streams.cut:
         network = network.without("the output has too much that is not NCCL's")
-    begun, timed_out, rc = bool(streams.log.processes or texts[0].strip()), False, 0
+    begun, timed_out, rc = bool(streams.log.state.processes or texts[0].strip()), False, 0
     if job is None:
         ranks = [short_names([rank.host])[0] for rank in perf_output.ranks(texts[0])]
         network = replace(network, ranks={host: ranks.count(host) for host in sorted(set(ranks))})
@@ -83,27 +83,27 @@ def read(
         network = replace(network, ranks=guarded.ranks, rails=guarded.rails, launched=guarded.findings)
         network = network.without(guarded.problem) if guarded.problem else network
     network = replace(network, tables=max(perf_output.programs(texts[0]), written, 1))
-    return Said(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network, begun, timed_out, rc)
+    return Output(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network, begun, timed_out, rc)
 
 
-def told(run: Run, said: Said, launcher: Optional[Launcher]) -> Run:
-    """The run with what its programs have said. launcher: None where it has no rank guards."""
-    if said.timed_out:
+def complete(run: Run, output: Output, launcher: Optional[Launcher]) -> Run:
+    """Return the run with the output of its programs. launcher: None where it has no rank guards."""
+    if output.timed_out:
         run = replace(run, rc=None, ending="timeout")
     elif run.rc == 0:
         # A launcher may be told to pass over a rank that fails (orte_abort_on_non_zero_status 0).
-        run = replace(run, rc=said.rc)
-    elif launcher is not None and not said.begun and not run.ending:
-        run = replace(run, ending=perf_launch.refusal(launcher, run.rc, said.stderr or said.stdout))
-    return replace(run, stdout=said.stdout, stderr=said.stderr, network=said.network)
+        run = replace(run, rc=output.rc)
+    elif launcher is not None and not output.begun and not run.ending:
+        run = replace(run, ending=perf_launch.refusal(launcher, run.rc, output.stderr or output.stdout))
+    return replace(run, stdout=output.stdout, stderr=output.stderr, network=output.network)
 
 
 def _shorten(path: str) -> None:
-    """A large file is replaced by its lines that say something."""
+    """Replace a large file by its lines that report something."""
     try:
         if os.path.getsize(path) <= _LARGEST:
             return
-        kept = excerpt.read(Host(), path, os.path.getsize(path), _LARGEST)
+        kept = excerpt.read(Host(), path, os.path.getsize(path), _LARGEST, lambda _line: 1)
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(kept.text)
     except (OSError, ReadError):

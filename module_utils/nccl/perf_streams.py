@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The output of a run over several nodes, taken apart: NCCL's own log, and the rest, which has the table.
+"""Take the output of a run over several nodes apart: NCCL's own log, and the rest, which has the table.
 
 All programs of a run write into one pipe: NCCL's lines of every rank, those of the rank guards, the table of rank 0 and
 the launcher's labels. NCCL's lines, which are most of it (130 MB at 8,000 ranks), are read as they pass and never kept.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import BinaryIO, Dict, List
 
-from .job import Log, Reader
+from ..diagnose.reader import StateLog, StateReader
 
 BLOCK = 1 << 20
 # Of one line that is none of NCCL's; the rest of it is cut off.
@@ -38,14 +38,14 @@ _WHOLE = re.compile(
 
 
 class Streams:
-    """``take`` for each stream of a run; then ``log`` has what NCCL said in all of them.
+    """``take`` for each stream of a run; then ``log`` has what NCCL printed in all of them.
 
     cut: whether a stream had more that is none of NCCL's than there is room for; what was beyond is lost.
     ended: process id whose lines in Open MPI's form, ``[node02:00060] Signal: ...``, do not count.
     """
 
     def __init__(self, ranks: int, ended: int = 0) -> None:
-        self._reader = Reader()
+        self._reader = StateReader()
         self._room = ROOM + ROOM_OF_RANK * ranks
         self._kept: List[bytes] = []
         self._torn: Dict[bytes, bytes] = {}
@@ -53,11 +53,11 @@ class Streams:
         self.cut = False
 
     @property
-    def log(self) -> Log:
+    def log(self) -> StateLog:
         return self._reader.log
 
     def take(self, stream: BinaryIO, name: str) -> str:
-        """Reads a stream to its end. Returns what of it is not NCCL's, in its order. Raises OSError."""
+        """Read a stream to its end. Return what of it is not NCCL's, in its order. Raises OSError."""
         self._reader.source(name)
         self._kept = []
         rest, rank = b"", b""
@@ -87,7 +87,7 @@ class Streams:
         return b"\n".join(self._kept).decode("utf-8", "replace")
 
     def _piece(self, rank: bytes, piece: bytes, lines: List[bytes]) -> None:
-        """Adds to ``lines`` those that end in what a rank has printed next."""
+        """Add to ``lines`` those that end in what a rank has printed next."""
         if not piece:
             return
         *whole, last = (self._torn.get(rank, b"") + piece).split(b"\n")
