@@ -68,12 +68,15 @@ def screenful(result: Result, width: int = 100, missing: Sequence[Finding] = ())
     bad = [*_shown(result.bad), *missing]
     lines = _verdict(result, width, 2)
     facts = screen.wrapped(facts_line(result.log, result.jobs[0]), width, 0, 2) if result.jobs else []
-    rest = len(bad) - FINDINGS
-    for number, finding in enumerate(bad[:FINDINGS]):
-        left = HEIGHT - len(lines) - len(facts) - 1
-        of = min(FINDINGS, len(bad)) - number
-        block = _finding(finding, width, 2)
-        lines += block[: max(left - (of - 1), 1)]
+    shown, rest = bad[:FINDINGS], len(bad) - FINDINGS
+    room = HEIGHT - len(lines) - len(facts) - 1
+    # Of one finding there is room for four lines and its advice; of three for one line each and theirs.
+    most = max(room // max(len(shown), 1) // 2, 1)
+    for number, finding in enumerate(shown):
+        block = _finding(finding, width, most)
+        left = room - sum(len(_finding(later, width, 1)) for later in shown[number + 1 :])
+        lines += block[:left]
+        room -= len(block[:left])
     lines = lines[: HEIGHT - len(facts) - 1]
     more = f"{rest} more findings, evidence and facts: --all" if rest > 0 else "evidence and facts: --all"
     return "\n".join(map(printable, [*lines, *facts, f"{more}; --json for programs"]))
@@ -103,7 +106,7 @@ def _finding(finding: Finding, width: int, most: int | None) -> list[str]:
     state = "" if finding.state == "drift" else f", {finding.state}"
     head = f"{finding.severity}{state}: {finding.have} [{finding.check}]"
     lines = screen.wrapped(head, width, 0, most)
-    lines += screen.wrapped(f"do: {finding.fix}", width, 4, 1 if most else None)
+    lines += screen.wrapped(f"do: {finding.fix}", width, 4, most)
     return lines
 
 

@@ -55,12 +55,20 @@ def _promote(log: Log, groups: Iterable[Group]) -> None:
     """Make a warning that need not be a failure one where its call returned an error to the program."""
     raised = any(group.event.id == "exception_nccl" for group in groups)
     for group in groups:
-        if group.tier in (WEAK, NETWORK) and (group.tier == WEAK or group.event.id == "net_plugin"):
+        if group.event.id == "connect" and _retried(group):
+            group.tier = WEAK
+        elif group.tier in (WEAK, NETWORK) and (group.tier == WEAK or group.event.id == "net_plugin"):
             if any(ended_a_call(one) for one in group.kept):
                 group.tier = CAUSE
             elif raised and group.tier == WEAK and any(one.process is None for one in group.kept):
                 # PyTorch quotes it as NCCL's last error.
                 group.tier = CAUSE
+
+
+def _retried(group: Group) -> bool:
+    """Return whether each connection that failed is tried again later."""
+    again = [one.process.retry.fields.get("order", 0) if one.process is not None and one.process.retry else 0 for one in group.kept]
+    return all(line > one.order for line, one in zip(again, group.kept))
 
 
 def ended_a_call(one: Occurrence) -> bool:
@@ -185,7 +193,7 @@ def before(one: Occurrence, other: Occurrence) -> bool:
 def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
     open_groups = [group for group in groups if group.because is None]
     failures = [group for group in open_groups if group.tier not in (ORDER, WEAK)]
-    orders = [group for group in open_groups if group.tier == ORDER]
+    orders = [group for group in open_groups if group.event.id in ("order", "cancelled")]
     outside = [group for group in failures if group.tier == OUTSIDE]
     if orders and not outside:
         first = _earliest(orders)
@@ -196,8 +204,12 @@ def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
         best = min(failures, key=lambda group: (group.tier, _position(group, failures)))
         if best.tier == REPORT:
             weak = [group for group in open_groups if group.tier == WEAK and not continued(log, group)]
-            lines = [group for group in failures if group.event.id != "error_line"] or failures
-            best = _earliest(weak) if weak and best.event.id != "exit" else min(lines, key=_report_rank)
+            best = min(failures, key=_report_rank)
+            if best.event.id == "exit" and not best.code.startswith("signal"):
+                lines = [group for group in failures if group.event.id == "error_line" and before(group.first, best.first)]
+                best = max(lines, key=lambda group: group.first.order) if lines else best
+            elif weak and best.event.id != "exit":
+                best = _earliest(weak)
         return best
     weak = [group for group in open_groups if group.tier == WEAK and group.event.id != "no_pci_device"]
     return None if not weak or all(continued(log, group) for group in weak) else None
@@ -208,17 +220,10 @@ def _late_exit(group: Group) -> bool:
 
 
 def _report_rank(group: Group) -> Tuple[int, int]:
-    order = (
-        "exit",
-        "mpi_abort",
-        "worker_lost",
-        "exception_remote",
-        "exception_nccl",
-        "test",
-        "consequence",
-        "error_line",
-    )
-    return (order.index(group.event.id) if group.event.id in order else len(order), group.first.order)
+    """Return how much a report says of what failed: a signal, NCCL's result, a launcher's words."""
+    order = ("signal", "exception_nccl", "test", "exit", "mpi_abort", "worker_lost", "exception_remote", "consequence", "error_line")
+    name = "signal" if group.event.id == "exit" and group.code.startswith("signal") else group.event.id
+    return (order.index(name) if name in order else len(order), group.first.order)
 
 
 def _position(group: Group, groups: Sequence[Group]) -> Tuple[str, int]:
@@ -238,7 +243,7 @@ def _follow(groups: Iterable[Group], root: Group) -> None:
         if group is root or group.because is not None or _leads_to(root, group):
             continue
         if (
-            (group.tier in (EFFECT, ORDER, REPORT) and (group.tier > root.tier or group.tier == root.tier))
+            (group.tier in (EFFECT, ORDER, REPORT) and group.tier >= root.tier)
             or (root.tier == ORDER and group.tier != OUTSIDE and before(root.first, group.first))
             or (group.tier == NETWORK and root.tier in (OUTSIDE, CAUSE) and before(root.first, group.first))
         ):
@@ -250,7 +255,7 @@ def _confidence(root: Optional[Group], groups: Sequence[Group]) -> str:
         return ""
     if root.event.plain or root.detail.proven:
         return PROVEN
-    if root.tier == OUTSIDE or any(group.because is root and group.link == PROVEN for group in groups):
+    if root.tier in (OUTSIDE, ORDER) or (root.tier < EFFECT and any(one.because is root and one.link == PROVEN for one in groups)):
         return PROVEN
     if root.tier == CAUSE:
         return LIKELY

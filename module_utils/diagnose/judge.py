@@ -133,6 +133,9 @@ def _root(
 ) -> Optional[Root]:
     """Return the root: an event, or a fact that is more upstream than the first event."""
     group = diagnosis.root
+    waited = waits.read(diagnosis.groups)
+    if group is not None and group.event.id == "watchdog" and (waited.out_of_step or waited.behind):
+        diagnosis.confidence = LIKELY
     upstream = [fact for fact in facts if fact[0].severity != "minor" and (group is None or fact[1] < group.tier)]
     if upstream:
         finding, _tier, confidence = min(upstream, key=lambda fact: fact[1])
@@ -202,6 +205,10 @@ def _finding(
         severity, state = "critical", "unknown" if event.id == "warning" else "drift"
     parts = [_title(log, job, group, waited)]
     if group.tier == WEAK:
+        severity = "major" if severity == "critical" and not event.severity else severity
+        if event.id == "verbs" and any(process.devices for process in job.processes):
+            severity = "minor"
+            parts.append("NCCL continues with the HCAs that it can open")
         line = engine.continued(log, group)
         if line:
             severity = "minor" if event.id in ("warning", "plugin_warning", "internal", "system", "nvml") else severity
@@ -213,8 +220,7 @@ def _finding(
         parts += waits.describe(waited, job)
     if event.id == "port":
         parts += ports.describe(log, group)
-    after = _ended(group)
-    parts += [after] if after else []
+    parts += [_ended(group), _followed(diagnosis, group)]
     if group.because is not None and because is None:
         parts.append("it follows from line %d: %s" % (group.because.first.order, group.because.first.text[:120]))
     causes = detail.causes or event.causes
@@ -242,18 +248,35 @@ def _title(log: Log, job: Job, group: Group, waited: waits.Waits) -> str:
     """Return what happened: the quoted line, or a few words where several lines say it together."""
     event, one = group.event, group.first
     if event.id in ("watchdog", "signalled"):
-        return waits.title(waited)
+        return waits.title(waited, job)
     if event.id == "completion" and group.code.isdigit():
         text = "completion with status %s" % group.code
         return text + (", %s" % STATUSES[int(group.code)] if int(group.code) in STATUSES else "")
+    if event.id in ("order", "cancelled"):
+        text = "the job was interrupted (SIGINT)" if "interrupted" in group.detail.why else "the job was told to end"
+        return "%s: %s" % (text, plain(one.text)[:200])
     if event.id == "exit":
         return "a process ended with %s" % group.code
     if event.id == "xid":
         program = one.fields.get("name") or ""
         return "the kernel reports Xid %s of the GPU at PCI %s%s" % (
             group.code, one.fields.get("device"), "; met by %s" % program if program else "")  # fmt: skip
-    text = one.text if len(one.text) <= 300 else "%s ..." % one.text[:300]
+    text = plain(one.text)
+    text = text if len(text) <= 300 else "%s ..." % text[:300]
     return text + (", %d times" % group.count if group.count > 1 and event.id not in ("cuda", "exception") else "")
+
+
+# What loggers and launchers put before what a line says.
+_STAMP = re.compile(
+    r"(?:\[(?:rank|default) ?\d{1,8}\]:? ?|\[?[EFWI]\d{3,4} [\d:.]{8,18} (?:\d{1,10} )?[\w/.-]{1,200}:\d{1,6}\] ?|"
+    r"\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}Z? ?(?:- |std(?:out|err) F )?){1,4}"
+)
+
+
+def plain(text: str) -> str:
+    """Return a line without the stamps of loggers and launchers."""
+    match = _STAMP.match(text)
+    return text[match.end() :] or text if match else text
 
 
 # Completion statuses of ibverbs (enum ibv_wc_status) that NCCL meets.
@@ -301,6 +324,15 @@ def _ended(group: Group) -> str:
         if last is not None:
             return "the call of NCCL failed with it (%s -> %d)" % (last.place, last.result)
     return ""
+
+
+def _followed(diagnosis: Diagnosis, group: Group) -> str:
+    """Return the failures of others that follow from the root, the first ones."""
+    if group is not diagnosis.root:
+        return ""
+    followed = [one for one in diagnosis.groups if one.because is group and one.tier in (NETWORK, EFFECT)]
+    each = ["%s%s (line %d)" % (one.name, " on %s" % hosts_of(one.hosts) if one.hosts else "", one.first.order) for one in followed[:2]]
+    return "then: %s" % ", ".join(each) if each else ""
 
 
 def _setting(job: Job, group: Group) -> str:
@@ -421,7 +453,8 @@ def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Tu
 
 def _reached(process: object) -> bool:
     calls = getattr(process, "calls", ())
-    return any(engine.to_program(call) and call.order > getattr(process, "completed", 0) for call in calls)
+    unready = bool(getattr(process, "pointers", ())) and not getattr(process, "completed", 0)
+    return any((engine.to_program(call) or unready) and call.order > getattr(process, "completed", 0) for call in calls)
 
 
 # What NCCL's functions return (ncclResult_t).

@@ -24,6 +24,8 @@ from .table import Table, read_row
 _FORMS, _QUIET, _TYPED = 100_000, 20_000, 256
 # Processes up to which a pid of a launcher's line is looked up.
 _LOOKED_UP = 4_096
+# Lines behind ``Last error:`` of which one quotes NCCL: others may come between.
+_ERROR_LINES = 4
 _DIGITS = b"0123456789"
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
@@ -75,6 +77,7 @@ class Reader(StateReader):
         self._tracebacks: Dict[str, bool] = {}
         # Rank of an exception whose last error follows; -1 for one without a rank.
         self._last_error: Optional[int] = None
+        self._error_lines = 0
         self._last_rank: Optional[int] = None
 
     def source(self, name: str) -> None:
@@ -106,8 +109,10 @@ class Reader(StateReader):
         if log.table.line(line, text, log.lines):
             return
         if self._last_error is not None and LABEL.sub("", text, count=1).strip():
-            rank, self._last_error = self._last_error, None
-            if self._quoted(text, rank):
+            rank, self._error_lines = self._last_error, self._error_lines - 1
+            quoted = self._quoted(text, rank)
+            self._last_error = None if quoted or self._error_lines <= 0 else rank
+            if quoted:
                 return
         if not self._report(text):
             log.unmatched += 1
@@ -216,7 +221,7 @@ class Reader(StateReader):
         named = program_events.rank_of(text)
         rank = named if named is not None else self._last_rank if self._last_rank is not None else -1
         if _LAST_ERROR.search(text):
-            self._last_error = rank
+            self._last_error, self._error_lines = rank, _ERROR_LINES
             return True
         before, _mark, quoted = text.partition("Last error:")
         if nccl_events.known(quoted.strip()) is None:

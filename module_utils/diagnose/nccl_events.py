@@ -77,7 +77,11 @@ EVENTS: Tuple[Event, ...] = (
         "interface in NCCL_SOCKET_IFNAME is missing or not up in the job or container",
         fix="`ip -br address` in the job itself; NCCL_SOCKET_IFNAME has to name an interface that is up and has an "
         "address on every node, or be left out", plain=True),
-    Event("address", BOOTSTRAP, CAUSE),
+    Event("address", CONNECTION, CAUSE,
+        why="the address that a peer handed over for a TCP connection is not an IP address",
+        fix="see that all ranks load one libnccl.so.2 (`grep libnccl /proc/PID/maps`); calls that send and receive "
+        "belong between ncclGroupStart and ncclGroupEnd", causes="two builds or releases of NCCL among the ranks, "
+        "sends and receives that do not fit each other, or memory that was overwritten"),
     Event("name", BOOTSTRAP, CAUSE, why="a host name, usually in NCCL_COMM_ID, does not resolve here",
         fix="`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out"),
     Event("bootstrap", BOOTSTRAP, CAUSE),
@@ -199,7 +203,7 @@ EVENTS: Tuple[Event, ...] = (
         severity="minor", state="unknown"),
     Event("libfabric", NET_PLUGIN, NOTICE, why="it is a line of libfabric's own, below the network plugin",
         fix="see the plugin's own lines (NET/OFI) and whether NCCL continued", severity="minor", state="unknown"),
-    Event("plugin_warning", NET_PLUGIN, WEAK,
+    Event("plugin_warning", NET_PLUGIN, WEAK, severity="minor",
         why="a warning of the network plugin that this command has no rule for: it need not be a failure",
         fix="read it with the plugin's lines above it; see whether NCCL continues, and read the peers' logs of that "
         "time", state="unknown"),
@@ -242,7 +246,7 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("verbs", r"NET/IB ?: (?P<code>\w{1,8} failed in ncclIbRoceGetVersionNum)"),
     ("duplicate_gpu",
         r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})"),
-    ("duplicate_gpu", "Multiple Ranks are using the same GPU"),
+    ("duplicate_gpu", "Multiple Ranks are using the same GPU|Multiple ranks detected using the same GPU"),
     ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|"
         "not initialized via NCCL_|must be initialized via NCCL_"),
     ("version", "Mismatched NCCL version detected|NCCL version mismatch with remote peer"),
@@ -290,7 +294,8 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         r"\s)(?P<error>[^\n]{1,80})"),
     ("cuda", "(?P<code>CUDA out of memory)"),
     ("nvml", "Failed to open libnvidia-ml"),
-    ("driver", "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <"),
+    ("driver",
+        "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported prior"),
     ("driver_functions", "CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|"
         r"old driver|Retrieve \S+ (?:version \d+ )?failed|cuDriverGetVersion failed"),
     ("driver", r"(?:Cuda|CUDA) driver|ROC[rm]\w* (?:Driver|failure|SMI init)|Failed to (?:find|load) ROC"),
@@ -305,10 +310,11 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("nvml", r"nvml\w{1,60}(?:\([^)]*\))? failed|nvmlDeviceGetCount\(\) reported"),
     ("link_layer", "incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts|"
         "different link_layer|different number of devices="),
-    ("merge", "(?:TOPO/NET|NET/IB) ?: .*(?:[Mm]erg|virtual (?:device|NIC)|vNic)|fused NIC|Fusing NET"),
+    ("merge", "(?:TOPO/NET|NET/IB) ?: .*(?:[Mm]erg|virtual (?:device|NIC)|vNic)|fused NIC|Fusing NET|(?:NET/TOPO|"
+        "TOPO/NET) : (?:Only matched|Can.t find|Couldn.t)"),
     ("handshake", r"socketFinalizeAccept.*: wrong (?:type|magic)|wrong type \d+ != \d+|magic mismatch"),
-    ("topology_file",
-        r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|XML \w*nodes"),
+    ("topology_file", r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|"
+        r"XML \w*nodes|node not found in XML|Error : (?:name|value) \S{1,200} too long"),
     ("sharp", r"(?<!NVLink )\bSHARP (?:coll|group|job|init|reg|mr|alloc|comm|rank|iallreduce|req)\w*\b.*?(?:rror|"
         r"fail|annot)|SHArP .*(?:rror|fail)|\bsharp_\w+ (?:failed|error)|(?:SAT|LLT|Streaming) [Tt]ree.*fail|"
         r"[Ff]ailed to lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"),
@@ -330,18 +336,35 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         "already been destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|"
         r"ncclRedOp|Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|"
         "improper usage of|exceeds ndev|cannot be captured in a graph|[nN]etName .* (?:does not match|"
-        "different from)|not being captured by|ncclCommGetUniqueId|FP8 reduction support|fails to share parent comms"),
+        "different from)|not being captured by|ncclCommGetUniqueId|FP8 reduction support|"
+        "fails to share parent comms|Invalid (?:arguments comm|handle)|is not power of 2|invalid pointer|"
+        "not within valid range|Both NCCL_CTA_POLICY"),
     ("device_api", r"\bGIN\b|\bRMA\b|\bgin[ :]|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|"
         r"registration|has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|"
-        "ncclWaitSignal|ncclSignal|DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments"),
+        "ncclWaitSignal|ncclSignal|DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments|shadow pool|"
+        r"extends beyond allocation|No allocation found at|lsaRank|GFD test|CPU-backed|\(must be 0\)|Dev comm not|"
+        "needs to be valid|shared contexts"),
     ("confidential", "Multi-GPU CC Off"),
     ("internal", "Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|"
         "Internal error|lib wrapper not initialized|unable to allocate (?:requests|subtasks)|test called with NULL|"
         r"pass NULL socket|Could not find pool|dequeu\w+ (?:null|nonexistent)|reqSize is|respSize is|CollNet sizes|"
         "Invalid regBufType|Failed to determine (?:intra|local)|diviser of|ran out of channel space|"
-        "no inflight credit|Invalid request index"),
+        "no inflight credit|Invalid request index|non-zero bits in|MLOPart|netMasks|Unknown netDevs|hostHash|"
+        "ncclCheckMultiRank|ncclTopo(?:DevToRank|RankToIndex)|Unknown CPU arch|Unknown collnet|aligned for self|"
+        "Net registration invalid|maxSharedMem|are NULL|must be provided|buffer is NULL|Group creation failed"),
+    ("value", r"OOO RQ is force|plane IDs?\b|alive message batch|with a single device|Resiliency requires pre-posted"),
+    ("hca_lost", "replacement QP for the failed|initialize a resiliency send"),
+    ("closed", r"ocketProgressOpt: Call to \S{1,20} (?P<peer>[^\s<]{1,100})(?:<\d+>)? failed"),
+    ("registration", "register (?:userbuff|sendbuff)|^register fails"),
+    ("internal", "^MemManager: |[Rr]esiliency context|failed request|repost|stale CQE|request type|"
+        r"Unrecognized request|completion \((?:req|comm)=|retreive a request|No format specified|sendReq\(|"
+        r"socket is invalid|invalid socket|Plugin\[\d|out of bounds \[|Unknown device code|desc type|"
+        "descriptor is not|expected a '(?:recv|send)'|strong stream|incomplete proxy op|invalid IPC|peerIndex|"
+        "failure queue node|GoToPrevState|IBV_WC_RECV_RDMA|Invalid wr_id|[Pp]ointer is NULL|"
+        "Invalid argument (?:comm|desc)|not find (?:handle|mr)|already connected sendComm|unknown state"),
     ("port_in_use", "Address already in use"),
-    ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed"),
+    ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed|pthread_join|Thread join failed|"
+        "failed to join thread|random_device"),
     ("plugin_waits",
         r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, nanos (?P"
         r"<code>\d{1,20})"),

@@ -411,7 +411,7 @@ def _speeds(job: Job) -> List[Finding]:
     want = "%g Gbit/s as the others" % (most / 1000)
     found = []
     for node, own in sorted(slow.items()):
-        have = "%s: %s; others have %g" % (node or UNNAMED, names(own, 8), most / 1000)
+        have = "%s on %s, others have %g" % (names(own, 8), node or UNNAMED, most / 1000)
         found.append(HCA_SPEED.judge("%s %s" % (job.name, node), "drift", want, have, "NET/IB speed="))
     for node, own in sorted(changes.items()):
         have = "the speed of a port fell while the job ran: %s on %s" % (names(own, 8), node or UNNAMED)

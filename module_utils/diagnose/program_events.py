@@ -257,6 +257,10 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("ast enqueued", "signalled", r"dump signal due to a collective timeout from +(?:rank (?P<by>\d{1,8})|"
         r"this local rank).{0,200}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCC"
         r"L )?work: (?P<completed>-?\d{1,18})"),
+    ("detected by watchdog", "signalled",
+        r"detected by watchdog at work.{0,200}?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last co"
+        r"mpleted (?:NCCL )?work: (?P<completed>-?\d{1,18})"),
+    ("detected by watchdog", "signalled", "detected by watchdog at work"),
     ("ast enqueued", "progress",
         r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: (?P<completed"
         r">-?\d{1,18})"),
@@ -438,7 +442,7 @@ DETAILS: Tuple[Detail, ...] = (
         fix="`dmesg -T | grep -i oom` on its node, and the memory limit of its cgroup or pod"),
     Detail("exit", code="signal [48]$", tier=CAUSE,
         causes="an instruction or arithmetic error in native code: usually a build for another CPU"),
-    Detail("exit", code="signal (?:1|2|3|15)$", tier=ORDER, causes="it was told to end"),
+    Detail("exit", code="signal (?:1|2|3|15)$", causes="it was told to end"),
     Detail("exit", code="signal 6$",
         causes="the process ended itself (abort, a failed check, an exception in C++): its lines before show why"),
     Detail("exit", code="exit code 127$", tier=CAUSE, causes="the program, or a library of it, was not found",
@@ -466,12 +470,7 @@ _SPECIFIC, _GENERAL = (
 )
 # Marks of lines that report something: an excerpt of a log keeps them.
 MARKS = tuple(
-    {
-        mark
-        for marks, name, _pattern in (*_SPECIFIC, *_GENERAL)
-        if name not in ("noise", "step", "waits")
-        for mark in marks
-    }
+    {mark for marks, name, _pattern in (*_SPECIFIC, *_GENERAL) if name not in ("noise", "step", "waits") for mark in marks}
     | {_TRACEBACK, "CCL version", "Last error:"}
 )
 # What stands before the text of a line: labels of launchers, loggers and collectors.
@@ -494,14 +493,13 @@ _REMOTE = re.compile(
     r"[Cc]onnection (?:refused|reset|closed|aborted|error)|Connection\w{0,20}Error|ProcessRaisedException|ProcessExited|"
     r"[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|raylet|[Hh]eartbeat"
 )
-_INFO = re.compile(
-    r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again"
-)
+_INFO = re.compile(r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again")
 _SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
     "TERM": 15, "Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9, "Illegal instruction": 4,
     "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
 }  # fmt: skip
+_SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
 _NUMBER = re.compile(r"-?\d{1,5}")
 _RANK = re.compile(r"\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|^\s{0,8}\[(\d{1,8})\] is setting up")
 _JOB_RANK = re.compile(r"\[rank(\d{1,8})\]|\[default(\d{1,4})\]:|\[\d{1,7},(\d{1,7})\]<std|^(\d{1,7}): ")
@@ -576,11 +574,11 @@ def exit_code(fields: Dict[str, Any]) -> str:
         digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), None)
         match = _NUMBER.search(digits or words)
         number = None if match is None else int(match.group())
-        named = next((value for name, value in _SIGNALS.items() if name in words), None)
-        if named is not None and (number is None or "ignal" in words):
-            return "signal %d" % named
         if number is not None and ("ignal" in words or any(key.startswith("signal") for key in fields)):
             return "signal %d" % number
+        named = _SIGNAL_NAME.search(words)
+        if named is not None and number is None:
+            return "signal %d" % _SIGNALS[named.group(1)]
     if number is None:
         return words[:40]
     signal = -number if number < 0 else number - 128

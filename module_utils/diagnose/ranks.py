@@ -124,6 +124,13 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         have = "%s no Init START here, and no rank has its Init COMPLETE" % of_ranks(gone, " has", " have")
         have += "; all ranks took part: a line here comes only after the bootstrap" if one.formed else ""
         return RANKS.judge(subject, "unknown", want, have, "Init START", _REST, why=_NOT_HERE, severity="minor")
+    crossed = _other_order(one, groups)
+    if crossed is not None:
+        have = "the ranks make communicators in another order: %s in this one for %s, which waits in another one for rank %d" % (
+            of_ranks(numbers(one.began), " waits", " wait"), of_ranks(gone), crossed)  # fmt: skip
+        fix = "let every rank call the collectives of several process groups in one order: the first one makes the communicator"
+        why = "a communicator is made at the first collective of a process group, and needs all of its ranks at that time"
+        return RANKS.judge(subject, "drift", want, have, "Init START", fix, why=why)
     apart = _other_files(log, job, one)
     if apart and not any(group.tier <= EFFECT for group in groups):
         have = "%s in the bootstrap for %s, whose own files have no line of NCCL's" % (
@@ -153,6 +160,19 @@ def _unnamed(job: Job, one: Communicator) -> int:
     return sum(
         process.key not in own and process.launcher_rank is None and not process.ranks for process in job.processes
     )
+
+
+_SETTING_UP = re.compile(r"\[(\d{1,8})\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d{1,8})\]")
+
+
+def _other_order(one: Communicator, groups: Sequence[Group]) -> Optional[int]:
+    """Return the rank that a missing rank waits for in another communicator, where that rank waits in this one."""
+    for group in groups:
+        for report in group.kept if group.event.id == "store" else ():
+            match = _SETTING_UP.search(report.text)
+            if match and int(match.group(1)) not in one.began and int(match.group(2)) in one.began and int(match.group(1)) < one.ranks:
+                return int(match.group(2))
+    return None
 
 
 _RANK_OF_FILE = re.compile(r"rank[-_. ]?0{0,6}(\d{1,6})(?!\d)", re.IGNORECASE)

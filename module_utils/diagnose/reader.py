@@ -263,6 +263,7 @@ class StateReader:
         elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
             process.completed = self.log.lines
         elif fact.name == "retry":
+            fact.fields["order"] = self.log.lines
             process.retry = fact
         self.log.state.fold(process, fact)
 

@@ -31,11 +31,11 @@ _ROOT = re.compile(rb"-?\d{1,8}$")
 _WRONG_VALUE = re.compile(rb"[\w.+/-]{1,12}$")
 _HALF, _REST = 4, 240
 _RANK = re.compile(
-    r"(?:#|^)\s{1,8}Rank\s{1,8}(?P<rank>\d{1,7})\s{1,8}(?:Group\s{1,8}\d{1,7}\s{1,8})?Pid\s{1,8}(?P<pid>\d{1,10})\s{1,8}on\s{1,8}"
-    r"(?P<host>\S{1,255})\s{1,8}device\s{1,8}(?P<device>\d{1,4})(?:\s{1,8}\[(?P<bus>[\w:.]{1,20})\])?\s{0,8}(?P<gpu>.{0,80})"
+    r"(?:#|^)\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7})\s{1,16}(?:Group\s{1,16}\d{1,7}\s{1,16})?Pid\s{1,16}(?P<pid>\d{1,10})\s{1,16}on\s{1,16}"
+    r"(?P<host>\S{1,255})\s{1,16}device\s{1,16}(?P<device>\d{1,4})(?:\s{1,16}\[(?P<bus>[\w:.]{1,20})\])?\s{0,8}(?P<gpu>.{0,80})"
 )
 _RANKS = re.compile(
-    r"#\s{1,8}Rank\s{1,8}(?P<first>\d{1,7}) \.\. Rank\s{1,8}(?P<last>\d{1,7})\s{1,8}on\s{1,8}(?P<host>[\w.-]{1,255})\s{0,8}(?P<gpu>.{0,80})"
+    r"#\s{1,16}Rank\s{1,16}(?P<first>\d{1,7}) \.\. Rank\s{1,16}(?P<last>\d{1,7})\s{1,16}on\s{1,16}(?P<host>[\w.-]{1,255})\s{0,8}(?P<gpu>.{0,80})"
 )
 _BEGIN = re.compile(
     r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})(?:.{0,120}? validat\w{1,4}: (?P<checked>\d{1,3}))?"

@@ -132,13 +132,25 @@ def _words(key: Tuple[str, Optional[int], Optional[int]]) -> Tuple[str, str, str
     return (key[0] or "a collective", "?" if key[1] is None else str(key[1]), "?" if key[2] is None else str(key[2]))
 
 
-def title(waits: Waits) -> str:
-    """Return the wait in a few words."""
+def title(waits: Waits, job: Job) -> str:
+    """Return the wait in a few words: who waited for whom."""
     if not waits.calls:
         return "a rank signalled a collective timeout, and its lines on that are not in this log"
     (operation, number, elements), _ranks = min(waits.calls.items(), key=lambda one: (one[0][1] or 0, one[0][0]))
-    text = "PyTorch's watchdog gave up"
-    text += " after %g s" % (waits.limit / 1000) if waits.limit else ""
-    text += " on %s" % (operation or "a collective")
-    text += " number %d" % number if number is not None else ""
-    return text + (" (%d elements)" % elements if elements is not None and not waits.out_of_step else "")
+    call = "%s%s" % (operation or "a collective", "" if number is None else " number %d" % number)
+    after = " after %g s" % (waits.limit / 1000) if waits.limit else ""
+    if waits.out_of_step:
+        return "the ranks are out of step at %s: PyTorch's watchdog gave up%s" % (call, after)
+    size = " (%d elements)" % elements if elements is not None else ""
+    text = "PyTorch's watchdog gave up%s on %s%s" % (after, call, size)
+    absent = absent_ranks(waits, job)
+    return text + (": %s did not come" % of_ranks(absent) if absent else "")
+
+
+def absent_ranks(waits: Waits, job: Job) -> str:
+    """Return the ranks for which the others waited; "" where some ranks have no lines, or all of them waited."""
+    world = job.world
+    whole = world is not None and len(world.began) == world.ranks and len(waits.groups) < 2 and not waits.unnamed
+    if world is None or not whole or not waits.ranks or len(waits.ranks) == world.ranks:
+        return ""
+    return missing(waits.ranks, world.ranks)
