@@ -14,9 +14,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
     printable,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import PROVEN, REPORTED
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import REPORTED
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import Result, judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import PROVEN
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import facts_line, lines_of, report, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, screen
 

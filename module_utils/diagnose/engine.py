@@ -40,6 +40,7 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
     addresses = {process.bootstrap[1]: process.host for process in log.state.processes.values() if process.bootstrap[1]}
     addresses.update({process.oob[1]: process.host for process in log.state.processes.values() if process.oob[1]})
     failing = [group for group in groups if group.tier != NOTICE]
+    _name_ranks(failing, jobs)
     _promote(log, failing)
     _link(failing, addresses)
     root = _root(log, failing)
@@ -49,6 +50,18 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
     notices = [group for group in groups if group.tier == NOTICE]
     calls = _calls(log) if root is None or root.tier >= EFFECT else []
     return Diagnosis([*failing, *notices], root, _confidence(root, failing), calls)
+
+
+def _name_ranks(groups: Iterable[Group], jobs: Sequence[Job]) -> None:
+    """Add the ranks of the processes that wrote warnings."""
+    job_of = {id(process): job for job in jobs for process in job.processes}
+    for group in groups:
+        for one in group.kept:
+            job = job_of.get(id(one.process))
+            rank = job.rank_of(one.process, one.device) if job is not None else None
+            if rank is not None:
+                one.rank = rank
+                group.ranks.add(rank)
 
 
 def _promote(log: Log, groups: Iterable[Group]) -> None:
@@ -67,7 +80,10 @@ def _promote(log: Log, groups: Iterable[Group]) -> None:
 
 def _retried(group: Group) -> bool:
     """Return whether each connection that failed is tried again later."""
-    again = [one.process.retry.fields.get("order", 0) if one.process is not None and one.process.retry else 0 for one in group.kept]
+    again = [
+        one.process.retry.fields.get("order", 0) if one.process is not None and one.process.retry else 0
+        for one in group.kept
+    ]
     return all(line > one.order for line, one in zip(again, group.kept))
 
 
@@ -206,7 +222,9 @@ def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
             weak = [group for group in open_groups if group.tier == WEAK and not continued(log, group)]
             best = min(failures, key=_report_rank)
             if best.event.id == "exit" and not best.code.startswith("signal"):
-                lines = [group for group in failures if group.event.id == "error_line" and before(group.first, best.first)]
+                lines = [
+                    group for group in failures if group.event.id == "error_line" and before(group.first, best.first)
+                ]
                 best = max(lines, key=lambda group: group.first.order) if lines else best
             elif weak and best.event.id != "exit":
                 best = _earliest(weak)
@@ -221,7 +239,17 @@ def _late_exit(group: Group) -> bool:
 
 def _report_rank(group: Group) -> Tuple[int, int]:
     """Return how much a report says of what failed: a signal, NCCL's result, a launcher's words."""
-    order = ("signal", "exception_nccl", "test", "exit", "mpi_abort", "worker_lost", "exception_remote", "consequence", "error_line")
+    order = (
+        "signal",
+        "exception_nccl",
+        "test",
+        "exit",
+        "mpi_abort",
+        "worker_lost",
+        "exception_remote",
+        "consequence",
+        "error_line",
+    )
     name = "signal" if group.event.id == "exit" and group.code.startswith("signal") else group.event.id
     return (order.index(name) if name in order else len(order), group.first.order)
 
@@ -255,7 +283,9 @@ def _confidence(root: Optional[Group], groups: Sequence[Group]) -> str:
         return ""
     if root.event.plain or root.detail.proven:
         return PROVEN
-    if root.tier in (OUTSIDE, ORDER) or (root.tier < EFFECT and any(one.because is root and one.link == PROVEN for one in groups)):
+    if root.tier in (OUTSIDE, ORDER) or (
+        root.tier < EFFECT and any(one.because is root and one.link == PROVEN for one in groups)
+    ):
         return PROVEN
     if root.tier == CAUSE:
         return LIKELY

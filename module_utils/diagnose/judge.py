@@ -331,7 +331,10 @@ def _followed(diagnosis: Diagnosis, group: Group) -> str:
     if group is not diagnosis.root:
         return ""
     followed = [one for one in diagnosis.groups if one.because is group and one.tier in (NETWORK, EFFECT)]
-    each = ["%s%s (line %d)" % (one.name, " on %s" % hosts_of(one.hosts) if one.hosts else "", one.first.order) for one in followed[:2]]
+    each = [
+        "%s%s (line %d)" % (one.name, " on %s" % hosts_of(one.hosts) if one.hosts else "", one.first.order)
+        for one in followed[:2]
+    ]
     return "then: %s" % ", ".join(each) if each else ""
 
 

@@ -8,10 +8,10 @@ Lines that differ in digits alone, and that no row reads, are matched once and c
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional
 
 from . import nccl_events, program_events, ras
-from .event import Event, Occurrence
+from .event import Event
 from .facts import Fact
 from .facts import read as read_fact
 from .lines import LONGEST, MARK, Head, clock, decode, launcher_rank
@@ -70,7 +70,8 @@ class Reader(StateReader):
 
     def __init__(self) -> None:
         super().__init__(Log())
-        self._quiet: Set[bytes] = set()
+        # Form of a line without a report -> its silent event, or "".
+        self._quiet: Dict[bytes, str] = {}
         self._forms = 0
         self._ras_left = 0
         # Label of a rank's lines -> whether its traceback counts.
@@ -93,8 +94,9 @@ class Reader(StateReader):
     def _other(self, line: bytes) -> None:
         log = self.log
         form = line.translate(None, _DIGITS)[:LONGEST]
-        if form in self._quiet and self._last_error is None and self._open is None and not self._ras_left:
-            log.unmatched += 1
+        known = self._quiet.get(form)
+        if known is not None and self._last_error is None and self._open is None and not self._ras_left:
+            self._silent(known)
             return
         log.binary += b"\0" in line
         if any(mark in line for mark in ras.BEGIN):
@@ -114,10 +116,19 @@ class Reader(StateReader):
             self._last_error = None if quoted or self._error_lines <= 0 else rank
             if quoted:
                 return
-        if not self._report(text):
-            log.unmatched += 1
+        silent = self._report(text)
+        if silent is not None:
+            self._silent(silent)
             if len(self._quiet) < _QUIET:
-                self._quiet.add(form)
+                self._quiet[form] = silent
+
+    def _silent(self, event: str) -> None:
+        """Count a line without a report. event: step, success or another silent one; "" where no row fits."""
+        self.log.unmatched += not event
+        if event == "step":
+            self.log.last_step = self.log.lines
+        elif event == "success":
+            self.log.last_success = self.log.lines
 
     def _continued(self, text: str) -> bool:
         """Complete a warning that somebody has broken into two lines."""
@@ -146,40 +157,46 @@ class Reader(StateReader):
         self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
         return True
 
-    def _report(self, text: str) -> bool:
-        """Read a line of a program, launcher, scheduler or kernel; return whether it means something."""
+    def _report(self, text: str) -> Optional[str]:
+        """Read a line of a program, launcher, scheduler or kernel.
+
+        Return None where it reports something; else its silent event, "" where no row fits.
+        """
         log = self.log
         label = LABEL.match(text)
         body = text[label.end() :] if label else text
         name = text[: len(text) - len(body)]
         if _TRACEBACK in text:
             self._tracebacks[name] = self._tracebacks.get(name, True)
-            return True
+            return None
         if "^^^" in body and not body.strip(" ^~"):
-            return True
+            return None
         self._mentions(text)
         if self._bare(text) or self._last_error_begins(text):
-            return True
+            return None
         if self._forms >= _FORMS:
             log.beyond += 1
-            return False
+            return ""
         self._forms += 1
         inside = self._tracebacks.get(name)
         if inside is not None and body[:1] in (" ", "\t"):
-            return False
+            return ""
         ends = inside is not None and bool(body)
         found = program_events.classify(text, in_traceback=ends)
         if ends:
             del self._tracebacks[name]
             if not inside and found is not None and found[0].id.startswith("exception"):
-                return True
+                return None
         if found is None:
-            return False
+            return ""
         event, fields = found
-        if event.id == "noise" and "Exception ignored" in text:
-            self._tracebacks[name] = False
+        if event.id in _SILENT:
+            if "Exception ignored" in text:
+                self._tracebacks[name] = False
+                return None
+            return event.id
         self._take(event, fields, text)
-        return True
+        return None
 
     def _mentions(self, text: str) -> None:
         """Note releases and variables that a line mentions."""
@@ -232,23 +249,16 @@ class Reader(StateReader):
 
     def _take(self, event: Event, fields: Dict[str, Any], text: str) -> None:
         """Add an occurrence of an event in a line of others."""
-        log = self.log
         rank = self._last_rank = program_events.rank_of(text)
-        if event.id == "step":
-            log.last_step = log.lines
-        elif event.id == "success":
-            log.last_success = log.lines
-        if event.id in _SILENT:
-            return
         process = self._by_pid(str(fields.get("pid") or ""))
         if fields.get("rank"):
             rank = int(fields["rank"])
         elif fields.get("local") and rank is None and process is None:
             rank = int(fields["local"])
+        if rank is None and process is not None:
+            rank = process.rank_at(None)
         head = Head(host=str(fields.get("host") or ""), rank=rank, time=clock(text))
-        one: Occurrence = self._occurrence(event, fields, text.strip(), process, head)
-        if process is not None and one.rank is None:
-            one.rank = process.rank_at(None)
+        self._occurrence(event, fields, text.strip(), process, head)
 
     def _by_pid(self, pid: str) -> Optional[Process]:
         processes = self.log.state.processes

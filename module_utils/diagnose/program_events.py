@@ -470,7 +470,12 @@ _SPECIFIC, _GENERAL = (
 )
 # Marks of lines that report something: an excerpt of a log keeps them.
 MARKS = tuple(
-    {mark for marks, name, _pattern in (*_SPECIFIC, *_GENERAL) if name not in ("noise", "step", "waits") for mark in marks}
+    {
+        mark
+        for marks, name, _pattern in (*_SPECIFIC, *_GENERAL)
+        if name not in ("noise", "step", "waits")
+        for mark in marks
+    }
     | {_TRACEBACK, "CCL version", "Last error:"}
 )
 # What stands before the text of a line: labels of launchers, loggers and collectors.
@@ -493,7 +498,9 @@ _REMOTE = re.compile(
     r"[Cc]onnection (?:refused|reset|closed|aborted|error)|Connection\w{0,20}Error|ProcessRaisedException|ProcessExited|"
     r"[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|raylet|[Hh]eartbeat"
 )
-_INFO = re.compile(r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again")
+_INFO = re.compile(
+    r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again"
+)
 _SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
     "TERM": 15, "Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9, "Illegal instruction": 4,

@@ -129,7 +129,9 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         have = "the ranks make communicators in another order: %s in this one for %s, which waits in another one for rank %d" % (
             of_ranks(numbers(one.began), " waits", " wait"), of_ranks(gone), crossed)  # fmt: skip
         fix = "let every rank call the collectives of several process groups in one order: the first one makes the communicator"
-        why = "a communicator is made at the first collective of a process group, and needs all of its ranks at that time"
+        why = (
+            "a communicator is made at the first collective of a process group, and needs all of its ranks at that time"
+        )
         return RANKS.judge(subject, "drift", want, have, "Init START", fix, why=why)
     apart = _other_files(log, job, one)
     if apart and not any(group.tier <= EFFECT for group in groups):
@@ -162,7 +164,9 @@ def _unnamed(job: Job, one: Communicator) -> int:
     )
 
 
-_SETTING_UP = re.compile(r"\[(\d{1,8})\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d{1,8})\]")
+_SETTING_UP = re.compile(
+    r"\[(\d{1,8})\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d{1,8})\]"
+)
 
 
 def _other_order(one: Communicator, groups: Sequence[Group]) -> Optional[int]:
@@ -170,7 +174,12 @@ def _other_order(one: Communicator, groups: Sequence[Group]) -> Optional[int]:
     for group in groups:
         for report in group.kept if group.event.id == "store" else ():
             match = _SETTING_UP.search(report.text)
-            if match and int(match.group(1)) not in one.began and int(match.group(2)) in one.began and int(match.group(1)) < one.ranks:
+            if (
+                match
+                and int(match.group(1)) not in one.began
+                and int(match.group(2)) in one.began
+                and int(match.group(1)) < one.ranks
+            ):
                 return int(match.group(2))
     return None
 

@@ -64,5 +64,7 @@ def rows(result: Result) -> list[Any]:
 
 def _typed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _typed(item) for key, item in value.items() if key not in _PROSE and item not in (None, [], {}, "", 0)}
+        return {
+            key: _typed(item) for key, item in value.items() if key not in _PROSE and item not in (None, [], {}, "", 0)
+        }
     return [_typed(item) for item in value] if isinstance(value, list | tuple) else value
