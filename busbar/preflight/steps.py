@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import gate as gate_files
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_collect
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
@@ -25,7 +26,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group i
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
     launch,
     perf_answer,
-    perf_collect,
     perf_launch,
     perf_run,
     roll_call,
@@ -245,8 +245,8 @@ class Steps:
         for job, one, program, end in zip(jobs, wanted, programs, ended, strict=True):
             run = perf_run.Run(one.command, end.rc, end.ending, limit, time.time(), end.left_behind)
             try:
-                output = perf_collect.read(program.stdout, program.stderr, one, 0, job, names)
-                found.append(_taken(perf_collect.complete(run, output, self.launcher), one, end.seconds))
+                output = nccl_perf_collect.read(program.stdout, program.stderr, one, 0, job, names)
+                found.append(_taken(nccl_perf_collect.complete(run, output, self.launcher), one, end.seconds))
             except ReadError as error:
                 found.append(Taken(None, str(error), end.seconds))
             # NCCL's log of a thousand ranks is no small file.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
+from ..core.number import whole
 from . import engine, local, mnnvl, network, ports, ranks, ras, settings, waits
 from .checks import AGAIN, CUDA, EXIT, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
@@ -249,9 +250,9 @@ def _title(log: Log, job: Job, group: Group, waited: waits.Waits) -> str:
     event, one = group.event, group.first
     if event.id in ("watchdog", "signalled"):
         return waits.title(waited, job)
-    if event.id == "completion" and group.code.isdigit():
-        text = "completion with status %s" % group.code
-        return text + (", %s" % STATUSES[int(group.code)] if int(group.code) in STATUSES else "")
+    if event.id == "completion" and whole(group.code) is not None:
+        status = STATUSES.get(whole(group.code) or 0, "")
+        return "completion with status %s%s" % (group.code, status and ", " + status)
     if event.id in ("order", "cancelled"):
         text = "the job was interrupted (SIGINT)" if "interrupted" in group.detail.why else "the job was told to end"
         return "%s: %s" % (text, plain(one.text)[:200])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Optional
 
+from ..core.number import whole
 from . import nccl_events, program_events, ras
 from .event import Event
 from .facts import Fact
@@ -262,9 +263,10 @@ class Reader(StateReader):
 
     def _by_pid(self, pid: str) -> Optional[Process]:
         processes = self.log.state.processes
-        if not pid.isdigit() or len(processes) > _LOOKED_UP:
+        number = whole(pid)
+        if number is None or len(processes) > _LOOKED_UP:
             return None
-        found: List[Process] = [one for key, one in processes.items() if key[1] == int(pid)]
+        found: List[Process] = [one for key, one in processes.items() if key[1] == number]
         return found[0] if len(found) == 1 else None
 
 

@@ -45,18 +45,13 @@ _LONGEST = 2048
 EVENTS: Tuple[Event, ...] = (
     Event("limits", LIMITS, CAUSE, by_code=True),
     Event("completion", RETRIES, NETWORK, by_code=True),
-    Event("event", PORT, NOTICE, why="the HCA reports a change and no failure: usually the subnet manager was "
-        "started again or has changed something", fix="nothing where the job continued; if it recurs, see the port's "
-        "errors before it and the subnet manager's log", severity="minor", state="unknown"),
-    Event("port_active", PORT, NOTICE, why="a port that was down is up again", fix="look at the port error before it",
-        severity="minor", state="unknown"),
-    Event("harmless", WARNING, NOTICE, why="NCCL continues without it", fix="nothing", severity="minor",
-        state="unknown"),
+    Event("event", PORT, NOTICE, severity="minor", state="unknown"),
+    Event("port_active", PORT, NOTICE, severity="minor", state="unknown"),
+    Event("harmless", WARNING, NOTICE, severity="minor", state="unknown"),
     Event("port", PORT, OUTSIDE, by_code=True),
     Event("hca_lost", PORT, NETWORK, why="NCCL gave up on an HCA or on a connection of it, and continues without it "
         "only where there is another one", fix="look at the port on the node named here: `ibstat`, `rdma link`, "
-        "`dmesg -T | grep -i mlx`, the switch's log at that time; cable and transceiver first",
-        causes="a link that went down, loss on the way, or the peer's process died"),
+        "`dmesg -T | grep -i mlx`, the switch's log at that time; cable and transceiver first"),
     Event("queue_pair", QUEUE_PAIR, CAUSE, causes="the address (GID) that NCCL uses is not there for this process: "
         "an index (NCCL_IB_GID_INDEX) that the port does not have, or an interface outside of the container's "
         "network; or the HCA refuses a request of the peer, such as its MTU"),
@@ -80,8 +75,7 @@ EVENTS: Tuple[Event, ...] = (
     Event("address", CONNECTION, CAUSE,
         why="the address that a peer handed over for a TCP connection is not an IP address",
         fix="see that all ranks load one libnccl.so.2 (`grep libnccl /proc/PID/maps`); calls that send and receive "
-        "belong between ncclGroupStart and ncclGroupEnd", causes="two builds or releases of NCCL among the ranks, "
-        "sends and receives that do not fit each other, or memory that was overwritten"),
+        "belong between ncclGroupStart and ncclGroupEnd"),
     Event("name", BOOTSTRAP, CAUSE, why="a host name, usually in NCCL_COMM_ID, does not resolve here",
         fix="`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out"),
     Event("bootstrap", BOOTSTRAP, CAUSE),
@@ -90,14 +84,11 @@ EVENTS: Tuple[Event, ...] = (
     Event("uds", NO_WAY, NETWORK,
         why="ranks of a node hand each other memory by Unix sockets, and one was not reached or broke",
         fix="see first whether the peer's process had ended; ranks of a node in several containers need a common "
-        "network namespace (host network); NCCL_CUMEM_ENABLE=0 avoids these sockets",
-        causes="the peer's process had ended, or the ranks are in containers that do not share a network namespace"),
+        "network namespace (host network); NCCL_CUMEM_ENABLE=0 avoids these sockets"),
     Event("connect", CONNECTION, NETWORK,
         why="a TCP connection was not made: this usually causes the connections closed after it",
         fix="try the address from the node that reports it (`ip route get ADDRESS`, `ping`); read the peer's log "
-        "after Bootstrap; set NCCL_SOCKET_IFNAME to the interface between the nodes if NCCL has chosen another one",
-        causes="an interface that does not reach this node (NCCL_SOCKET_IFNAME on the peer), a firewall or no route "
-        "between the nodes, or the peer had ended"),
+        "after Bootstrap; set NCCL_SOCKET_IFNAME to the interface between the nodes if NCCL has chosen another one"),
     Event("closed", CONNECTION, EFFECT,
         causes="the peer's process ended; less often a firewall or an idle timeout that cuts TCP connections"),
     Event("accept", BOOTSTRAP, NETWORK,
@@ -111,9 +102,7 @@ EVENTS: Tuple[Event, ...] = (
     Event("nvlink_p2p", NVLINK_P2P, CAUSE),
     Event("peer_access", NO_WAY, CAUSE, why="memory that GPUs or processes were to share was refused by CUDA",
         fix="`nvidia-smi topo -p2p r` on the node; several processes of a job on a node need a common IPC and PID "
-        "namespace (docker --ipc=host), and each has to see all of the job's GPUs there",
-        causes="containers that do not share their GPUs and IPC namespace, IOMMU or ACS in the way, or GPUs that "
-        "are not meant to reach each other directly"),
+        "namespace (docker --ipc=host), and each has to see all of the job's GPUs there"),
     Event("fabric_manager", FABRIC_MANAGER, CAUSE,
         causes="Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
         by_code=True),
@@ -125,12 +114,9 @@ EVENTS: Tuple[Event, ...] = (
     Event("nvml", WARNING, CAUSE,
         why="the NVIDIA management library (NVML) was missing, or its response was not usable for NCCL",
         fix="`nvidia-smi` in the job itself; in a container all GPUs of the job and libnvidia-ml.so.1 of the node's "
-        "driver", causes="the container or cgroup shows the process fewer GPUs than NCCL looks for, or library and "
-        "kernel module of the driver are of two releases", state="unknown"),
+        "driver", state="unknown"),
     Event("driver", CUDA, CAUSE),
-    Event("driver_functions", WARNING, NOTICE, causes="the driver's libcuda is older than the CUDA that this NCCL "
-        "was built for, or a stub library was loaded; NCCL may continue without what needs the functions",
-        state="unknown"),
+    Event("driver_functions", WARNING, NOTICE, state="unknown"),
     Event("mismatch", MISMATCH, CAUSE),
     Event("algorithm", SETTING, CAUSE, why="NCCL has no algorithm and protocol left for a call, or does not accept "
         "the variables that name them: possibly NCCL_ALGO or NCCL_PROTO (an unknown name, or none that fits the "
@@ -149,8 +135,7 @@ EVENTS: Tuple[Event, ...] = (
         causes="a device in software, or a container that does not show the device in /sys"),
     Event("link_layer", NO_WAY, CAUSE, why="HCAs of two link layers (InfiniBand and Ethernet), or other numbers of "
         "HCAs on two nodes, do not go together",
-        fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on every node",
-        causes="HCAs and Ethernet ports that NCCL_IB_HCA does not separate, or a node with fewer HCAs"),
+        fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on every node"),
     Event("merge", SETTING, WEAK, why="NCCL could not use several ports or HCAs as one",
         fix="take NCCL_NET_FORCE_MERGE and NCCL_IB_MERGE_NICS out of the job; NCCL_NET_MERGE_LEVEL=LOC merges none"),
     Event("handshake", BOOTSTRAP, CAUSE),
@@ -161,22 +146,15 @@ EVENTS: Tuple[Event, ...] = (
         "job: usually NCCL continues without it (Cannot initialize CollNet), at most slower",
         fix="`systemctl status sharp_am` on the subnet manager's host and its log: jobs and trees that are taken, "
         "limits, reservations; a job that does not request CollNet does not need SHARP"),
-    Event("fallback", WARNING, NOTICE, why="NCCL could not use its first method and uses another one: not a failure",
-        fix="nothing if the job continued and is fast enough; otherwise read the lines before it", severity="minor",
-        state="unknown"),
+    Event("fallback", WARNING, NOTICE, severity="minor", state="unknown"),
     Event("topology", TOPOLOGY, WEAK,
         causes="a virtual machine or container that hides a part of PCI or NVLink, or a GPU or HCA that is gone"),
     Event("value", SETTING, NOTICE,
         why="NCCL does not accept the value of a variable or of the program, and uses another one",
         fix="take the variable out, or give it a value that is allowed: `busbar lint` lists them", severity="minor"),
-    Event("gdrcopy", WARNING, NOTICE, why="GDRCopy, which NCCL_GDRCOPY_ENABLE or a plugin requires, does not work: "
-        "it affects latency only, not the data path", fix="`lsmod | grep gdrdrv` and `ls -l /dev/gdrdrv` in the job; "
-        "library and module have to be of one release; or take NCCL_GDRCOPY_ENABLE out", severity="minor",
-        state="unknown"),
+    Event("gdrcopy", WARNING, NOTICE, severity="minor", state="unknown"),
     Event("usage", USAGE, CAUSE),
-    Event("confidential", WARNING, NOTICE,
-        why="confidential computing is on, but not in its multi-GPU mode: traffic between GPUs is not protected",
-        fix="the provider or `nvidia-smi conf-compute -q` shows the mode of the machine", state="unknown"),
+    Event("confidential", WARNING, NOTICE, state="unknown"),
     Event("internal", WARNING, WEAK, why="NCCL's state is inconsistent: a bug of NCCL or a plugin, overwritten "
         "memory, or an effect of another failure", fix="repair other failures of this log first; if there are none, "
         "try another NCCL, and report it with the whole log", state="unknown"),
@@ -189,20 +167,11 @@ EVENTS: Tuple[Event, ...] = (
     Event("plugin_waits", NET_PLUGIN, EFFECT, why="GCP's plugin (GPUDirect-TCPX or FasTrak) waits for data from a "
         "peer: this is not a crash and not a refused connection, and the waiting rank is not the cause",
         fix="find out what the peers that it names did at that time: their own logs, whether their process runs, and "
-        "the receive daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes",
-        causes="the peer is late, stuck or gone, or data is lost on the way; the lines do not show which",
-        state="unknown"),
+        "the receive daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes", state="unknown"),
     Event("net_plugin", NET_PLUGIN, NETWORK, by_code=True),
-    Event("merely_tried", CONNECTION, NOTICE,
-        why="a TCP connection was not made at this try, and NCCL tries it again: no failure yet",
-        fix="if it recurs: try the address from the node that reports it (`ip route get ADDRESS`, `ping`), and read "
-        "the peer's log after Bootstrap", severity="minor", state="unknown"),
-    Event("ras", WARNING, NOTICE,
-        why="it is from RAS, which reports on running jobs: no collective needs it, and a job continues without it",
-        fix="nothing for the job; NCCL_RAS_ADDR=HOST:PORT gives a second job on the node its own port",
-        severity="minor", state="unknown"),
-    Event("libfabric", NET_PLUGIN, NOTICE, why="it is a line of libfabric's own, below the network plugin",
-        fix="see the plugin's own lines (NET/OFI) and whether NCCL continued", severity="minor", state="unknown"),
+    Event("merely_tried", CONNECTION, NOTICE, severity="minor", state="unknown"),
+    Event("ras", WARNING, NOTICE, severity="minor", state="unknown"),
+    Event("libfabric", NET_PLUGIN, NOTICE, severity="minor", state="unknown"),
     Event("plugin_warning", NET_PLUGIN, WEAK, severity="minor",
         why="a warning of the network plugin that this command has no rule for: it need not be a failure",
         fix="read it with the plugin's lines above it; see whether NCCL continues, and read the peers' logs of that "
@@ -382,8 +351,7 @@ DETAILS: Tuple[Detail, ...] = (
     Detail("port", code="port error", why="the link of this port went down: data on it is lost until it is back, and "
         "operations fail after about their retry time", fix="on the node: `ibstat DEVICE`, `rdma link`, `dmesg -T | "
         "grep -i mlx`; the switch's log at that time; cable and transceiver first; NCCL 2.29.7 and later survive it "
-        "with NCCL_IB_RESILIENCY_PORT_FAILOVER=1 where the node has a second port",
-        causes="cable, transceiver, the switch port, or somebody who took the port down"),
+        "with NCCL_IB_RESILIENCY_PORT_FAILOVER=1 where the node has a second port"),
     Detail("completion", code="5$", tier=REPORT),
     Detail("verbs", code="ibv_open_device", tier=WEAK),
     Detail("cuda", code="out of memory", place=r"transport/shm|shmutils|shm\.h", causes="memory of the host that "
@@ -411,10 +379,6 @@ DETAILS: Tuple[Detail, ...] = (
         "another process names no segment there: the connection data between ranks arrived empty or damaged, and "
         "space is not the problem", fix="set NCCL_CUMEM_HOST_ENABLE=0 on all ranks and see that they load one "
         "libnccl.so.2; then whether the process that should have made the segment ended before"),
-    Detail("store", text="failed on SocketImpl", why="a connection to PyTorch's store, which is usually in the "
-        "process of rank 0, broke after it was made: the store had been reached, and usually the process that holds "
-        "it ended", fix="see first how the process of rank 0 ended, and its own log: what came before this line "
-        "there is the cause"),
     Detail("net_plugin", text="nresponsive receiver|UNDELIVERABLE|Undeliverable",
         why="a peer did not respond to data or a handshake: usually the peer's log has the cause",
         fix="look at the peer: whether its process was alive at that time, and the last lines of its log; if it was "
@@ -424,50 +388,27 @@ DETAILS: Tuple[Detail, ...] = (
         "registered with it, without which there is no GPUDirect RDMA", fix="see whether libfabric's provider, the "
         "NIC's driver and CUDA of this job fit each other (`fi_info -v` has to name FI_HMEM); as a test run without "
         "GPUDirect RDMA: NCCL_NET_GDR_LEVEL=LOC"),
-    Detail("net_plugin", text=r"^(?!.*\(type = 2\)).*Cannot allocate memory",
-        why="the plugin runs and has its device, and was refused memory", fix="`ulimit -l` in the job itself has to "
-        "print unlimited (containers: --ulimit memlock=-1); `free -h` and the job's memory limit (cgroup, pod) on "
-        "that node; fewer communicators and buffers need fewer registrations"),
     Detail("topology_file", text="XML Import Channel", why="the graph file (NCCL_GRAPH_FILE) was read, and names a "
         "device that this communicator does not have: usually it was made for other or more GPUs than this job has",
         fix="take NCCL_GRAPH_FILE out (/etc/nccl.conf and an image may set it, too): NCCL then searches for itself"),
-    Detail("plugin_warning", text="Cannot get incoming CPU|Maximum retry reached for (?:accept|connect)",
-        why="FastSocket did not get the CPU or queue that it wants for a connection: it affects the placement of "
-        "flows and may cost speed; it is not a failure",
-        fix="if `NET/FastSocket : Connected` follows, NCCL continues; act only if the job is too slow"),
     Detail("completion", text=r"\(Flush\)", causes="a flush is a read of this node's own GPU memory by its own HCA "
         "(GPUDirect RDMA): this node's GPU, HCA, the PCIe path between them (ACS, IOMMU) or nvidia_peermem, rather "
         "than the network or the peer"),
     Detail("nvml", text="Failed to open", causes="libnvidia-ml.so.1 of the node's driver is not in this process's "
         "library path or container: install or mount it"),
-    Detail("shared_memory", text=r"\(size 0\)", causes="the peer's data names no segment (size 0): the two ranks "
-        "share memory in different ways, for example one by cuMem host memory (NCCL_CUMEM_HOST_ENABLE=0 on all "
-        "ranks avoids that), or the process that made the segment has ended; /dev/shm is not full"),
     Detail("shared_memory", text="No such file or directory", causes="the process that made the segment has ended, "
         "or the two do not share /dev/shm (containers); /dev/shm is not full"),
     Detail("shared_memory", text="ermission denied",
         causes="another user's segment, or a container that may not write /dev/shm"),
-    Detail("sharp", text="reaming Tree lock", causes="SHARP's job is made; the streaming tree (SAT), which one job "
-        "at a time has, is taken by another job, or not allowed to this one"),
-    Detail("sharp", text="SAT tree", causes="SHARP's job is made; the streaming tree (SAT), which one job at a time "
-        "has, is taken by another job, or not allowed to this one"),
+    Detail("sharp", text="reaming Tree lock|SAT tree", causes="SHARP's job is made; the streaming tree (SAT), which "
+        "one job at a time has, is taken by another job, or not allowed to this one"),
     Detail("sharp", text="No resource",
         causes="sharp_am has no resources left for this job: other jobs have them, or a limit or reservation"),
     Detail("sharp", text="annot create SHARP job", causes="sharp_am does not run or is not reached, has no "
         "resources left, or does not allow it to this job or tenant"),
-    Detail("topology", text="Error : ring ", causes="ranks with different settings (NCCL_*, /etc/nccl.conf), "
-        "releases of NCCL, or views of GPUs and links, so that their rings do not fit together; or a GPU or link "
-        "that one rank does not see"),
     Detail("topology", text="Attribute ", causes="a topology file (NCCL_TOPO_FILE, or one that the provider puts "
         "into the container) that lacks it, or a CPU or virtual machine that this NCCL does not know; that a file "
         "is used is not proven"),
-    Detail("net_plugin", text=r"\(type = 2\)", causes="memory of a GPU (type 2) that libfabric or the device's "
-        "driver does not register: plugin, libfabric, the NIC's driver and NCCL of releases that do not fit, or no "
-        "GPUDirect RDMA here"),
-    Detail("net_plugin", text="UNDELIVERABLE", causes="the path to a peer, or the peer itself, is gone: the line "
-        "names neither; see which process ended first"),
-    Detail("net_plugin", text="nresponsive receiver", causes="the peer's process has ended, hangs or is not at it "
-        "yet; or a security group or subnet lets no data through: its EFA device itself responds"),
     Detail("net_plugin", text="UNREACHABLE",
         causes="no way to a peer: security group, subnet or route, or the peer is gone"),
     Detail("net_plugin", text="rovider is supported", causes="no EFA device in this container or instance, or "
@@ -490,39 +431,20 @@ DETAILS: Tuple[Detail, ...] = (
         "another network than the peer's; no firewall, and nothing was sent"),
     Detail("limits", text="Invalid argument", causes="poll() refuses a list that is longer than the limit of open "
         "files allows (`ulimit -n`): each connection and file of the process counts"),
-    Detail("store", text="failed on SocketImpl", causes="usually the process that holds the store (rank 0) ended "
-        "first; less often the connection to it was cut"),
-    Detail("store", text="clients joined", causes="a process was not started, ended before it came, came too late, "
-        "or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE"),
     Detail("connect", text="No route to host", causes="the peer's interface does not reach this node "
         "(NCCL_SOCKET_IFNAME on the peer); its host is down or in another network (no ARP response); there is no "
         "route; or a firewall rejects; a process that had ended gives another error (Connection refused)"),
     Detail("mismatch", text="message truncated", causes="the two ranks of a message disagree on its size: another "
         "element type or count, a call more or less on one side, or other values of NCCL_PROTO, NCCL_ALGO or NCCL's "
         "release; the message did arrive, so the link is not at fault"),
-    Detail("libfabric", text="FI_HMEM", causes="this device has no RDMA: no GPUDirect RDMA on it"),
     Detail("net_plugin", code="FasTrak", why="GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: it "
         "usually causes later broken pipes and timeouts", fix="take plugin, its receive daemon (rxdm) and NCCL of "
         "one release of GCP's installer; see whether the daemon runs on both nodes, has its GPUs and NICs, and "
         "shares its socket and /dev with the job's container"),
-    Detail("fallback", text="cuMem",
-        why="NCCL's memory by cuMem is not available here: NCCL uses the older method, which is not a failure",
-        fix="nothing for the job; NCCL_CUMEM_ENABLE=0 switches it off"),
-    Detail("mismatch", code="PyTorch", why="PyTorch itself compared the ranks' calls before they reached NCCL, and "
-        "they differ: the program's ranks are out of step (a branch, another number of steps, a collective that not "
-        "all ranks call), and no network makes that", fix="look in the program for what only some ranks call: the "
-        "traceback of each rank names its call; the first difference is the place to look"),
     Detail("port", code="local catastrophic error", why="the HCA itself has failed, as it reports: it may be its "
         "firmware, its PCIe slot, or the driver that reset it; no cable and no peer does that",
         fix="`dmesg -T | grep -i mlx` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node, "
         "and see its firmware"),
-    Detail("fallback", text="Cannot initialize CollNet", why="in-network reduction (SHARP) was requested and could "
-        "not be set up: NCCL continues point to point, which is at most slower; calls that returned an error before "
-        "it belong to it", fix="see the lines of SHARP before it and sharp_am on the subnet manager's host; a job "
-        "that does not request CollNet does not need it"),
-    Detail("fallback", text="falling back to simple order", why="NCCL found no way through the GPUs that fits its "
-        "search, as is usual where P2P is off, and takes them in their simple order: no failure",
-        fix="nothing for the job; `nvidia-smi topo -m` shows how the GPUs are connected"),
     Detail("bootstrap", code="already", why="two processes have the same rank number: usually the launcher assigned "
         "it twice, or a process of an earlier start is left over; the network is not at fault",
         fix="see what sets RANK (Slurm: SLURM_PROCID, mpirun: OMPI_COMM_WORLD_RANK) in each process, and that no "
@@ -545,13 +467,11 @@ DETAILS: Tuple[Detail, ...] = (
         "available: usually IMEX is not ready, or this process has no access to it", fix="`systemctl status "
         "nvidia-imex` and `nvidia-imex-ctl -N` on every node of the domain; the job needs an IMEX channel (`ls "
         "/dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 continues without NVLink between "
-        "nodes", causes="the container or cgroup does not show an IMEX channel (/dev/nvidia-caps-imex-channels), or "
-        "nvidia-imex does not run on all nodes of the NVLink domain"),
+        "nodes"),
     Detail("net_plugin", code="OFI", why="the plugin for libfabric (AWS EFA or another provider) reports a failure: "
         "NCCL may end, wait, or continue over TCP", fix="in the job itself: `fi_info` shows the providers (AWS: `-p "
         "efa`); plugin, libfabric and the NIC's driver have to be of one installation; the security group has to "
-        "allow all traffic within itself", causes="no EFA device in this container or instance, libfabric and "
-        "plugin of different releases, or nodes that may not reach each other (security group)"),
+        "allow all traffic within itself"),
     Detail("device_api", code="space", why="NCCL found no room for a window in the address range that it reserves "
         "for symmetric memory: the memory of host or GPU need not have run out", fix="see how much the program "
         "registers as windows in all (ncclCommWindowRegister, symmetric memory of PyTorch) and gives back; where "
@@ -561,124 +481,58 @@ DETAILS: Tuple[Detail, ...] = (
         "and a route", fix="from the node that reports it, from the address of its HCA to the peer's (the GIDs of "
         "the line, where it has some; else `rdma link`, `show_gids` or `ip -br address` on both nodes): `ping -I "
         "OWN_ADDRESS PEER_ADDRESS`, `ip route get PEER_ADDRESS`, `ip neigh`; rails that are not connected with each "
-        "other: NCCL_CROSS_NIC=0; and take NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail",
-        causes="a GID index that is not the RoCE v2 address on every port; no route or ARP response between the two "
-        "addresses; HCAs of different rails that are not connected (then NCCL_CROSS_NIC=0)"),
-    Detail("cuda", code="an illegal memory access", why="usually a kernel of the program or of NCCL made an invalid "
-        "access: CUDA reports it at a later call, so NCCL may be the first to meet it",
-        fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; if it "
-        "occurs on one GPU only, whatever program runs there: `dmesg -T | grep -i xid` on its node",
-        causes="a kernel of the program or of NCCL, before this call"),
-    Detail("cuda", code="unspecified launch failure", why="usually a kernel of the program or of NCCL made an "
-        "invalid access: CUDA reports it at a later call, so NCCL may be the first to meet it",
-        fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; if it "
-        "occurs on one GPU only, whatever program runs there: `dmesg -T | grep -i xid` on its node",
-        causes="a kernel, of the program or of NCCL, or the GPU (Xid)"),
-    Detail("cuda", code="misaligned address", why="usually a kernel of the program or of NCCL made an invalid "
-        "access: CUDA reports it at a later call, so NCCL may be the first to meet it",
-        fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; if it "
-        "occurs on one GPU only, whatever program runs there: `dmesg -T | grep -i xid` on its node",
-        causes="a kernel of the program or of NCCL, before this call"),
-    Detail("cuda", code="an illegal instruction", why="usually a kernel of the program or of NCCL made an invalid "
-        "access: CUDA reports it at a later call, so NCCL may be the first to meet it",
-        fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; if it "
-        "occurs on one GPU only, whatever program runs there: `dmesg -T | grep -i xid` on its node",
-        causes="a kernel, of the program or of NCCL, or the GPU"),
+        "other: NCCL_CROSS_NIC=0; and take NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail"),
+    Detail("cuda", code="an illegal (?:memory access|instruction)|unspecified launch failure|misaligned address",
+        why="usually a kernel of the program or of NCCL made an invalid access: CUDA reports it at a later call, so "
+        "NCCL may be the first to meet it", fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, "
+        "to see which kernel it is; if it occurs on one GPU only, whatever program runs there: `dmesg -T | grep -i "
+        "xid` on its node"),
     Detail("cuda", code=r"device\-side assert",
         why="a check in a kernel failed, usually one of the program: an index or label that is out of range",
         fix="read the line with `Assertion` and `block: [..], thread: [..]` above it: it names the kernel and the "
-        "check; look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
-        causes="a check within a kernel of the program, such as an index out of range"),
+        "check; look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call"),
     Detail("cuda", code="invalid device ordinal",
-        why="the program requests a GPU number that this process does not see", fix="compare the number of processes "
-        "of a node (nproc_per_node, mpirun -N, nccl-tests: processes times -g) with `nvidia-smi -L` and "
-        "CUDA_VISIBLE_DEVICES in the job",
-        causes="a process has more ranks than GPUs that it can see (CUDA_VISIBLE_DEVICES)"),
+        why="the program requests a GPU number that this process does not see", fix="compare the number of "
+        "processes of a node (nproc_per_node, mpirun -N, nccl-tests: processes times -g) with `nvidia-smi -L` and "
+        "CUDA_VISIBLE_DEVICES in the job"),
     Detail("cuda", code=r"no CUDA\-capable device", why="this process sees no GPU", fix="`nvidia-smi -L` and "
-        "CUDA_VISIBLE_DEVICES in the job itself; containers: --gpus all, or the device plugin's request",
-        causes="the container or cgroup shows no GPU"),
-    Detail("cuda", code="named symbol not found",
+        "CUDA_VISIBLE_DEVICES in the job itself; containers: --gpus all, or the device plugin's request"),
+    Detail("cuda",
+        code="named symbol not found|invalid device function|no kernel image|device kernel image is invalid",
         why="usually this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
         fix="`nvidia-smi --query-gpu=name,compute_cap --format=csv` shows the GPU model: take a release of NCCL and "
         "of the framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` "
-        "or `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded",
-        causes="this NCCL has no kernels for this GPU, or for the CUDA that is loaded"),
-    Detail("cuda", code="invalid device function",
-        why="usually this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
-        fix="`nvidia-smi --query-gpu=name,compute_cap --format=csv` shows the GPU model: take a release of NCCL and "
-        "of the framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` "
-        "or `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded",
-        causes="a library or program that was not built for this GPU (nccl-tests: NVCC_GENCODE)"),
-    Detail("cuda", code="no kernel image",
-        why="usually this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
-        fix="`nvidia-smi --query-gpu=name,compute_cap --format=csv` shows the GPU model: take a release of NCCL and "
-        "of the framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` "
-        "or `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded", causes="this NCCL, or the program, has no "
-        "kernels for this GPU: a build for it is needed (nccl-tests: NVCC_GENCODE)"),
-    Detail("cuda", code="device kernel image is invalid",
-        why="usually this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
-        fix="`nvidia-smi --query-gpu=name,compute_cap --format=csv` shows the GPU model: take a release of NCCL and "
-        "of the framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` "
-        "or `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded",
-        causes="this NCCL, or the program, has no kernels for this GPU, or its file is broken"),
+        "or `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded"),
     Detail("cuda", code="invalid resource handle",
         why="usually a stream, event or handle of another GPU or of an earlier, failed context was used",
         fix="check whether something failed before it; if not, check that each process sets its GPU "
-        "(torch.cuda.set_device) before it makes streams and process groups",
-        causes="a stream or handle of another GPU, or an earlier failure of CUDA"),
-    Detail("cuda", code="CUDA driver version is insufficient",
-        why="the GPU's driver is older than the CUDA that NCCL or the program was built for",
-        fix="`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: a newer driver there (a "
-        "container has the node's), or an image or wheel for that CUDA", causes="the driver is older than the CUDA "
-        "that the program or NCCL was built with: a newer driver, or a build for the older CUDA; it is CUDA that "
-        "fails, before NCCL communicates"),
-    Detail("cuda", code="the provided PTX was compiled",
+        "(torch.cuda.set_device) before it makes streams and process groups"),
+    Detail("cuda", code="CUDA driver version is insufficient|the provided PTX was|forward compatibility was",
         why="the GPU's driver is older than the CUDA that NCCL or the program was built for",
         fix="`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: a newer driver there (a "
         "container has the node's), or an image or wheel for that CUDA"),
-    Detail("cuda", code="forward compatibility was attempted",
-        why="the GPU's driver is older than the CUDA that NCCL or the program was built for",
-        fix="`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: a newer driver there (a "
-        "container has the node's), or an image or wheel for that CUDA"),
-    Detail("cuda", code=r"all CUDA\-capable devices are busy",
-        why="CUDA gives this process no GPU: usually another process has it exclusively, or the driver wants it reset",
-        fix="on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are "
-        "left over, `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it",
-        causes="a GPU in exclusive mode that another process has, or one that the driver wants reset "
-        "(NV_ERR_RESET_REQUIRED in dmesg)"),
-    Detail("cuda", code=r"CUDA\-capable device\(s\) is/are busy",
+    Detail("cuda", code=r"(?:all )?CUDA-capable device\S{1,4} (?:is/)?are busy|unspecified driver error",
         why="CUDA gives this process no GPU: usually another process has it exclusively, or the driver wants it reset",
         fix="on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are "
         "left over, `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it"),
     Detail("cuda", code="uncorrectable ECC",
         why="the GPU's memory lost data: inspect the GPU or the node, not the network",
-        fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER` and `dmesg -T | grep -i xid` there; reset the GPU",
-        causes="the GPU's memory: drain the node"),
-    Detail("cuda", code="unspecified driver error",
-        why="CUDA gives this process no GPU: usually another process has it exclusively, or the driver wants it reset",
-        fix="on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are "
-        "left over, `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it"),
+        fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER` and `dmesg -T | grep -i xid` there; reset the GPU"),
     Detail("cuda", code="driver shutting down", why="the process was already ending while NCCL was still in use",
-        fix="look at what ended it: its own lines before, another thread's exception, the launcher's signal",
-        causes="the process was already ending while NCCL was still in use: find what ended it, or whether the "
-        "program does not wait for its threads and communicators"),
+        fix="look at what ended it: its own lines before, another thread's exception, the launcher's signal"),
     Detail("cuda", code="initialization error", why="CUDA could not start in this process: usually it was used "
         "before a fork, or driver and devices are not ready",
-        fix="start workers by spawn and not fork, or touch CUDA only in the children; `nvidia-smi` in the job itself",
-        causes="CUDA was used before a fork, or the driver is not ready in this process"),
+        fix="start workers by spawn and not fork, or touch CUDA only in the children; `nvidia-smi` in the job itself"),
     Detail("cuda", code="operation not permitted",
         why="the process may not do this: usually memory that GPUs share, for which a container needs rights",
         fix="on NVL72: an IMEX channel in the container (`ls /dev/nvidia-caps-imex-channels`), nvidia-imex on all "
-        "nodes; else NCCL_CUMEM_ENABLE=0 or NCCL_MNNVL_ENABLE=0 as a test",
-        causes="the container may not share memory between GPUs or nodes: no IMEX channel, or too few privileges"),
+        "nodes; else NCCL_CUMEM_ENABLE=0 or NCCL_MNNVL_ENABLE=0 as a test"),
     Detail("cuda", code="peer access is not supported",
         why="these GPUs, this driver or this virtual machine have no direct way between the GPUs",
-        fix="`nvidia-smi topo -p2p r` on the node; NCCL_P2P_DISABLE=1 uses the host's memory",
-        causes="GPUs, driver or virtual machine without P2P"),
+        fix="`nvidia-smi topo -p2p r` on the node; NCCL_P2P_DISABLE=1 uses the host's memory"),
     Detail("cuda", code="peer mapping resources",
         why="a GPU has more peers than CUDA can map, such as more than 8 in one process",
-        fix="one process for each GPU, or fewer GPUs in one process", causes="a process or GPU with more than 8 "
-        "peers, such as 10 GPUs in one process: one process for each GPU, or fewer peers"),
+        fix="one process for each GPU, or fewer GPUs in one process"),
     Detail("cuda", code="system not yet initialized", why="CUDA is not ready on this machine: usually it has "
         "NVSwitches, and the Fabric Manager is not running, not ready yet, or not of the driver's version",
         fix="`systemctl status nvidia-fabricmanager` on that node, its version against `cat "
@@ -686,7 +540,7 @@ DETAILS: Tuple[Detail, ...] = (
     Detail("cuda", code="the launch timed out",
         why="a kernel ran longer than the driver allows: usually a GPU that drives a display, or a kernel that hangs",
         fix="`nvidia-smi -q | grep -i display` on the node; else see which kernel hangs by py-spy and "
-        "CUDA_LAUNCH_BLOCKING=1", causes="a GPU that drives a display, or a kernel that hangs"),
+        "CUDA_LAUNCH_BLOCKING=1"),
     Detail("completion", code="12$", causes="right after the start: the HCAs cannot reach each other (cabling, "
         "VLAN, route, GID, MTU, PFC); later: loss, a link that went down, or the peer's process died"),
     Detail("completion", code="13$",
@@ -722,12 +576,8 @@ DETAILS: Tuple[Detail, ...] = (
         "not be mapped: driver, P2P, IOMMU or ACS, or a virtual machine"),
     Detail("cuda", code="the operation cannot be performed in the present state", causes="the GPU, or the NVLink "
         "fabric between GPUs (Fabric Manager, IMEX), is not in order: Xid in dmesg; or an earlier failure of CUDA"),
-    Detail("verbs", code="ibv_create_cq", causes="the limit of locked memory (`ulimit -l`) in the job or container, "
-        "or the HCA has no more queues; the line shows no error"),
-    Detail("verbs", code="ibv_create_qp", causes="the limit of locked memory (`ulimit -l`) in the job or container, "
-        "or the HCA has no more queues; the line shows no error"),
-    Detail("verbs", code="ibv_alloc_pd", causes="the limit of locked memory (`ulimit -l`) in the job or container, "
-        "or the HCA has no more queues; the line shows no error"),
+    Detail("verbs", code="ibv_(?:create_[cq][qp]|alloc_pd)", causes="the limit of locked memory (`ulimit -l`) in "
+        "the job or container, or the HCA has no more queues; the line shows no error"),
     Detail("registration", code="ibv_reg_mr", causes="the limit of locked memory (`ulimit -l`) in the job, memory "
         "that the HCA may not reach (ACS, IOMMU, no nvidia_peermem), or too many registrations; the line shows no "
         "error"),

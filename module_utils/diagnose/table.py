@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..core.number import whole
 from .facts import decimal
 from .lines import LONGEST
 
@@ -105,7 +106,7 @@ def read_row(line: bytes) -> Optional[Row]:
     if not fitting:
         return None
     first, *more = fitting[0]
-    wrong = sum(int(half[3]) for half in fitting[0] if half[3].isdigit() and len(half[3]) < 19)
+    wrong = sum(whole(half[3].decode("ascii", "replace")) or 0 for half in fitting[0])
     return Row(size, _number(first[2]), _number(more[0][2]) if more else None, _number(first[0]), wrong)
 
 

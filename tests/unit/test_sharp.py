@@ -26,8 +26,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import
 from busbar.cli import main
 from busbar.lab import sharp_files
 from tests import goldens
-from tests.unit.diagnose.job_log import HEALTHY, ranks
 from tests.unit import finding_rows
+from tests.unit.diagnose.job_log import HEALTHY, ranks
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 
 PROFILE = shipped()["hgx-h100"]

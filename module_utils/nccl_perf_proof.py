@@ -7,14 +7,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, Iterable, List, Set, Tuple
 
-from ..core.finding import printable
-from ..diagnose import mnnvl, transport
-from ..diagnose.names import UNNAMED
-from ..diagnose.names import names as listed
-from ..diagnose.reader import StateLog
-from ..diagnose.state import Job, jobs
-from .perf_run import SHARP, Wanted, short_names
-from .perf_transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
+from .core.finding import printable
+from .diagnose import mnnvl, transport
+from .diagnose.names import UNNAMED
+from .diagnose.names import names as listed
+from .diagnose.reader import StateLog
+from .diagnose.state import Job, jobs
+from .nccl.perf_run import SHARP, Wanted, short_names
+from .nccl.perf_transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
 
 _SENTENCES, _LONGEST = 8, 600
 _QUOTED = 6

@@ -8,14 +8,15 @@ import os
 from dataclasses import dataclass, replace
 from typing import Collection, Optional
 
-from ..core import process_group
-from ..core.host import Host, ReadError
-from ..diagnose import excerpt
-from . import perf_launch, perf_output, perf_proof, perf_store
-from .launch import Launch, Launcher
-from .perf_run import Run, Wanted, short_names
-from .perf_streams import Streams
-from .perf_transport import Network
+from . import nccl_perf_proof
+from .core import process_group
+from .core.host import Host, ReadError
+from .diagnose import excerpt
+from .nccl import perf_launch, perf_output, perf_store
+from .nccl.launch import Launch, Launcher
+from .nccl.perf_run import Run, Wanted, short_names
+from .nccl.perf_transport import Network
+from .nccl_perf_streams import Streams
 
 # NCCL's lines of one rank at INIT,NET,ENV are some 16 KB, with many channels four times as much.
 _OF_RANK = 64 << 10
@@ -70,7 +71,7 @@ def read(
         except OSError as error:
             raise ReadError(path, "cannot be read: %s" % error.strerror) from error
         _shorten(path)
-    network = perf_proof.read(streams.log, wanted) if wanted.several else Network()
+    network = nccl_perf_proof.read(streams.log, wanted) if wanted.several else Network()
     if streams.cut:
         network = network.without("the output has too much that is not NCCL's")
     begun, timed_out, rc = bool(streams.log.state.processes or texts[0].strip()), False, 0
