@@ -28,7 +28,8 @@ _LARGEST = 16 << 20
 class Output:
     """stdout, stderr: without NCCL's lines and those of the rank guards.   network: what all of them prove.
 
-    begun: a rank guard, or the program, has printed something.   timed_out: a rank guard ended its program at its limit.
+    begun: a rank guard, or the program, has printed something.
+    timed_out: a rank guard ended its program at its limit.
     rc: the highest exit code of a rank that its guard knows, else 0.
     """
 

@@ -79,8 +79,8 @@ def screenful(result: Result, width: int = 100, missing: Sequence[Finding] = ())
         lines += block[:left]
         room -= len(block[:left])
     lines = lines[: HEIGHT - len(facts) - 1]
-    more = f"{rest} more findings, evidence and facts: --all" if rest > 0 else "evidence and facts: --all"
-    return "\n".join(map(printable, [*lines, *facts, f"{more}; --json for programs"]))
+    more = f"{rest} more findings, details: --all" if rest > 0 else "details: --all"
+    return "\n".join(map(printable, [*lines, *facts, f"{more}, --json for programs"]))
 
 
 def _shown(bad: Sequence[Finding]) -> list[Finding]:

@@ -19,7 +19,8 @@ PORT = Check("nccl_log.port", why="the HCA reported an event of its port or queu
     fix="look at the port on the node named here: `ibstat DEVICE`, `rdma link`, `dmesg -T | grep -i mlx`, the "
     "switch's log at that time; cable and transceiver first", severity="critical")
 "Did every port and queue of the HCAs stay up"
-QUEUE_PAIR = Check("nccl_log.queue_pair", why="an RDMA connection was not established: on RoCE the peer's address usually did "
+QUEUE_PAIR = Check("nccl_log.queue_pair",
+    why="an RDMA connection was not established: on RoCE the peer's address usually did "
     "not resolve, or has no route", fix="remove NCCL_IB_GID_INDEX from the job (NCCL 2.21 and later find the "
     "RoCE v2 GID automatically); run playbooks/verify.yml between the nodes: it pings every rail",
     severity="critical")
@@ -53,17 +54,20 @@ CONNECTION = Check("nccl_log.connection",
     fix="look at the process that ended first: its last lines, `dmesg -T` on its node for OOM and Xid, the "
     "scheduler's record", severity="critical")
 "Did every rank stay connected until the end"
-SHARED_MEMORY = Check("nccl_log.shared_memory", why="ranks of a node communicate through /dev/shm, and a segment there could not "
+SHARED_MEMORY = Check("nccl_log.shared_memory",
+    why="ranks of a node communicate through /dev/shm, and a segment there could not "
     "be made or used: usually no space, or CUDA refused the memory", fix="`df -h /dev/shm` in the job: start the "
     "container with --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory on /dev/shm), and, "
     "while no job runs on the node, remove leftover segments: rm /dev/shm/nccl-*", severity="critical")
 "Has /dev/shm room for NCCL"
-CUDA = Check("nccl_log.cuda", why="a CUDA call failed, in NCCL or in the program: the cause may be the GPU, its driver, "
+CUDA = Check("nccl_log.cuda",
+    why="a CUDA call failed, in NCCL or in the program: the cause may be the GPU, its driver, "
     "its memory, an invalid request, or an earlier fault of a kernel", fix="`nvidia-smi -q` and `dmesg -T | grep "
     "-i xid` on the node named here; no Xid there: run the program with CUDA_LAUNCH_BLOCKING=1 to see which "
     "kernel fails first", severity="critical")
 "Do CUDA's calls succeed"
-FABRIC_MANAGER = Check("nccl_log.fabric_manager", why="a request to NVSwitch, or to NVLink across nodes, failed: usually Fabric "
+FABRIC_MANAGER = Check("nccl_log.fabric_manager",
+    why="a request to NVSwitch, or to NVLink across nodes, failed: usually Fabric "
     "Manager (or IMEX) is not running, not ready, or not of the driver's version",
     fix="`systemctl status nvidia-fabricmanager` on the node (GB200: nvidia-imex), its version has to be the "
     "driver's; `nvidia-smi -q | grep -A 3 Fabric` has to print Completed and Success", severity="critical")
@@ -73,12 +77,14 @@ NVLINK_P2P = Check("nccl_log.nvlink_p2p",
     fix="drain the node, `nvidia-smi topo -p2p r` and `nvidia-smi nvlink -s` there; reset the GPUs or reboot",
     severity="critical")
 "Do GPUs that NVLink joins reach each other"
-MISMATCH = Check("nccl_log.mismatch", why="usually ranks did not call the same collective with the same size, or have other "
+MISMATCH = Check("nccl_log.mismatch",
+    why="usually ranks did not call the same collective with the same size, or have other "
     "settings or another NCCL", fix="compare NCCL's release and NCCL_ variables of all ranks (this command shows "
     "both), then the order and sizes of the program's collectives: NCCL_DEBUG_SUBSYS=COLL shows them",
     severity="critical")
 "Do all ranks call the same collectives with the same sizes and settings"
-SETTING = Check("nccl_log.setting", why="NCCL refuses the value of a variable", fix="take NCCL_ALGO, NCCL_PROTO, NCCL_NET "
+SETTING = Check("nccl_log.setting",
+    why="NCCL refuses the value of a variable", fix="take NCCL_ALGO, NCCL_PROTO, NCCL_NET "
     "and NCCL_NET_PLUGIN out of the job and out of /etc/nccl.conf, then put back what is needed one by one: "
     "`busbar lint` explains each", severity="critical")
 "Can NCCL do what its variables require"
@@ -97,7 +103,8 @@ EXIT = Check("nccl_log.exit",
     fix="its own last lines show why; signal 9: `dmesg -T | grep -i oom` on its node, and the limit of its "
     "cgroup or pod", severity="critical")
 "Did every process end normally"
-NET_PLUGIN = Check("nccl_log.net_plugin", why="the network plugin reports a failure: NCCL may end, wait, or continue over TCP",
+NET_PLUGIN = Check("nccl_log.net_plugin",
+    why="the network plugin reports a failure: NCCL may end, wait, or continue over TCP",
     fix="see in the job itself whether the plugin's devices are there, and that plugin, its libraries and the "
     "driver are of one installation; NCCL_DEBUG=INFO shows which network is used")
 "Does the network's plugin work without a failure"
@@ -105,7 +112,8 @@ DEVICE = Check("nccl_log.device", why="an RDMA device without a PCI device is us
     "GPUDirect, and no faster than TCP", fix="`rdma link` and `ls -l /sys/class/infiniband` in the job and on "
     "the node: a device in software has no PCI address there; let NCCL_IB_HCA name the HCAs alone")
 "Is every RDMA device a hardware device"
-LIMITS = Check("nccl_log.limits", why="the system gives the process no more files, sockets or threads, usually because of "
+LIMITS = Check("nccl_log.limits",
+    why="the system gives the process no more files, sockets or threads, usually because of "
     "a limit: each connection of NCCL needs some", fix="`ulimit -n -u` in the job itself, and pids.max of its "
     "cgroup: raise them (LimitNOFILE, docker --ulimit, Slurm's PropagateResourceLimits); run site.yml for the "
     "node with --tags host_limits", severity="critical")
@@ -124,7 +132,8 @@ TOPOLOGY = Check("nccl_log.topology", why="NCCL warns about the node's PCI and N
     "the provider's file (NCCL_TOPO_FILE), in a container the whole of /sys; take NCCL_TOPO_FILE and "
     "NCCL_GRAPH_FILE out of the job where the provider did not set them")
 "Does NCCL understand the node's topology"
-STORE = Check("nccl_log.store", why="PyTorch's processes meet at a store in rank 0's process (MASTER_ADDR:MASTER_PORT), "
+STORE = Check("nccl_log.store",
+    why="PyTorch's processes meet at a store in rank 0's process (MASTER_ADDR:MASTER_PORT), "
     "by TCP and before NCCL: usually it was not reached, ended, or a process came too late",
     fix="find out first how the process of rank 0 ended, and read its own log; then check whether every node "
     "reaches MASTER_ADDR and MASTER_PORT (`nc -vz ADDRESS PORT`), and whether as many processes were started as "
@@ -147,11 +156,13 @@ NETWORK = Check("nccl_log.network",
     fix="run `ibv_devinfo` on one of the hosts, in the job's own container: it has to show the HCAs with state "
     "PORT_ACTIVE; then run site.yml for the node", severity="critical")
 "Does NCCL use an RDMA network between nodes, and if not, why (`busbar diagnose`)"
-INTERFACE = Check("nccl_log.interface", why="ranks find each other by TCP over this interface: one that does not reach the "
+INTERFACE = Check("nccl_log.interface",
+    why="ranks find each other by TCP over this interface: one that does not reach the "
     "other nodes may end in a hang", fix="set NCCL_SOCKET_IFNAME in the job to the interface of the network "
     "between the nodes (`ip -br address`), with = before the name: NCCL_SOCKET_IFNAME==NAME", severity="critical")
 "Is the interface by which ranks find each other one that reaches other nodes"
-HCA_SPEED = Check("nccl_log.hca_speed", why="the slowest port that carries connections sets the pace of every collective",
+HCA_SPEED = Check("nccl_log.hca_speed",
+    why="the slowest port that carries connections sets the pace of every collective",
     fix="on the node named here: `ibstat DEVICE` or `ethtool INTERFACE` shows the rate of the port; check "
     "cable, transceiver and the speed set on the switch port, then run site.yml --tags platform for it")
 "Have all HCAs with connections the same speed"
@@ -167,7 +178,8 @@ LOCAL = Check("nccl_log.intra_node",
     why="data between GPUs of a node goes through the host's memory or the network, and not directly",
     fix="take the variable out of the job and out of /etc/nccl.conf, then run it again")
 "Do GPUs of a node reach each other directly"
-NVLINK = Check("nccl_log.nvlink", why="NVLinks that are down, or a limit of channels, may cost bandwidth within the node",
+NVLINK = Check("nccl_log.nvlink",
+    why="NVLinks that are down, or a limit of channels, may cost bandwidth within the node",
     fix="`nvidia-smi nvlink -s` on the node: every link has to be up, and as fast as on the other GPUs")
 "Do all GPUs of a node have the same NVLink bandwidth, and channels enough to use it (GRAPH)"
 MNNVL = Check("nccl_log.mnnvl", severity="major",

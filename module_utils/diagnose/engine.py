@@ -229,8 +229,7 @@ def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
             elif weak and best.event.id != "exit":
                 best = _earliest(weak)
         return best
-    weak = [group for group in open_groups if group.tier == WEAK and group.event.id != "no_pci_device"]
-    return None if not weak or all(continued(log, group) for group in weak) else None
+    return None
 
 
 def _late_exit(group: Group) -> bool:

@@ -11,11 +11,11 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
 from . import engine, local, mnnvl, network, ports, ranks, ras, settings, waits
-from .checks import AGAIN, CUDA, EXIT, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING
+from .checks import CUDA, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group, Occurrence
+from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
 from .log_reader import Log
-from .names import hosts_of, names, numbers, of_ranks
+from .names import hosts_of, names, of_ranks
 from .state import Job, jobs
 from .table import alone
 
@@ -242,7 +242,10 @@ def _finding(
 
 
 def _stepped(waited: waits.Waits) -> str:
-    return "ranks waited in one number of a process group with other operations or sizes: the program's ranks are out of step"
+    return (
+        "ranks waited in one number of a process group with other operations or sizes: the program's ranks are out of "
+        "step"
+    )
 
 
 def _title(log: Log, job: Job, group: Group, waited: waits.Waits) -> str:
@@ -313,8 +316,8 @@ def _where(job: Job, group: Group) -> List[str]:
             local_, remote = (gid.replace("::ffff:", "").rstrip(",;)") for gid in gids.groups())
             parts.append("between GIDs %s and %s" % (local_, remote))
             if ("." in local_) != ("." in remote):
-                parts.append("one of them is an IPv4 address and the other is not: one GID index is another kind of address on"
-                             " each node")  # fmt: skip
+                text = "one of them is an IPv4 address and the other is not"
+                parts.append(text + ": one GID index is another kind of address on each node")
     return parts
 
 
@@ -394,13 +397,10 @@ def _driver(job: Job) -> List[Finding]:
     want = int(next(iter(built)).split(".")[0])
     if drivers[0] // 1000 >= want:
         return []
-    have = "the driver is of CUDA %d.%d and this NCCL was built for %s" % (
-        drivers[0] // 1000,
-        drivers[0] % 1000 // 10,
-        next(iter(built)),
-    )
+    release = (drivers[0] // 1000, drivers[0] % 1000 // 10, next(iter(built)))
+    have = "the driver is of CUDA %d.%d and this NCCL was built for %s" % release
     why = "a driver that is older than the CUDA of the library lacks functions that it may call"
-    fix = "`nvidia-smi` on the node shows the newest CUDA that its driver runs: take a newer driver, or an image for that CUDA"
+    fix = "`nvidia-smi` on the node shows the newest CUDA of its driver: take a newer driver, or an image for that CUDA"
     subject = "%s driver" % job.name
     return [CUDA.judge(subject, "unknown", "as new as NCCL", have, "cudaDriverVersion", fix, why=why, severity="major")]
 
@@ -411,15 +411,10 @@ def _tests(log: Log) -> List[Tuple[Finding, int, str]]:
         return []
     have = "nccl-tests counted %s wrong values" % (log.table.wrong or "some")
     why = "ranks received other data than was sent: no result of this job can be trusted"
-    fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs; see `nvidia-smi -q -d ECC`;"
-    fix += " in a virtual machine or with an IOMMU try NCCL_P2P_DISABLE=1 on one node to find the path"
-    return [
-        (
-            WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical"),
-            CAUSE,
-            PROVEN,
-        )
-    ]
+    fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs; see"
+    fix += " `nvidia-smi -q -d ECC`; with an IOMMU or in a VM try NCCL_P2P_DISABLE=1 on one node to find the path"
+    finding = WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")
+    return [(finding, CAUSE, PROVEN)]
 
 
 def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Tuple[Finding, int, str]]:
@@ -513,6 +508,3 @@ def _readable(log: Log) -> List[Finding]:
         fix = "run it again with RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
         found.append(READABLE.judge("%s repeated" % source, "unknown", "all of it", have, fix=fix, severity="minor"))
     return found
-
-
-__all__ = ["AGAIN", "EXIT", "Occurrence", "Result", "Root", "judge", "numbers"]

@@ -14,8 +14,8 @@ from .network import one_host
 from .state import Job, nodes_of
 
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
-_FIX = "`nvidia-smi topo -p2p r` and `nvidia-smi topo -m` on the node: OK and NV# between GPUs that NVLink joins; processes"
-_FIX += " of one job on a node need a common IPC namespace (docker --ipc=host)"
+_FIX = "`nvidia-smi topo -p2p r` and `nvidia-smi topo -m` on the node: OK and NV# between GPUs that NVLink joins;"
+_FIX += " processes of one job on a node need a common IPC namespace (docker --ipc=host)"
 _POSSIBLE = (
     "no peer access between these GPUs (PCIe across sockets without NVLink), IOMMU or ACS in the way, or containers"
 )

@@ -35,7 +35,8 @@ _CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
 _RCCL = re.compile(r"\bRCCL version |\bHIP version ?:|\bROCm version ?:")
 # NCCL's lines that have lost their head.
 _BARE = re.compile(
-    r"^(?:\S{1,60}:? )?(Using network \S{1,40}|NET/(?:IB|Socket|[A-Z]\w{2,20}) ?\S{0,4} ?: |Channel \d{1,4}(?:/\d{1,4})? : )"
+    r"^(?:\S{1,60}:? )?(Using network \S{1,40}|NET/(?:IB|Socket|[A-Z]\w{2,20}) ?\S{0,4} ?: |"
+    r"Channel \d{1,4}(?:/\d{1,4})? : )"
 )
 _MORE_HCAS = re.compile(
     r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"

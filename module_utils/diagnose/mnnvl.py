@@ -39,7 +39,7 @@ def judge(job: Job) -> List[Finding]:
     reasons, variables = causes(job)
     have = "NVLink between hosts is off; %s" % (
         "cause: %s" % "; ".join(reasons) if reasons
-        else "the log does not show why: usually CUDA has no fabric handles in this container or with this driver")  # fmt: skip
+        else "the log does not show why: usually CUDA has no fabric handles in this container or driver")  # fmt: skip
     fix = "take %s out of the job and out of /etc/nccl.conf, then run it again" % names(variables)
     return [MNNVL.judge(job.name, "drift", want, have, source, fix if variables else None)]
 
@@ -63,8 +63,10 @@ def read(job: Job) -> Nvlink:
 
 def causes(job: Job) -> Tuple[List[str], List[str]]:
     """Return why NVLink between hosts is off, or joins only some, as lines prove it; and variables that cause it."""
-    variables = [name for name, off in _OFF if any(str(strtoll(value)[0]) in off or value in off for value in job.values(name)
-                                                   if value[:1].isdigit() or value in off)]  # fmt: skip
+    variables = [
+        name for name, off in _OFF
+        if any(value in off or (value[:1].isdigit() and str(strtoll(value)[0]) in off) for value in job.values(name))
+    ]  # fmt: skip
     reasons = [names("%s=%s" % (name, names(job.values(name), 2)) for name in variables)] if variables else []
     domains: Dict[Tuple[str, str, int], Set[str]] = {}
     silent: Set[str] = set()

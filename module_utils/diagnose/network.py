@@ -37,6 +37,7 @@ _PATHS = (
     ((2, 26, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "PHB", "SYS")),
     ((2, 18, 0), ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")),
 )
+_REACHES = "reaches other nodes"
 # GPUs that a node usually has, at most.
 _OF_A_NODE = 8
 
@@ -223,7 +224,7 @@ def _plugins(job: Job) -> List[Finding]:
             have = "the network plugin is there and is not loaded: %s%s" % (name, on)
             cause = next((text for words, text in _LOADER if words in name), "")
             have += "; cause: %s" % cause if cause else ""
-            fix = "`ldd` of the plugin's file in the job's own container shows what is missing; use a plugin that was built for it"
+            fix = "`ldd` of the plugin's file in the job's own container shows what is missing; use one built for it"
             found.append(NET_PLUGIN.judge("%s plugin" % job.name, "drift", "loaded", have, "NET/Plugin", fix))
             continue
         have = "the %s plugin %s did not start%s" % ("network" if kind == "NET" else kind, name, on)
@@ -260,11 +261,10 @@ def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
                 tunnels.setdefault(name, []).append(process)
             else:
                 good.add(name)
-    return [
-        *_local_interfaces(job, bad, leading),
-        *_tunnel(job, tunnels, leading),
-        *_good(job, good, bad, tunnels, events),
-    ]
+    if good and not bad and not tunnels and not events & _UNREACHED:
+        return [INTERFACE.judge(job.name, "ok", _REACHES, names(good), "Bootstrap: Using")]
+    found = [_tunnel(job, name, processes, leading) for name, processes in sorted(tunnels.items())]
+    return [*_local_interfaces(job, bad, leading), *found]
 
 
 def _local_interfaces(job: Job, bad: Dict[Tuple[str, str], List[Process]], leading: Set[str]) -> List[Finding]:
@@ -281,31 +281,17 @@ def _local_interfaces(job: Job, bad: Dict[Tuple[str, str], List[Process]], leadi
         have += "" if several else "; harmless on one node, and the log does not show how many there are"
         state = "drift" if several else "unknown"
         subject = "%s %s" % (job.name, name)
-        found.append(
-            INTERFACE.judge(subject, state, "reaches other nodes", have, "Bootstrap: Using", severity=severity)
-        )
+        found.append(INTERFACE.judge(subject, state, _REACHES, have, "Bootstrap: Using", severity=severity))
     return found
 
 
-def _tunnel(job: Job, tunnels: Dict[str, List[Process]], leading: Set[str]) -> List[Finding]:
-    found = []
-    for name, processes in sorted(tunnels.items()):
-        have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (
-            name,
-            hosts_of(p.host for p in processes),
-        )
-        severity = "minor" if name not in leading else "major"
-        subject = "%s %s" % (job.name, name)
-        found.append(
-            INTERFACE.judge(subject, "unknown", "reaches other nodes", have, "Bootstrap: Using", severity=severity)
-        )
-    return found
-
-
-def _good(job: Job, good: Set[str], bad: object, tunnels: object, events: AbstractSet[str]) -> List[Finding]:
-    if not good or bad or tunnels or events & _UNREACHED:
-        return []
-    return [INTERFACE.judge(job.name, "ok", "reaches other nodes", names(good), "Bootstrap: Using")]
+def _tunnel(job: Job, name: str, processes: Sequence[Process], leading: Set[str]) -> Finding:
+    have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (
+        name,
+        hosts_of(p.host for p in processes),
+    )
+    severity = "minor" if name not in leading else "major"
+    return INTERFACE.judge("%s %s" % (job.name, name), "unknown", _REACHES, have, "Bootstrap: Using", severity=severity)
 
 
 def _ends_here(name: str, address: str) -> str:
@@ -421,8 +407,8 @@ def _speeds(job: Job) -> List[Finding]:
         have = "adaptive routing is off (ar=0) on %s, and on elsewhere" % names(adaptive["0"], 6)
         why = "HCAs with and without adaptive routing in one job: flows of those without may collide"
         subject = "%s adaptive routing" % job.name
-        found.append(HCA_SPEED.judge(subject, "drift", "alike", have, "NET/IB ar=", why=why, severity="minor",
-                                     fix="compare ROCE_ADAPTIVE_ROUTING and NCCL_IB_ADAPTIVE_ROUTING of these HCAs"))  # fmt: skip
+        fix = "compare ROCE_ADAPTIVE_ROUTING and NCCL_IB_ADAPTIVE_ROUTING of these HCAs"
+        found.append(HCA_SPEED.judge(subject, "drift", "alike", have, "NET/IB ar=", fix, why=why, severity="minor"))
     return found
 
 
@@ -546,6 +532,8 @@ def _path_type(number: int, release: Optional[Tuple[int, ...]]) -> str:
 
 def _decided(job: Job) -> str:
     """Return pairs of GPU and HCA that NCCL decided against; most are far apart and never used."""
-    pairs = {"GPU %s and HCA %s (%s exceeds %s)" % (gpu, hca, _path_type(far, job.version), _path_type(near, job.version))
-             for process in job.processes for gpu, hca, far, near in process.gdr_off}  # fmt: skip
+    pairs = {
+        "GPU %s and HCA %s (%s exceeds %s)" % (gpu, hca, *(_path_type(number, job.version) for number in path))
+        for process in job.processes for gpu, hca, *path in process.gdr_off
+    }  # fmt: skip
     return "; NCCL decided against it for %s" % names(pairs) if pairs else ""

@@ -13,18 +13,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from ..core.number import whole
 from . import nccl_events
-from .checks import (
-    BOOTSTRAP,
-    CUDA,
-    EXIT,
-    FABRIC_MANAGER,
-    LIMITS,
-    PORT,
-    PROGRAM,
-    STORE,
-    WARNING,
-    WATCHDOG,
-)
+from .checks import BOOTSTRAP, CUDA, EXIT, FABRIC_MANAGER, LIMITS, PORT, PROGRAM, STORE, WARNING, WATCHDOG
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Detail, Event
 
 # Characters of a line that are matched.
@@ -495,8 +484,8 @@ _REMOTE = re.compile(
     r"ActorUnavailable|RayActor|WorkerCrashed|RayTaskError|EngineDead|[Ee]ngine ?[Cc]ore|WorkerProc|"
     r"communicator was aborted|NCCL [Ee]rror|\bnccl[A-Z]|DistBackendError|DistNetworkError|DistStoreError|"
     r"[Tt]imed ?out|Timeout|Cancelled|SystemExit|[Tt]erminated|\bdied\b|Rendezvous|[Ss]tore\b|"
-    r"[Cc]onnection (?:refused|reset|closed|aborted|error)|Connection\w{0,20}Error|ProcessRaisedException|ProcessExited|"
-    r"[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|raylet|[Hh]eartbeat"
+    r"[Cc]onnection (?:refused|reset|closed|aborted|error)|Connection\w{0,20}Error|ProcessRaisedException|"
+    r"ProcessExited|[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|raylet|[Hh]eartbeat"
 )
 _INFO = re.compile(
     r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again"

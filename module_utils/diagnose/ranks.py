@@ -81,8 +81,10 @@ def _rivals(job: Job, rivals: Sequence[Communicator]) -> Finding:
         % ", ".join(each)
     )
     why = "ranks find each other by one unique id, which rank 0 makes: with another one they wait, or are refused"
-    fix = "check that each start makes a new id that every rank reads: the same MASTER_ADDR and MASTER_PORT on all ranks, and a"
-    fix += " new key or port for each process group that is made again"
+    fix = (
+        "check that each start makes a new id that every rank reads: the same MASTER_ADDR and MASTER_PORT on all ranks,"
+    )
+    fix += " and a new key or port for each process group that is made again"
     subject, want = "%s commIds" % job.name, "one commId of %d ranks" % rivals[0].ranks
     return RANKS.judge(subject, "unknown", want, have, "Init START", fix, why=why, severity="major")
 
@@ -99,8 +101,10 @@ def _waits(job: Job, groups: Sequence[Group]) -> str:
     )
     if later:
         return ""
-    if any(group.event.id in ("watchdog", "stuck", "signalled") or (group.event.id == "store" and "imed" in group.first.text)
-           or (group.event.id == "store" and "imeout" in group.first.text) for group in groups):  # fmt: skip
+    late = ("imed", "imeout")
+    of_store = [group.first.text for group in groups if group.event.id == "store"]
+    waits = any(group.event.id in ("watchdog", "stuck", "signalled") for group in groups)
+    if waits or any(word in text for text in of_store for word in late):
         return "others waited for it until a timeout"
     return "others still try to connect" if any(process.retry for process in job.processes) else ""
 
@@ -126,19 +130,20 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         return RANKS.judge(subject, "unknown", want, have, "Init START", _REST, why=_NOT_HERE, severity="minor")
     crossed = _other_order(one, groups)
     if crossed is not None:
-        have = "the ranks make communicators in another order: %s in this one for %s, which waits in another one for rank %d" % (
-            of_ranks(numbers(one.began), " waits", " wait"), of_ranks(gone), crossed)  # fmt: skip
-        fix = "let every rank call the collectives of several process groups in one order: the first one makes the communicator"
-        why = (
-            "a communicator is made at the first collective of a process group, and needs all of its ranks at that time"
+        have = (
+            "the ranks make communicators in another order: %s in this one for %s, which waits in another one for rank "
         )
+        have = have % (of_ranks(numbers(one.began), " waits", " wait"), of_ranks(gone)) + str(crossed)
+        fix = "let every rank call the collectives of several process groups in one order: the first call makes the"
+        fix += " communicator"
+        why = "the first collective of a process group makes its communicator, and needs all of its ranks at that time"
         return RANKS.judge(subject, "drift", want, have, "Init START", fix, why=why)
     apart = _other_files(log, job, one)
     if apart and not any(group.tier <= EFFECT for group in groups):
         have = "%s in the bootstrap for %s, whose own files have no line of NCCL's" % (
             of_ranks(numbers(one.began), " waits", " wait"), of_ranks(numbers(apart)))  # fmt: skip
         why = "a communicator is made when all its ranks have called NCCL: a late rank blocks all others silently"
-        fix = "see what %s does, by its log and `py-spy dump --pid PID`: reading data, a download, another branch of the program"
+        fix = "see what %s does, by its log and `py-spy dump --pid PID`: reading data, a download, another branch"
         return RANKS.judge(subject, "drift", want, have, "Init START", fix % of_ranks(numbers(apart)), why=why)
     timed = waiting.endswith("a timeout")
     if (
@@ -224,8 +229,10 @@ def operations(log: Log, job: Job) -> List[Finding]:
         stuck = any((key, rank) in log.state.stuck_operations for rank in by_rank)
         if len(calls) < 2 or stuck or key not in {one.key for one in job.communicators}:
             continue
-        each = ["%s of %d %s by %s" % (function, count, _DATATYPES[kind] if kind < len(_DATATYPES) else "values",
-                                       of_ranks(numbers(ranks))) for (function, count, kind), ranks in list(calls.items())[:4]]  # fmt: skip
+        each = []
+        for (function, count, kind), ranks in list(calls.items())[:4]:
+            values = _DATATYPES[kind] if kind < len(_DATATYPES) else "values"
+            each.append("%s of %d %s by %s" % (function, count, values, of_ranks(numbers(ranks))))
         have = "ranks call different things as one operation (opCount %s) of communicator %s: %s" % (
             number,
             key,
@@ -250,7 +257,8 @@ def retries(job: Job, events: AbstractSet[str]) -> List[Finding]:
     have += "; the peer is %s" % fields["peer"] if fields.get("peer") else "; the address is not named"
     ranks = [rank for rank in (job.rank_of(process) for process in on) if rank is not None]
     have += "; on %s" % of_ranks(numbers(ranks)) if ranks else ""
-    have += "; possible causes: the peer has not started or has ended, an interface that does not reach this node, a firewall"
+    have += "; possible causes: the peer has not started or has ended, an interface that does not reach this node, a"
+    have += " firewall"
     return [CONNECTION.judge("%s retries" % job.name, "unknown", "connected", have, "retrying", severity="critical")]
 
 

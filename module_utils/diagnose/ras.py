@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read and judge a report of NCCL's RAS client as text (``ncclras``, NCCL 2.24 and later; src/ras/client_support.cc)."""
+"""Read and judge a report of NCCL's RAS client as text (``ncclras``, NCCL 2.24; src/ras/client_support.cc)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _AGAIN = (
 )
 _MOMENT = "RAS counts what ranks have launched at one moment, not what has ended: ranks of a healthy job differ, too"
 _WHY = {
-    "INCOMPLETE": "a process that does not respond to RAS has ended, has not started, is stopped, or is not reached by TCP",
+    "INCOMPLETE": "a process that does not respond to RAS has ended, has not started, is stopped, or out of reach",
     "DEAD": "RAS does not reach these processes: they have ended, or the TCP network to them is broken",
     "ERROR": "these ranks have reported an error to RAS: it names the result, and their log the cause",
     "TIMEOUT": _MOMENT,

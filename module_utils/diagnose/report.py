@@ -72,9 +72,9 @@ def report(result: Result) -> Dict[str, Any]:
         "lines": {"all": log.lines, "info": log.info, "warnings": log.warnings, "unmatched": log.unmatched},
         "verdict": {"state": state, "text": text},
         "root": None if root is None else {
-            "event": root.event, "check": root.finding.check, "subject": root.finding.subject, "confidence": root.confidence,
-            "ranks": list(root.ranks[:1024]), "hosts": list(root.hosts[:1024]), "source": root.source, "line": root.line,
-            "text": root.text,
+            "event": root.event, "check": root.finding.check, "subject": root.finding.subject,
+            "confidence": root.confidence, "ranks": list(root.ranks[:1024]), "hosts": list(root.hosts[:1024]),
+            "source": root.source, "line": root.line, "text": root.text,
         },
         "jobs": [_job(log, job, result.diagnosis.groups) for job in result.jobs],
         "events": [_event(group) for group in result.diagnosis.groups[:_EVENTS]],
@@ -111,9 +111,9 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "communicators": len(job.communicators),
         "network": _per_host(job.processes, lambda process: sorted(process.networks)),
         "bootstrap": _per_host(job.processes, lambda process: list(process.bootstrap) if process.bootstrap[0] else []),
-        "hcas": {node: _hcas(processes) for node, processes in sorted(by_node.items()) if any(p.hcas for p in processes)},
-        "speeds": {node: {name: mbit for p in processes for name, mbit in p.speeds.items()} for node, processes in by_node.items()
-                   if any(p.speeds for p in processes)},
+        "hcas": {node: _hcas(own) for node, own in sorted(by_node.items()) if any(p.hcas for p in own)},
+        "speeds": {node: {name: mbit for p in own for name, mbit in p.speeds.items()}
+                   for node, own in by_node.items() if any(p.speeds for p in own)},
         "gdr": _gdr(job),
         "channels": channels,
         "coll_channels": max((process.channels[0] for process in job.processes), default=0),
@@ -122,7 +122,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "collnet": {"connected": len(reduction.connected), "proven": reduction.proven, "why": reduction.why},
         "mnnvl": _all_or_none([process.mnnvl for process in job.processes]),
         "fabric": sorted({fabric for process in job.processes for fabric in process.fabrics}),
-        "variables": {name: sorted(job.values(name)) for name in sorted({n for p in job.processes for n in p.variables})},
+        "variables": {n: sorted(job.values(n)) for n in sorted({n for one in job.processes for n in one.variables})},
         "algorithms": algorithms,
         "transport": dict(asdict(proof), proven=proof.proven, rdma=proof.rdma, gdr=proof.gdr),
     }  # fmt: skip
@@ -175,15 +175,16 @@ def _gdr(job: Job) -> List[Dict[str, Any]]:
 def _event(group: Group) -> Dict[str, Any]:
     return {
         "event": group.event.id, "code": group.code, "check": group.event.check.id, "count": group.count,
-        "ranks": sorted(group.ranks)[:1024], "hosts": sorted(group.hosts)[:1024], "line": group.first.order, "last_line": group.last,
-        "text": group.first.text, "because": group.because.name if group.because is not None else None,
+        "ranks": sorted(group.ranks)[:1024], "hosts": sorted(group.hosts)[:1024], "line": group.first.order,
+        "last_line": group.last, "text": group.first.text,
+        "because": group.because.name if group.because is not None else None,
         "confidence": group.link if group.because is not None else REPORTED,
     }  # fmt: skip
 
 
 def _exit(group: Group) -> Dict[str, Any]:
-    return {"code": group.code or "killed for memory", "ranks": sorted(group.ranks)[:1024], "hosts": sorted(group.hosts)[:1024],
-            "count": group.count}  # fmt: skip
+    return {"code": group.code or "killed for memory", "ranks": sorted(group.ranks)[:1024],
+            "hosts": sorted(group.hosts)[:1024], "count": group.count}  # fmt: skip
 
 
 def _watchdog(groups: Sequence[Group]) -> Optional[Dict[str, Any]]:
@@ -207,8 +208,8 @@ def _program(program: Any) -> Dict[str, Any]:
         {"size": row.size, "busbw": row.out, "busbw_in_place": row.inside, "time_us": row.time, "wrong": row.wrong}
         for row in program.rows
     ]
-    return {"ranks": len(program.ranks), "rows": rows, "average_busbw": program.average, "wrong": program.wrong, "end": program.bounds,
-            "below_minimum": program.below}  # fmt: skip
+    return {"ranks": len(program.ranks), "rows": rows, "average_busbw": program.average, "wrong": program.wrong,
+            "end": program.bounds, "below_minimum": program.below}  # fmt: skip
 
 
 def facts_line(log: Log, job: Job) -> str:

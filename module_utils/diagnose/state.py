@@ -102,6 +102,9 @@ class Communicator:
         return self.met or bool(self.done) or "Destroy" in self.gone
 
 
+_EMPTY: Dict[Any, Any] = {}
+
+
 class Process:
     """Facts of one process. Empty collections are shared until a value comes: most processes have few."""
 
@@ -109,12 +112,12 @@ class Process:
     cuda: str = ""
     driver: Optional[int] = None
     networks: AbstractSet[str] = frozenset()
-    devices: Dict[int, Hca] = {}
-    ports: Dict[str, Hca] = {}
-    speeds: Dict[str, int] = {}
-    adaptive: Dict[str, str] = {}
+    devices: Dict[int, Hca] = _EMPTY
+    ports: Dict[str, Hca] = _EMPTY
+    speeds: Dict[str, int] = _EMPTY
+    adaptive: Dict[str, str] = _EMPTY
     speed_changes: Tuple[Tuple[str, int, int], ...] = ()
-    interfaces: Dict[str, str] = {}
+    interfaces: Dict[str, str] = _EMPTY
     list_cut: bool = False
     oob: Tuple[str, str] = ("", "")
     bootstrap: Tuple[str, str] = ("", "")
@@ -122,8 +125,8 @@ class Process:
     # kind, state, name
     plugins: AbstractSet[Tuple[str, str, str]] = frozenset()
     plugin_settings: AbstractSet[str] = frozenset()
-    variables: Dict[str, str] = {}
-    gdr_devices: Dict[str, bool] = {}
+    variables: Dict[str, str] = _EMPTY
+    gdr_devices: Dict[str, bool] = _EMPTY
     gdr_why: str = ""
     gdr_off: AbstractSet[Tuple[str, str, int, int]] = frozenset()
     gdr_on: AbstractSet[Tuple[str, str]] = frozenset()
@@ -139,22 +142,22 @@ class Process:
     rings: Optional[Tuple[Optional[bool], Optional[bool]]] = None
     graphs: AbstractSet[Tuple[int, int, float, str]] = frozenset()
     system: float = 0.0
-    nvlinks: Dict[str, float] = {}
+    nvlinks: Dict[str, float] = _EMPTY
     nvswitch: bool = False
-    ways: Dict[Way, int] = {}
+    ways: Dict[Way, int] = _EMPTY
     crossed: AbstractSet[Tuple[int, int]] = frozenset()
     bridged: AbstractSet[Tuple[int, int]] = frozenset()
     mnnvl: Optional[bool] = None
     # uuid, clique, state, health mask
     fabrics: AbstractSet[Tuple[str, str, int, str]] = frozenset()
-    algorithms: Dict[Tuple[str, str, str], int] = {}
+    algorithms: Dict[Tuple[str, str, str], int] = _EMPTY
     calls: Tuple[Call, ...] = ()
     retry: Optional[Fact] = None
     root_waits: str = ""
-    pointers: Dict[str, str] = {}
-    ranks: Dict[int, str] = {}
-    buses: Dict[int, str] = {}
-    cuda_devices: Dict[int, int] = {}
+    pointers: Dict[str, str] = _EMPTY
+    ranks: Dict[int, str] = _EMPTY
+    buses: Dict[int, str] = _EMPTY
+    cuda_devices: Dict[int, int] = _EMPTY
     gpus: AbstractSet[int] = frozenset()
     ended: str = ""
     init_seconds: float = 0.0

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Read the list of ranks, the table and the end of programs of nccl-tests (src/common.cu of NVIDIA/nccl-tests).
 
-Columns: size (bytes), count, type, redop, root, then out of place and in place time (us), algbw and busbw (GB/s), wrong.
+Columns: size (bytes), count, type, redop, root, then out of place and in place time (us), algbw, busbw (GB/s), wrong.
 Releases before 2.11 have no root, and an error in the place of #wrong.
 """
 
@@ -36,7 +36,8 @@ _RANK = re.compile(
     r"(?P<host>\S{1,255})\s{1,16}device\s{1,16}(?P<device>\d{1,4})(?:\s{1,16}\[(?P<bus>[\w:.]{1,20})\])?\s{0,8}(?P<gpu>.{0,80})"
 )
 _RANKS = re.compile(
-    r"#\s{1,16}Rank\s{1,16}(?P<first>\d{1,7}) \.\. Rank\s{1,16}(?P<last>\d{1,7})\s{1,16}on\s{1,16}(?P<host>[\w.-]{1,255})\s{0,8}(?P<gpu>.{0,80})"
+    r"#\s{1,16}Rank\s{1,16}(?P<first>\d{1,7}) \.\. Rank\s{1,16}(?P<last>\d{1,7})\s{1,16}on\s{1,16}"
+    r"(?P<host>[\w.-]{1,255})\s{0,8}(?P<gpu>.{0,80})"
 )
 _BEGIN = re.compile(
     r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})(?:.{0,120}? validat\w{1,4}: (?P<checked>\d{1,3}))?"
@@ -194,8 +195,10 @@ def _list(table: Table, text: str, order: int) -> bool:
         program = table._current(order)
         if len(program.ranks) < RANKS:
             found = match.groupdict()
-            program.ranks.setdefault(int(found["rank"]), Rank(
-                found["host"], int(found["pid"]), int(found["device"]), found["bus"] or "", found["gpu"].strip()))  # fmt: skip
+            rank = Rank(
+                found["host"], int(found["pid"]), int(found["device"]), found["bus"] or "", found["gpu"].strip()
+            )
+            program.ranks.setdefault(int(found["rank"]), rank)
     return match is not None
 
 

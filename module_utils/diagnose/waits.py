@@ -23,7 +23,9 @@ _EARLY = 20
 
 @dataclass
 class Waits:
-    """calls: (operation, number, elements) -> ranks that waited in it.   limit: ms.   progress: rank -> (enqueued, completed).
+    """calls: (operation, number, elements) -> ranks that waited in it.   limit: ms.
+
+    progress: rank -> (enqueued, completed).
 
     signalled: ranks that gave up.   groups: names of process groups.
     """

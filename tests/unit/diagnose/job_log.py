@@ -19,7 +19,8 @@ def ranks(*lines: str, nodes: int = 2, network: str = "IB") -> str:
     text = []
     for rank in range(nodes):
         head = f"node{rank}:{100 + rank}:{100 + rank} [0] NCCL INFO "
-        init = f"{head}ncclCommInitRank comm 0xa{rank} rank {rank} nranks {nodes} cudaDev 0 nvmlDev 0 busId 1b000 commId 0xabc"
+        init = f"{head}ncclCommInitRank comm 0xa{rank} rank {rank} nranks {nodes} cudaDev 0 nvmlDev 0"
+        init += " busId 1b000 commId 0xabc"
         text += [
             f"{head}NCCL version 2.27.7+cuda12.9",
             f"{head}Bootstrap: Using eth0:10.0.0.{rank}<0>",

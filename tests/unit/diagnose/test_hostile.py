@@ -98,9 +98,14 @@ def test_a_line_costs_once_for_each_form_of_it() -> None:
     assert log.unmatched == 1000
 
 
-@given(st.lists(st.sampled_from(["n1:7:9 [0] NCCL ", "INFO ", "WARN ", "Channel 00/0 : 0[0] -> 1[0] ", "via NET/IB/0", "\n", "[rank1]: ",
-                                 "Traceback (most recent call last):", "ValueError: x", "Last error:", " rank 1 nranks 2 ", "comm 0x1",
-                                 "Job summary", "#0-0 (ab) MISMATCH\n", "\x00", "\u0663", "exitcode: -9", "Xid (1): 79"]), max_size=40))  # fmt: skip
+PIECES = [
+    "n1:7:9 [0] NCCL ", "INFO ", "WARN ", "Channel 00/0 : 0[0] -> 1[0] ", "via NET/IB/0", "\n", "[rank1]: ",
+    "Traceback (most recent call last):", "ValueError: x", "Last error:", " rank 1 nranks 2 ", "comm 0x1",
+    "Job summary", "#0-0 (ab) MISMATCH\n", "\x00", "\u0663", "exitcode: -9", "Xid (1): 79",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40))
 def test_any_mixture_of_pieces_is_read(parts: list[str]) -> None:
     result = judge(log_reader.read("".join(parts).encode()))
     report(result)

@@ -83,7 +83,7 @@ def test_wrapped_and_quoted_lines(line: bytes, text: str) -> None:
 def test_line_numbers_of_an_editor_are_no_part_of_a_log() -> None:
     text = "".join(f"{number} | n1:7:9 [0] NCCL INFO Using network IB\n" for number in range(98, 103))
     log = log_reader.read(text.encode())
-    assert [key for key in log.state.processes] == [("n1", 7, None)]
+    assert list(log.state.processes) == [("n1", 7, None)]
 
 
 @pytest.mark.parametrize("text", ["", "1.2.3", "1e9", "\u0663", "9" * 30, "-1", " 1"])
