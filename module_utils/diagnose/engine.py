@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
 from .lines import same_day
@@ -18,7 +18,20 @@ from .state import Call, Job, Process
 REPORTED = "reported"
 # Functions that the program has called, by file of NCCL's sources: an error that they return ends a call of it.
 _PROGRAM_CALLS = re.compile(r"(?:^|/)(?:init|transport|generic|group|enqueue|collectives)\.(?:cc|cpp|cu):")
-_WAITS = ("watchdog", "signalled", "stuck", "store")
+
+
+# Reports, the one that says most of what failed first.
+_REPORTS = [
+    "signal",
+    "exception_nccl",
+    "test",
+    "exit",
+    "mpi_abort",
+    "worker_lost",
+    "exception_remote",
+    "consequence",
+    "error_line",
+]
 
 
 @dataclass
@@ -80,29 +93,21 @@ def _promote(log: Log, groups: Iterable[Group]) -> None:
 
 def _retried(group: Group) -> bool:
     """Return whether each connection that failed is tried again later."""
-    again = [
-        one.process.retry.fields.get("order", 0) if one.process is not None and one.process.retry else 0
-        for one in group.kept
-    ]
-    return all(line > one.order for line, one in zip(again, group.kept))
+    retries = [(one.process.retry if one.process is not None else None, one.order) for one in group.kept]
+    return all(retry is not None and retry.fields.get("order", 0) > order for retry, order in retries)
 
 
 def ended_a_call(one: Occurrence) -> bool:
     """Return whether calls behind a warning returned an error to the program or to the thread that moves its data."""
-    return any(
-        to_program(call) or (call.place.startswith("proxy.") and one.event.id == "plugin_warning")
-        for call in calls_after(one)
-    )
+    plugin = one.event.id == "plugin_warning"
+    return any(to_program(call) or (plugin and call.place.startswith("proxy.")) for call in calls_after(one))
 
 
 def calls_after(one: Occurrence) -> List[Call]:
     """Return calls of the warning's process and GPU that returned an error behind it."""
     calls = one.process.calls if one.process is not None else ()
-    return [
-        call
-        for call in calls
-        if call.source == one.source and call.order > one.order and call.device in (one.device, None)
-    ]
+    behind = [call for call in calls if call.source == one.source and call.order > one.order]
+    return [call for call in behind if call.device in (one.device, None)]
 
 
 def to_program(call: Call) -> bool:
@@ -113,11 +118,8 @@ def _calls(log: Log) -> List[Tuple[Process, Call]]:
     """Return the first failed call of each process that has no warning before it."""
     warned = {id(group_one.process) for group in log.groups.values() for group_one in group.kept
               if group_one.process is not None and group.tier not in (NOTICE, REPORT)}  # fmt: skip
-    found = []
-    for process in log.state.processes.values():
-        if process.calls and id(process) not in warned:
-            found.append((process, process.calls[0]))
-    return found[:64]
+    silent = [one for one in log.state.processes.values() if one.calls and id(one) not in warned]
+    return [(process, process.calls[0]) for process in silent[:64]]
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
@@ -161,21 +163,13 @@ def _holds(condition: str, effect: Group, cause: Group, addresses: Dict[str, str
         return before(cause.first, effect.first)
     if condition == "device":
         return any(_one_device(one, other) for one in effect.kept for other in cause.kept)
+    named = [one.fields.get("peer") or "" for one in effect.kept]
+    peers = {_short(addresses.get(peer, peer)) for peer in named} & {_short(host) for host in cause.hosts} - {""}
     if condition == "peer":
-        peers = {
-            _short(addresses.get(one.fields.get("peer") or "", one.fields.get("peer") or "")) for one in effect.kept
-        }
         own = any(_one_device(one, other) for one in effect.kept for other in cause.kept)
-        return before(cause.first, effect.first) and (
-            own or bool(peers & {_short(host) for host in cause.hosts} - {""})
-        )
+        return before(cause.first, effect.first) and (own or bool(peers))
     if condition == "lost":
-        peers = {
-            _short(addresses.get(one.fields.get("peer") or "", one.fields.get("peer") or "")) for one in effect.kept
-        }
-        reporters = {_short(host) for host in effect.hosts}
-        own_end = cause.code in ("signal 6",)
-        return not own_end and bool((peers - reporters - {""}) & {_short(host) for host in cause.hosts})
+        return cause.code != "signal 6" and bool(peers - {_short(host) for host in effect.hosts})
     if condition == "other":
         apart = not (cause.ranks and cause.ranks == effect.ranks)
         return apart and (before(cause.first, effect.first) or _reported_late(cause))
@@ -222,10 +216,8 @@ def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
             weak = [group for group in open_groups if group.tier == WEAK and not continued(log, group)]
             best = min(failures, key=_report_rank)
             if best.event.id == "exit" and not best.code.startswith("signal"):
-                lines = [
-                    group for group in failures if group.event.id == "error_line" and before(group.first, best.first)
-                ]
-                best = max(lines, key=lambda group: group.first.order) if lines else best
+                lines = [one for one in failures if one.event.id == "error_line" and before(one.first, best.first)]
+                best = max(lines, key=lambda group: group.first.order, default=best)
             elif weak and best.event.id != "exit":
                 best = _earliest(weak)
         return best
@@ -238,19 +230,8 @@ def _late_exit(group: Group) -> bool:
 
 def _report_rank(group: Group) -> Tuple[int, int]:
     """Return how much a report says of what failed: a signal, NCCL's result, a launcher's words."""
-    order = (
-        "signal",
-        "exception_nccl",
-        "test",
-        "exit",
-        "mpi_abort",
-        "worker_lost",
-        "exception_remote",
-        "consequence",
-        "error_line",
-    )
     name = "signal" if group.event.id == "exit" and group.code.startswith("signal") else group.event.id
-    return (order.index(name) if name in order else len(order), group.first.order)
+    return (_REPORTS.index(name) if name in _REPORTS else len(_REPORTS), group.first.order)
 
 
 def _position(group: Group, groups: Sequence[Group]) -> Tuple[str, int]:
@@ -282,13 +263,10 @@ def _confidence(root: Optional[Group], groups: Sequence[Group]) -> str:
         return ""
     if root.event.plain or root.detail.proven:
         return PROVEN
-    if root.tier in (OUTSIDE, ORDER) or (
-        root.tier < EFFECT and any(one.because is root and one.link == PROVEN for one in groups)
-    ):
+    proves = any(one.because is root and one.link == PROVEN for one in groups)
+    if root.tier in (OUTSIDE, ORDER) or (root.tier < EFFECT and proves):
         return PROVEN
-    if root.tier == CAUSE:
-        return LIKELY
-    return REPORTED
+    return LIKELY if root.tier == CAUSE else REPORTED
 
 
 def continued(log: Log, group: Group) -> int:
@@ -300,14 +278,9 @@ def continued(log: Log, group: Group) -> int:
         later = max(later, log.lines)
     if _all_destroyed(log):
         later = log.lines
-    failed = [
-        other for other in log.groups.values() if other.tier in (OUTSIDE, CAUSE, EFFECT, REPORT) and other is not group
-    ]
-    if later <= group.last or any(
-        other.last > group.first.order for other in failed if other.event.id not in ("consequence",)
-    ):
-        return 0
-    return later
+    others = [other for other in log.groups.values() if other is not group and other.event.id != "consequence"]
+    failed = [other for other in others if other.tier in (OUTSIDE, CAUSE, EFFECT, REPORT)]
+    return 0 if later <= group.last or any(other.last > group.first.order for other in failed) else later
 
 
 def _all_destroyed(log: Log) -> bool:
@@ -321,12 +294,5 @@ def in_order(log: Log) -> str:
     if _all_destroyed(log):
         return "Destroy COMPLETE of all ranks"
     if log.table.finished:
-        return (
-            "nccl-tests: out of bounds values 0 OK" if log.table.programs[-1].bounds else "nccl-tests: average printed"
-        )
+        return "nccl-tests: %s" % ("out of bounds values 0 OK" if log.table.programs[-1].bounds else "average printed")
     return ""
-
-
-def waits(groups: Iterable[Group]) -> Set[int]:
-    """Return the ranks that report a wait that ran out."""
-    return {rank for group in groups if group.event.id in _WAITS for rank in group.ranks}

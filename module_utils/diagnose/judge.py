@@ -16,26 +16,17 @@ from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
 from .log_reader import Log
 from .names import hosts_of, names, of_ranks
-from .state import Job, jobs
+from .state import Job, Process, jobs
 from .table import alone
 
 # The first release whose logs are judged.
 OLDEST = (2, 18)
 # Events without a finding of their own, unless one of them is the root.
-_EVIDENCE = frozenset(
-    [
-        "consequence",
-        "exception_nccl",
-        "exception_remote",
-        "test",
-        "worker_lost",
-        "mpi_abort",
-        "error_line",
-        "signalled",
-        "progress",
-    ]
-)
+_EVIDENCE = ("consequence", "exception_nccl", "exception_remote", "test", "worker_lost", "mpi_abort", "error_line")
+_EVIDENCE += ("signalled", "progress")
 _MOST = 12
+# A finding on a fact, its tier and its confidence.
+Fact = Tuple[Finding, int, str]
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ def judge(log: Log) -> Result:
     failures, by_group = _failures(log, found_jobs, diagnosis)
     events = frozenset(group.event.id for group in diagnosis.groups if group.tier != NOTICE)
     gpus = frozenset(one.gpu for one in log.table.ranks.values())
-    facts: List[Tuple[Finding, int, str]] = [*_tests(log), *_alone(log, found_jobs)]
+    facts: List[Fact] = [*_tests(log), *_alone(log, found_jobs)]
     slow: List[Finding] = []
     for job in found_jobs:
         facts += [(finding, CAUSE, PROVEN) for finding in _versions(job) if not finding.ok]
@@ -102,12 +93,12 @@ def judge(log: Log) -> Result:
     facts += _calls(log, found_jobs, diagnosis)
     of_ras = ras.judge(log.ras)
     root = _root(diagnosis, by_group, facts, log)
+    found = [finding for finding, _tier, _confidence in facts]
     if root is None:
         slow += [finding for job in found_jobs for finding in _level(log, job)] + _readable(log)
     else:
-        failures, facts = _caused(failures, facts, root)
-    found = _once([*failures, *(finding for finding, _tier, _confidence in facts), *of_ras, *slow])
-    return Result(log, found_jobs, diagnosis, _sorted(found, root), root)
+        failures, found = _caused(failures, facts, root)
+    return Result(log, found_jobs, diagnosis, _sorted(_once([*failures, *found, *of_ras, *slow]), root), root)
 
 
 def _sorted(found: Sequence[Finding], root: Optional[Root]) -> List[Finding]:
@@ -129,9 +120,7 @@ def _once(found: Sequence[Finding]) -> List[Finding]:
 # -- the root ----------------------------------------------------------------------------------------------------------
 
 
-def _root(
-    diagnosis: Diagnosis, by_group: Dict[int, Finding], facts: Sequence[Tuple[Finding, int, str]], log: Log
-) -> Optional[Root]:
+def _root(diagnosis: Diagnosis, by_group: Dict[int, Finding], facts: Sequence[Fact], log: Log) -> Optional[Root]:
     """Return the root: an event, or a fact that is more upstream than the first event."""
     group = diagnosis.root
     waited = waits.read(diagnosis.groups)
@@ -151,20 +140,12 @@ def _root(
     )  # fmt: skip
 
 
-def _caused(
-    failures: List[Finding], facts: List[Tuple[Finding, int, str]], root: Root
-) -> Tuple[List[Finding], List[Tuple[Finding, int, str]]]:
+def _caused(failures: List[Finding], facts: List[Fact], root: Root) -> Tuple[List[Finding], List[Finding]]:
     """Let failures follow from a root that is a fact, and facts from a root that is an event."""
-    is_fact = any(finding.id == root.finding.id for finding, _tier, _confidence in facts)
-    because = root.finding.id
-    if is_fact:
-        failures = [one if one.because or one.id == because else replace(one, because=because) for one in failures]
-    else:
-        facts = [
-            (one if one.state == "drift" else replace(one, because=because), tier, confidence)
-            for one, tier, confidence in facts
-        ]
-    return failures, facts
+    because, found = root.finding.id, [finding for finding, _tier, _confidence in facts]
+    if any(finding.id == because for finding in found):
+        return [one if one.because or one.id == because else replace(one, because=because) for one in failures], found
+    return failures, [one if one.state == "drift" else replace(one, because=because) for one in found]
 
 
 # -- findings on events ------------------------------------------------------------------------------------------------
@@ -173,18 +154,14 @@ def _caused(
 def _failures(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> Tuple[List[Finding], Dict[int, Finding]]:
     by_group: Dict[int, Finding] = {}
     found: List[Finding] = []
-    waited = waits.read(diagnosis.groups)
     for group in diagnosis.groups:
-        listed = group.tier != NOTICE or group.event.id == "value"
-        if not listed or (group.event.id in _EVIDENCE and group is not diagnosis.root):
-            continue
-        if group.event.id == "stuck" and group.because is not None:
+        name, evidence = group.event.id, group.event.id in _EVIDENCE and group is not diagnosis.root
+        if evidence or (name == "stuck" and group.because is not None) or (group.tier == NOTICE and name != "value"):
             continue
         job = _job_of(found_jobs, group)
         because = by_group.get(id(group.because)) if group.because is not None else None
-        finding = _finding(log, job, group, diagnosis, waited, because)
-        by_group[id(group)] = finding
-        found.append(finding)
+        found.append(_finding(log, job, group, diagnosis, because))
+        by_group[id(group)] = found[-1]
     return found[: 4 * _MOST], by_group
 
 
@@ -194,12 +171,9 @@ def _job_of(found_jobs: Sequence[Job], group: Group) -> Job:
     return own or (found_jobs[0] if found_jobs else Job("job", (), (), None, ()))
 
 
-def _finding(
-    log: Log, job: Job, group: Group, diagnosis: Diagnosis, waited: waits.Waits, because: Optional[Finding]
-) -> Finding:
-    event, detail = group.event, group.detail
-    state = event.state
-    severity = event.severity or event.check.severity
+def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Optional[Finding]) -> Finding:
+    event, detail, waited = group.event, group.detail, waits.read(diagnosis.groups)
+    state, severity = event.state, event.severity or event.check.severity
     if group.tier <= EFFECT and group is diagnosis.root and event.id not in ("net_plugin",):
         severity = "critical" if event.severity == "" else severity
     if group.tier == CAUSE and event.tier in (WEAK, NETWORK):
@@ -242,10 +216,7 @@ def _finding(
 
 
 def _stepped(waited: waits.Waits) -> str:
-    return (
-        "ranks waited in one number of a process group with other operations or sizes: the program's ranks are out of "
-        "step"
-    )
+    return "ranks waited in one number of a process group with other operations or sizes: the ranks are out of step"
 
 
 def _title(log: Log, job: Job, group: Group, waited: waits.Waits) -> str:
@@ -290,14 +261,12 @@ STATUSES = {
     8: "local access error", 9: "remote invalid request", 10: "remote access error", 11: "remote operation error",
     12: "transport retry counter exceeded", 13: "RNR retry counter exceeded", 22: "general error",
 }  # fmt: skip
-_GIDS = re.compile(
-    r"(?:localGid |local GID (?!index))(?P<local>[^\s,]{2,60}),? remote ?G[Ii][Dd]s? ?(?P<remote>[^\s,;]{2,60})"
-)
+_GIDS = re.compile(r"(?:localGid |local GID (?!index))([^\s,]{2,60}),? remote ?G[Ii][Dd]s? ?([^\s,;]{2,60})")
 
 
 def _where(job: Job, group: Group) -> List[str]:
     """Return ranks, hosts, HCAs and peers of an event."""
-    writers = {ranks.writer(job, one.process) for one in group.kept if one.process is not None} - {""}
+    writers = {job.writer(one.process) for one in group.kept if one.process is not None} - {""}
     named = {of_ranks(str(one.rank)) for one in group.kept if one.process is None and one.rank is not None}
     who = names({*writers, *(named if not writers else ())}, 4)
     parts = ["on %s" % who] if who else ["on %s" % hosts_of(group.hosts)] if group.hosts else []
@@ -305,11 +274,8 @@ def _where(job: Job, group: Group) -> List[str]:
     parts += ["device %s" % names(devices)] if devices and group.event.id != "xid" else []
     peers = {str(one.fields["peer"]) for one in group.kept if one.fields.get("peer")}
     hosts = {process.bootstrap[1]: process.host for process in job.processes if process.bootstrap[1]}
-    parts += (
-        ["peer %s" % names("%s (%s)" % (peer, hosts[peer]) if peer in hosts else peer for peer in peers)]
-        if peers
-        else []
-    )
+    shown = names("%s (%s)" % (peer, hosts[peer]) if peer in hosts else peer for peer in peers)
+    parts += ["peer %s" % shown] if peers else []
     for one in group.kept[:1]:
         gids = _GIDS.search(one.text)
         if gids is not None:
@@ -334,11 +300,9 @@ def _followed(diagnosis: Diagnosis, group: Group) -> str:
     """Return the failures of others that follow from the root, the first ones."""
     if group is not diagnosis.root:
         return ""
-    followed = [one for one in diagnosis.groups if one.because is group and one.tier in (NETWORK, EFFECT)]
-    each = [
-        "%s%s (line %d)" % (one.name, " on %s" % hosts_of(one.hosts) if one.hosts else "", one.first.order)
-        for one in followed[:2]
-    ]
+    each = []
+    for one in [one for one in diagnosis.groups if one.because is group and one.tier in (NETWORK, EFFECT)][:2]:
+        each.append("%s%s (line %d)" % (one.name, " on %s" % hosts_of(one.hosts) if one.hosts else "", one.first.order))
     return "then: %s" % ", ".join(each) if each else ""
 
 
@@ -376,9 +340,8 @@ def _versions(job: Job) -> List[Finding]:
     if len(job.versions) == 1:
         named = {process.host for process in job.processes if process.versions}
         silent = {process.host for process in job.processes} - named
-        have = job.versions[0] + (
-            ", by %s; no release: %s" % (hosts_of(named, 3), hosts_of(silent, 3)) if named and silent else ""
-        )
+        have = job.versions[0]
+        have += ", by %s; no release: %s" % (hosts_of(named, 3), hosts_of(silent, 3)) if named and silent else ""
         return [VERSIONS.judge(job.name, "ok", "one NCCL", have, "NCCL version")]
     on = []
     for version in job.versions:
@@ -405,7 +368,7 @@ def _driver(job: Job) -> List[Finding]:
     return [CUDA.judge(subject, "unknown", "as new as NCCL", have, "cudaDriverVersion", fix, why=why, severity="major")]
 
 
-def _tests(log: Log) -> List[Tuple[Finding, int, str]]:
+def _tests(log: Log) -> List[Fact]:
     """Judge wrong values that nccl-tests counted."""
     if not log.table.failed and not log.table.wrong:
         return []
@@ -417,7 +380,7 @@ def _tests(log: Log) -> List[Tuple[Finding, int, str]]:
     return [(finding, CAUSE, PROVEN)]
 
 
-def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Tuple[Finding, int, str]]:
+def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Fact]:
     """Judge processes of nccl-tests that each ran alone: a build without MPI under an MPI launcher."""
     programs = alone(log.table)
     single = [job for job in found_jobs if job.world is not None and job.world.ranks == 1]
@@ -431,11 +394,9 @@ def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Tuple[Finding, int, str]
     return [(PROGRAM.judge("nccl-tests", "drift", "one job", have, "", fix, why=why), CAUSE, PROVEN)]
 
 
-def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Tuple[Finding, int, str]]:
+def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
     """Judge calls within NCCL that returned an error without a warning."""
-    calls = [
-        (process, call) for process, call in diagnosis.calls if call.order > process.completed or _reached(process)
-    ]
+    calls = [(one, call) for one, call in diagnosis.calls if call.order > one.completed or _reached(one)]
     if not calls or not found_jobs:
         return []
     process, call = min(calls, key=lambda pair: pair[1].order)
@@ -443,17 +404,16 @@ def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Tu
     if not any(_reached(other) for other, _call in calls):
         return []
     have = "calls of NCCL returned an error without a warning, first %s -> %d on %s" % (
-        call.place, call.result, ranks.writer(job, process) or "a process")  # fmt: skip
+        call.place, call.result, job.writer(process) or "a process")  # fmt: skip
     have += "; %s" % _RESULTS[call.result] if call.result in _RESULTS else ""
     fix = "run it with NCCL_DEBUG=INFO on all ranks, and read the lines just before the first one"
     finding = WARNING.judge(job.name, "unknown", "no failed call", have, call.place, fix, severity="critical")
     return [(finding, ORDER, REPORTED)]
 
 
-def _reached(process: object) -> bool:
-    calls = getattr(process, "calls", ())
-    unready = bool(getattr(process, "pointers", ())) and not getattr(process, "completed", 0)
-    return any((engine.to_program(call) or unready) and call.order > getattr(process, "completed", 0) for call in calls)
+def _reached(process: Process) -> bool:
+    unready = bool(process.pointers) and not process.completed
+    return any((engine.to_program(call) or unready) and call.order > process.completed for call in process.calls)
 
 
 # What NCCL's functions return (ncclResult_t).
@@ -496,9 +456,8 @@ def _readable(log: Log) -> List[Finding]:
         have += "; it is a report of NCCL's RAS" if log.ras.groups or log.ras.blocks else ""
         have += "; %d hold zero bytes" % log.binary if log.binary else ""
         known = log.table.programs or log.ras.groups or log.ras.blocks or log.groups or log.last_step
-        found.append(
-            READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity="minor" if known else None)
-        )
+        severity = "minor" if known else None
+        found.append(READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity))
     beyond = {**log.state.left_out, **({"lines": log.beyond} if log.beyond else {})}
     if beyond:
         have = "not stored: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(beyond.items()))

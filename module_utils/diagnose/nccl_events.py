@@ -467,7 +467,7 @@ DETAILS: Tuple[Detail, ...] = (
         "available: usually IMEX is not ready, or this process has no access to it", fix="`systemctl status "
         "nvidia-imex` and `nvidia-imex-ctl -N` on every node of the domain; the job needs an IMEX channel (`ls "
         "/dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 continues without NVLink between "
-        "nodes"),
+        "nodes", causes="no IMEX channel in the container, or nvidia-imex does not run on all nodes of the domain"),
     Detail("net_plugin", code="OFI", why="the plugin for libfabric (AWS EFA or another provider) reports a failure: "
         "NCCL may end, wait, or continue over TCP", fix="in the job itself: `fi_info` shows the providers (AWS: `-p "
         "efa`); plugin, libfabric and the NIC's driver have to be of one installation; the security group has to "

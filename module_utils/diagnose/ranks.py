@@ -11,8 +11,8 @@ from ..core.finding import Finding
 from .checks import DUPLICATE, MISMATCH, RANKS
 from .event import CAUSE, EFFECT, Group
 from .log_reader import Log
-from .names import missing, names, numbers, of_ranks
-from .state import Communicator, Job, Process, rival_sets
+from .names import missing, numbers, of_ranks
+from .state import Communicator, Job, rival_sets
 
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
 _NOT_HERE = "a rank that is missing in the log may still have started"
@@ -40,9 +40,8 @@ def judge(log: Log, job: Job, groups: Sequence[Group]) -> List[Finding]:
     found += [_incomplete(log, job, one, groups, waiting) for one in open_ones[:_MOST]]
     if len(open_ones) > _MOST:
         have = "%d more communicators show no Init COMPLETE" % (len(open_ones) - _MOST)
-        found.append(
-            RANKS.judge("%s communicators" % job.name, "unknown", "all complete", have, "Init COMPLETE", why=_READY)
-        )
+        subject = "%s communicators" % job.name
+        found.append(RANKS.judge(subject, "unknown", "all complete", have, "Init COMPLETE", why=_READY))
     if complete and not open_ones and not rivals and job.world is not None:
         have = "%d communicators, the largest of %d ranks" % (complete, job.world.ranks)
         if len(job.world.done) < job.world.ranks:
@@ -61,30 +60,20 @@ def present(log: Log, job: Job, groups: Sequence[Group] = ()) -> Set[int]:
             # The launcher numbers nodes or tasks, not ranks.
             labels = set()
             break
-    named = {rank for process in job.processes for rank in process.named_ranks if len(job.communicators) == 1}
-    writers = {
-        way.rank
-        for process in job.processes
-        for way in process.ways
-        if not process.ranks and len(job.communicators) == 1
-    }
-    reported = {rank for group in groups for rank in group.ranks}
-    return {rank for rank in labels | named | writers | reported if rank is not None and rank < job.world.ranks} | set(
-        job.world.began
-    )
+    found = labels.union(*(group.ranks for group in groups))
+    for process in job.processes if len(job.communicators) == 1 else ():
+        found |= process.named_ranks
+        found |= {way.rank for way in process.ways if not process.ranks}
+    return {rank for rank in found if rank is not None and rank < job.world.ranks} | set(job.world.began)
 
 
 def _rivals(job: Job, rivals: Sequence[Communicator]) -> Finding:
     each = ["%s with commId %s" % (of_ranks(numbers(one.began)), one.key) for one in rivals[:4]]
-    have = (
-        "the ranks started with different commIds: %s; they wait in separate communicators, and none completed"
-        % ", ".join(each)
-    )
+    have = "the ranks started with different commIds: %s; they wait in separate communicators, and none completed"
+    have %= ", ".join(each)
     why = "ranks find each other by one unique id, which rank 0 makes: with another one they wait, or are refused"
-    fix = (
-        "check that each start makes a new id that every rank reads: the same MASTER_ADDR and MASTER_PORT on all ranks,"
-    )
-    fix += " and a new key or port for each process group that is made again"
+    fix = "check that each start makes a new id that every rank reads: the same MASTER_ADDR and MASTER_PORT, and a"
+    fix += " new key or port for each process group that is made again"
     subject, want = "%s commIds" % job.name, "one commId of %d ranks" % rivals[0].ranks
     return RANKS.judge(subject, "unknown", want, have, "Init START", fix, why=why, severity="major")
 
@@ -96,10 +85,8 @@ def _waits(job: Job, groups: Sequence[Group]) -> str:
         return "the root of its bootstrap reports: %s" % root[-1]
     if len({process.key for one in job.communicators for process in one.began.values()}) < 2:
         return ""
-    later = any(
-        int(one.fields.get("seq") or 1) > 1 for group in groups if group.event.id == "watchdog" for one in group.kept
-    )
-    if later:
+    waited = [one for group in groups if group.event.id == "watchdog" for one in group.kept]
+    if any(int(one.fields.get("seq") or 1) > 1 for one in waited):
         return ""
     late = ("imed", "imeout")
     of_store = [group.first.text for group in groups if group.event.id == "store"]
@@ -114,9 +101,8 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
     gone = missing(one.began, one.ranks)
     if not gone:
         failed = [group for group in groups if group.tier < 5]
-        have = "%s started, and none has Init COMPLETE here" % (
-            "all %d ranks" % one.ranks if one.ranks > 1 else "its one rank"
-        )
+        who = "all %d ranks" % one.ranks if one.ranks > 1 else "its one rank"
+        have = "%s started, and none has Init COMPLETE here" % who
         have += ": the job failed before, or lines are cut" if failed else ": the log is cut, or the job waits there"
         fix = "see whether the job still runs; if it hangs, run `busbar hang HOST` to find the rank that is behind"
         quiet = not failed and not any(process.calls or process.retry or process.ended for process in job.processes)
@@ -131,9 +117,9 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
     crossed = _other_order(one, groups)
     if crossed is not None:
         have = (
-            "the ranks make communicators in another order: %s in this one for %s, which waits in another one for rank "
+            "the ranks make communicators in another order: %s in this one for %s, which waits in another for rank %d"
         )
-        have = have % (of_ranks(numbers(one.began), " waits", " wait"), of_ranks(gone)) + str(crossed)
+        have %= (of_ranks(numbers(one.began), " waits", " wait"), of_ranks(gone), crossed)
         fix = "let every rank call the collectives of several process groups in one order: the first call makes the"
         fix += " communicator"
         why = "the first collective of a process group makes its communicator, and needs all of its ranks at that time"
@@ -145,28 +131,22 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         why = "a communicator is made when all its ranks have called NCCL: a late rank blocks all others silently"
         fix = "see what %s does, by its log and `py-spy dump --pid PID`: reading data, a download, another branch"
         return RANKS.judge(subject, "drift", want, have, "Init START", fix % of_ranks(numbers(apart)), why=why)
-    timed = waiting.endswith("a timeout")
-    if (
-        waiting
-        and (one is job.world or (timed and job.world is not None and job.world.done))
-        and not any(group.tier <= CAUSE for group in groups)
-    ):
+    after = waiting.endswith("a timeout") and job.world is not None and job.world.done
+    if waiting and (one is job.world or after) and not any(group.tier <= CAUSE for group in groups):
         have = "%s did not begin here, and no rank completed; %s" % (of_ranks(away, " of %d" % one.ranks), waiting)
         have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
         return RANKS.judge(subject, "drift", want, have, "Init START")
     unnamed = _unnamed(job, one)
-    have = "%s not in this log, and no rank completed" % of_ranks(
-        away, " of %d is" % one.ranks, " of %d are" % one.ranks
-    )
+    who = of_ranks(away, " of %d is" % one.ranks, " of %d are" % one.ranks)
+    have = "%s not in this log, and no rank completed" % who
     have += "; %d processes here do not report their rank" % unnamed if unnamed else ""
     return RANKS.judge(subject, "unknown", want, have, "Init START", _REST, why=_NOT_HERE, severity="minor")
 
 
 def _unnamed(job: Job, one: Communicator) -> int:
     own = {process.key for process in one.began.values()}
-    return sum(
-        process.key not in own and process.launcher_rank is None and not process.ranks for process in job.processes
-    )
+    unnamed = [one for one in job.processes if one.launcher_rank is None and not one.ranks]
+    return sum(one.key not in own for one in unnamed)
 
 
 _SETTING_UP = re.compile(
@@ -179,13 +159,9 @@ def _other_order(one: Communicator, groups: Sequence[Group]) -> Optional[int]:
     for group in groups:
         for report in group.kept if group.event.id == "store" else ():
             match = _SETTING_UP.search(report.text)
-            if (
-                match
-                and int(match.group(1)) not in one.began
-                and int(match.group(2)) in one.began
-                and int(match.group(1)) < one.ranks
-            ):
-                return int(match.group(2))
+            rank, other = map(int, match.groups()) if match else (0, -1)
+            if rank < one.ranks and rank not in one.began and other in one.began:
+                return other
     return None
 
 
@@ -233,11 +209,8 @@ def operations(log: Log, job: Job) -> List[Finding]:
         for (function, count, kind), ranks in list(calls.items())[:4]:
             values = _DATATYPES[kind] if kind < len(_DATATYPES) else "values"
             each.append("%s of %d %s by %s" % (function, count, values, of_ranks(numbers(ranks))))
-        have = "ranks call different things as one operation (opCount %s) of communicator %s: %s" % (
-            number,
-            key,
-            ", ".join(each),
-        )
+        have = "ranks call different things as one operation (opCount %s) of communicator %s: " % (number, key)
+        have += ", ".join(each)
         fix = "look in the program for what only some ranks call, or with another size, just before this operation"
         return [MISMATCH.judge("%s trace" % job.name, "drift", "one call", have, "opCount", fix)]
     return []
@@ -260,12 +233,3 @@ def retries(job: Job, events: AbstractSet[str]) -> List[Finding]:
     have += "; possible causes: the peer has not started or has ended, an interface that does not reach this node, a"
     have += " firewall"
     return [CONNECTION.judge("%s retries" % job.name, "unknown", "connected", have, "retrying", severity="critical")]
-
-
-def writer(job: Job, process: Optional[Process]) -> str:
-    """Return ``rank 1 (n2:300)`` of a process."""
-    if process is None:
-        return ""
-    rank = job.rank_of(process)
-    place = "%s:%s" % (process.host, process.key[1]) if process.key[1] is not None else process.host
-    return "rank %d%s" % (rank, " (%s)" % place if place else "") if rank is not None else place or names([""])

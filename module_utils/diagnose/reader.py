@@ -15,7 +15,7 @@ from .event import Detail, Event, Group, Occurrence
 from .facts import KEYS, Fact
 from .facts import read as read_fact
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
-from .state import Key, Process, State
+from .state import Found, Key, Process, State
 
 # Connections that are counted without parsing, pids of which the host is stored, and groups of events.
 _CACHED, _PIDS, _GROUPS = 20_000, 100_000, 4_096
@@ -23,8 +23,8 @@ _CACHED, _PIDS, _GROUPS = 20_000, 100_000, 4_096
 _BY_FORM = ("warning", "plugin_warning", "value", "system", "exception", "error_line", "topology")
 _INFO_KEYS = frozenset(key.encode() for key in KEYS if len(key) == 4)
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-f]{1,16}|\d{1,20})\b")
-# Devices that a thread may have; others are arbitrary numbers of threads without a CUDA context.
-_DEVICES = 1024
+# Words of warnings, and what NET/IB did not find.
+_ABSENT = (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP interface", "interface"))
 
 
 class StateLog:
@@ -76,11 +76,9 @@ class StateLog:
         proven = False
         tier: Optional[int] = None
         for detail, code, text, place in self.details.get(one.event.id, ()):
-            if (
-                (code and not code.match(one.code))
-                or (text and not text.search(one.text))
-                or (place and not place.search(one.place))
-            ):
+            if code and not code.match(one.code):
+                continue
+            if (text and not text.search(one.text)) or (place and not place.search(one.place)):
                 continue
             why, fix = why or detail.why, fix or detail.fix
             if detail.causes and not causes:
@@ -254,8 +252,6 @@ class StateReader:
             self.log.unmatched += fact is None
             return
         self._last_process = process
-        if head.device is not None and 0 <= head.device < _DEVICES:
-            process.add("gpus", head.device)
         if fact.name == "channel":
             self._remember(line, process, fact)
         elif fact.name == "returned":
@@ -285,35 +281,15 @@ class StateReader:
         event, fields = nccl_events.classify(text, head.place)
         one = self._occurrence(event, fields, text, process, head)
         if process is not None:
-            if head.device is not None and 0 <= head.device < _DEVICES:
-                process.add("gpus", head.device)
-            for words, why in (
-                ("libibverbs", "libibverbs"),
-                ("No device found", "device"),
-                ("No IP interface", "interface"),
-            ):
-                if words in text:
-                    process.add("absent", why)
+            for why in (why for words, why in _ABSENT if words in text):
+                process.add("absent", why)
         # Somebody may have broken it into two lines.
         self._open = (record, one) if event.id in ("warning", "mismatch") or not fields.get("code") else None
 
-    def _occurrence(
-        self, event: Event, fields: Dict[str, Any], text: str, process: Optional[Process], head: Head
-    ) -> Occurrence:
+    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> Occurrence:
         host = head.host or (process.host if process is not None else "")
         source = len(self.log.sources)
-        one = Occurrence(
-            event,
-            self.log.lines,
-            source,
-            text[:600],
-            fields,
-            process,
-            head.device,
-            head.rank,
-            host,
-            head.place,
-            head.time,
-        )
+        who = (process, head.device, head.rank, host, head.place, head.time)
+        one = Occurrence(event, self.log.lines, source, text[:600], fields, *who)
         self.log.add(one)
         return one

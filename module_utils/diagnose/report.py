@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from ..core.finding import Finding
 from . import engine, network, waits
 from .checks import EFFECT, GDR, HCA_SPEED, HCAS, INTERFACE, LOCAL, MNNVL, NETWORK, NVLINK
 from .engine import REPORTED
@@ -54,13 +55,11 @@ def verdict(result: Result) -> Tuple[str, str]:
     if not log.info and not ended:
         return UNKNOWN, missing[0].have or "" if missing else "the log has no line of NCCL"
     text = "it completed (%s)" % ended if ended else "no failure and no slow path is in these lines"
-    return HEALTHY, text + (
-        "; not shown: %s" % names((_short(one.have or "") for one in missing), 2) if missing else ""
-    )
+    return HEALTHY, text + ("; not shown: %s" % names(map(_short, missing), 2) if missing else "")
 
 
-def _short(text: str) -> str:
-    return text.split("; ")[0].replace("the log does not show: ", "")
+def _short(finding: Finding) -> str:
+    return (finding.have or "").split("; ")[0].replace("the log does not show: ", "")
 
 
 def report(result: Result) -> Dict[str, Any]:
@@ -155,21 +154,19 @@ def _gdr(job: Job) -> List[Dict[str, Any]]:
             if way.kind not in ("net", "collnet") or way.via == SOCKETS:
                 continue
             device = process.device_name(way.via, way.index)
-            row = found.setdefault(
-                (process.host, device),
-                {"host": process.host, "hca": device, "on": 0, "off": 0, "unknown": 0, "reason": ""},
-            )
+            row = _gdr_row(found, process.host, device)
             row["unknown" if way.gdr is None else "on" if way.gdr else "off"] += count
             if way.gdr is False and not row["reason"]:
                 row["reason"] = network.gdr_cause(job, process, device, way.rank, way.sends)[0]
         for device, able in process.gdr_devices.items():
-            row = found.setdefault(
-                (process.host, device),
-                {"host": process.host, "hca": device, "on": 0, "off": 0, "unknown": 0, "reason": ""},
-            )
+            row = _gdr_row(found, process.host, device)
             row["able"] = able
             row["reason"] = row["reason"] or ("" if able else process.gdr_why)
     return [row for _key, row in sorted(found.items())][:4096]
+
+
+def _gdr_row(rows: Dict[Tuple[str, str], Dict[str, Any]], host: str, device: str) -> Dict[str, Any]:
+    return rows.setdefault((host, device), {"host": host, "hca": device, "on": 0, "off": 0, "unknown": 0, "reason": ""})
 
 
 def _event(group: Group) -> Dict[str, Any]:
@@ -191,16 +188,9 @@ def _watchdog(groups: Sequence[Group]) -> Optional[Dict[str, Any]]:
     found = waits.read(groups)
     if not found.calls and not found.signalled:
         return None
-    calls = [
-        {"operation": key[0], "number": key[1], "elements": key[2], "ranks": sorted(ranks)}
-        for key, ranks in found.calls.items()
-    ]
-    return {
-        "timeout_ms": found.limit,
-        "calls": calls[:64],
-        "out_of_step": found.out_of_step,
-        "behind": sorted(found.behind),
-    }
+    calls = [dict(zip(("operation", "number", "elements"), key), ranks=sorted(found.calls[key])) for key in found.calls]
+    return {"timeout_ms": found.limit, "calls": calls[:64], "out_of_step": found.out_of_step,
+            "behind": sorted(found.behind)}  # fmt: skip
 
 
 def _program(program: Any) -> Dict[str, Any]:
@@ -223,18 +213,12 @@ def facts_line(log: Log, job: Job) -> str:
     hosts = job.hosts or sorted({one.host for one in log.table.ranks.values()})
     if nodes is not None or hosts:
         count = nodes if nodes is not None else len(hosts)
-        parts.append(
-            "%s%d node%s (%s)"
-            % ("" if nodes is not None else "at least ", count, "" if count == 1 else "s", hosts_of(hosts, 3))
-        )
+        text = "%d node%s (%s)" % (count, "" if count == 1 else "s", hosts_of(hosts, 3))
+        parts.append(text if nodes is not None else "at least %s" % text)
     if job.networks:
         parts.append("network %s" % names(job.networks))
-    gdr = [
-        way.gdr
-        for process in job.processes
-        for way in process.ways
-        if way.kind in ("net", "collnet") and way.via != SOCKETS
-    ]
+    ways = [way for process in job.processes for way in process.ways]
+    gdr = [way.gdr for way in ways if way.kind in ("net", "collnet") and way.via != SOCKETS]
     if gdr:
         parts.append("GDR %s" % ("on" if all(gdr) else "off" if not any(gdr) else "on some connections"))
     for processes in list(nodes_of(job.processes).values())[:1]:

@@ -34,6 +34,7 @@ _OF_INIT = {
     "parent": re.compile(r"\bparent (0x[0-9a-f]{1,16})\b"),
     "color": re.compile(r"\bcolor (-?\d{1,20})\b"),
 }
+Found = Dict[str, Any]
 # host, pid; without a pid host and the rank of the launcher's prefix.
 Key = Tuple[str, Optional[int], Optional[int]]
 
@@ -106,7 +107,10 @@ _EMPTY: Dict[Any, Any] = {}
 
 
 class Process:
-    """Facts of one process. Empty collections are shared until a value comes: most processes have few."""
+    """Facts of one process. Empty collections are shared until a value comes: most processes have few.
+
+    plugins: kind, state, name.   fabrics: uuid, clique, state, health mask.   completed: line of Init COMPLETE.
+    """
 
     versions: AbstractSet[str] = frozenset()
     cuda: str = ""
@@ -122,9 +126,7 @@ class Process:
     oob: Tuple[str, str] = ("", "")
     bootstrap: Tuple[str, str] = ("", "")
     absent: AbstractSet[str] = frozenset()
-    # kind, state, name
     plugins: AbstractSet[Tuple[str, str, str]] = frozenset()
-    plugin_settings: AbstractSet[str] = frozenset()
     variables: Dict[str, str] = _EMPTY
     gdr_devices: Dict[str, bool] = _EMPTY
     gdr_why: str = ""
@@ -148,7 +150,6 @@ class Process:
     crossed: AbstractSet[Tuple[int, int]] = frozenset()
     bridged: AbstractSet[Tuple[int, int]] = frozenset()
     mnnvl: Optional[bool] = None
-    # uuid, clique, state, health mask
     fabrics: AbstractSet[Tuple[str, str, int, str]] = frozenset()
     algorithms: Dict[Tuple[str, str, str], int] = _EMPTY
     calls: Tuple[Call, ...] = ()
@@ -158,14 +159,10 @@ class Process:
     ranks: Dict[int, str] = _EMPTY
     buses: Dict[int, str] = _EMPTY
     cuda_devices: Dict[int, int] = _EMPTY
-    gpus: AbstractSet[int] = frozenset()
     ended: str = ""
-    init_seconds: float = 0.0
-    met: bool = False
     named_ranks: AbstractSet[int] = frozenset()
     shapes: Tuple[int, int, int] = (0, 0, 0)
     last_gpu: str = ""
-    # Line of the last Init COMPLETE.
     completed: int = 0
 
     def __init__(self, key: Key, order: int, source: int, launcher_rank: Optional[int] = None) -> None:
@@ -264,22 +261,17 @@ class State:
             fold(self, process, fact.fields)
 
     def _meet(self, process: Process) -> None:
-        if not process.pointers:
-            process.met = True
-            return
-        last = self.communicators.get(process.pointers[next(reversed(list(process.pointers)))])
-        if last is not None:
-            last.met = True
+        keys = list(process.pointers.values())[-1:]
+        if keys and keys[0] in self.communicators:
+            self.communicators[keys[0]].met = True
 
     # -- facts that concern communicators ------------------------------------------------------------------------------
 
-    def init(self, process: Process, found: Dict[str, Any]) -> None:
+    def init(self, process: Process, found: Found) -> None:
         rest = found["rest"] or ""
-        extra = {
-            name: match.group(1) if match else "" for name, match in ((n, p.search(rest)) for n, p in _OF_INIT.items())
-        }
-        rank, ranks = found["rank"], found["ranks"]
-        pointer = found["comm"]
+        matches = ((name, pattern.search(rest)) for name, pattern in _OF_INIT.items())
+        extra = {name: match.group(1) if match else "" for name, match in matches}
+        rank, ranks, pointer = found["rank"], found["ranks"], found["comm"]
         key = extra["id"] or process.pointers.get(pointer, "")
         if not key and extra["color"]:
             key = "%s/%s" % (process.pointers.get(extra["parent"], "split"), extra["color"])
@@ -298,9 +290,8 @@ class State:
                 communicator.done.add(rank)
         world = self.communicators.get(process.ranks.get(rank, ""))
         if world is None or world.ranks <= ranks:
-            biggest = max(
-                (self.communicators[k].ranks for k in process.ranks.values() if k in self.communicators), default=0
-            )
+            sizes = [self.communicators[one].ranks for one in process.ranks.values() if one in self.communicators]
+            biggest = max(sizes, default=0)
             if ranks > biggest:
                 process.ranks, process.buses, process.cuda_devices = {}, {}, {}
             if ranks >= biggest and (ranks > biggest or key in process.ranks.values() or not process.ranks):
@@ -309,18 +300,16 @@ class State:
                     process.put("buses", rank, extra["bus"])
                 if extra["device"]:
                     process.put("cuda_devices", rank, int(extra["device"]))
-        if extra["device"]:
-            process.add("gpus", int(extra["device"]))
+
+    def _same_size(self, ranks: int) -> List[Communicator]:
+        found = self.communicators.values() if len(self.communicators) < 64 else ()
+        return [one for one in found if one.ranks == ranks]
 
     def _only_of_size(self, ranks: int) -> str:
-        keys = (
-            [key for key, one in self.communicators.items() if one.ranks == ranks]
-            if len(self.communicators) < 64
-            else []
-        )
-        return keys[0] if len(keys) == 1 else ""
+        same = self._same_size(ranks)
+        return same[0].key if len(same) == 1 else ""
 
-    def shape(self, process: Process, found: Dict[str, Any]) -> None:
+    def shape(self, process: Process, found: Found) -> None:
         if found.get("mnnvl") is not None:
             process.mnnvl = bool(found["mnnvl"])
         key = process.pointers.get(found["comm"] or "", "")
@@ -342,27 +331,24 @@ class State:
         if nodes > process.shapes[0]:
             process.shapes = (nodes, found["ranks"], local)
 
-    def timed(self, process: Process, found: Dict[str, Any]) -> None:
-        process.init_seconds = max(process.init_seconds, found["total"] or 0.0)
+    def timed(self, process: Process, found: Found) -> None:
         self._of_size(process, found, "done")
 
-    def end(self, process: Process, found: Dict[str, Any]) -> None:
+    def end(self, process: Process, found: Found) -> None:
         process.ended = found["how"]
         key = process.pointers.get(found["comm"], "")
         communicator = self.communicators.get(key) or self._of_size(process, found, "")
         if communicator is not None:
             communicator.gone.setdefault(found["how"], set()).add(found["rank"])
 
-    def named(self, process: Process, found: Dict[str, Any]) -> None:
+    def named(self, process: Process, found: Found) -> None:
         if not process.pointers:
             self._of_size(process, found, "")
 
     def _of_size(self, process: Process, found: Dict[str, Any], note: str) -> Optional[Communicator]:
         """Place a rank in the only communicator of its size, which is made where no line begins one."""
         ranks = found["ranks"]
-        same = (
-            [one for one in self.communicators.values() if one.ranks == ranks] if len(self.communicators) < 64 else []
-        )
+        same = self._same_size(ranks)
         communicator = same[0] if len(same) == 1 else None
         if not same:
             communicator = self.communicator("of %d ranks" % ranks, ranks)
@@ -400,7 +386,7 @@ class State:
             return
         process.put("ways", way, process.ways.get(way, 0) + count)
 
-    def operation(self, process: Process, found: Dict[str, Any]) -> None:
+    def operation(self, process: Process, found: Found) -> None:
         communicator = process.pointers.get(found["comm"])
         rank = next((rank for rank, key in process.ranks.items() if key == communicator), None)
         one = self.communicators.get(communicator or "")
@@ -424,15 +410,16 @@ class State:
 
 # -- facts that concern one process ------------------------------------------------------------------------------------
 
+Fold = Callable[[State, Process, Found], None]
 
-def _hcas(_state: State, process: Process, found: Dict[str, Any]) -> None:
+
+def _hcas(_state: State, process: Process, found: Found) -> None:
     listed, _semicolon, rest = found["devices"].partition(";")
     for match in _MERGED.finditer(listed):
         ports = _HCA.findall(match.group(2))
         if ports:
-            process.put(
-                "devices", int(match.group(1)), Hca("+".join(port[1] for port in ports), int(ports[0][2]), ports[0][3])
-            )
+            name = "+".join(port[1] for port in ports)
+            process.put("devices", int(match.group(1)), Hca(name, int(ports[0][2]), ports[0][3]))
     for index, name, port, layer, _sharp in _HCA.findall(_MERGED.sub("", listed)):
         process.put("devices", int(index), Hca(intern(name), int(port), layer))
     process.list_cut = process.list_cut or "..." in listed or "\u2026" in listed
@@ -441,13 +428,13 @@ def _hcas(_state: State, process: Process, found: Dict[str, Any]) -> None:
         process.oob = (oob.group(1), oob.group(2))
 
 
-def _merged(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _merged(_state: State, process: Process, found: Found) -> None:
     process.put("devices", found["index"], Hca(found["name"], 1))
     if found["mbit"]:
         process.put("speeds", found["name"], found["mbit"])
 
 
-def _port(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _port(_state: State, process: Process, found: Found) -> None:
     process.put("ports", found["name"], Hca(intern(found["name"]), found["port"], found["layer"]))
     if found["mbit"]:
         process.put("speeds", found["name"], found["mbit"])
@@ -455,17 +442,17 @@ def _port(_state: State, process: Process, found: Dict[str, Any]) -> None:
         process.put("adaptive", found["name"], found["adaptive"])
 
 
-def _speed_change(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _speed_change(_state: State, process: Process, found: Found) -> None:
     if len(process.speed_changes) < KINDS:
         process.speed_changes += ((found["name"], found["old_mbit"], found["mbit"]),)
 
 
-def _interfaces(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _interfaces(_state: State, process: Process, found: Found) -> None:
     for _index, name, address in _INTERFACE.findall(found["devices"]):
         process.put("interfaces", name, address)
 
 
-def _gdr_pair(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _gdr_pair(_state: State, process: Process, found: Found) -> None:
     gpu, hca = found["gpu"] or found["gpu29"], found["hca"] or found["net29"]
     if found["on"] == "Enabled":
         process.add("gdr_on", (gpu, hca))
@@ -473,7 +460,7 @@ def _gdr_pair(_state: State, process: Process, found: Dict[str, Any]) -> None:
         process.add("gdr_off", (gpu, hca, found["distance"], found["level"]))
 
 
-def _gdr_device(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _gdr_device(_state: State, process: Process, found: Found) -> None:
     able = found["on"].lower() == "enabled"
     if found["net"] != "IB" and process.gdr_devices.get(found["hca"]) and not able:
         process.gdr_why = "the plugin %s has GPUDirect RDMA off, though NET/IB reports it as enabled" % found["net"]
@@ -482,13 +469,13 @@ def _gdr_device(_state: State, process: Process, found: Dict[str, Any]) -> None:
         process.gdr_why = "no module for it (nvidia_peermem, nv_peer_mem) is loaded"
 
 
-def _gdr_plugin(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _gdr_plugin(_state: State, process: Process, found: Found) -> None:
     process.put("gdr_devices", "NET/OFI", False)
     process.gdr_why = "the plugin reports: %s" % found["why"]
 
 
-def _plugin(state_of: str) -> Callable[[State, Process, Dict[str, Any]], None]:
-    def fold(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _plugin(state_of: str) -> Fold:
+    def fold(_state: State, process: Process, found: Found) -> None:
         kind = found.get("kind") or "NET"
         name = (found.get("name") or "").split(" ")[0] if state_of == "missing" else found.get("name") or ""
         kind = "COLLNET" if str(found.get("part")).startswith("coll") else kind
@@ -499,19 +486,13 @@ def _plugin(state_of: str) -> Callable[[State, Process, Dict[str, Any]], None]:
     return fold
 
 
-def _plugin_error(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _plugin_error(_state: State, process: Process, found: Found) -> None:
     name, why = found["name"], found["why"]
     missing = why.startswith("cannot open shared object file") and "ccl" in name
-    process.add(
-        "plugins", ("NET", "missing" if missing else "failed", name if missing else "%s: %s" % (name, why[:160]))
-    )
+    process.add("plugins", ("NET", "missing", name) if missing else ("NET", "failed", "%s: %s" % (name, why[:160])))
 
 
-def _plugin_speaks(_state: State, process: Process, found: Dict[str, Any]) -> None:
-    process.add("plugins", ("NET", "speaks", found["provider"] or found["name"]))
-
-
-def _plugin_variable(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _plugin_variable(_state: State, process: Process, found: Found) -> None:
     name = "NCCL_%s_PLUGIN" % (found.get("kind") or "NET")
     value = found["name"].rstrip(".")
     if value.startswith("libnccl-net-") and value.endswith(".so"):
@@ -519,29 +500,28 @@ def _plugin_variable(_state: State, process: Process, found: Dict[str, Any]) -> 
     process.put("variables", name, value)
 
 
-def _variable(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _variable(_state: State, process: Process, found: Found) -> None:
     value = found["value"]
     process.put("variables", intern(found["name"]), intern(value[:-1] if value.endswith(".") else value))
 
 
-def _returned(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _returned(_state: State, process: Process, found: Found) -> None:
     if found["result"] not in (0, 7) and len(process.calls) < KINDS:
-        where = found["_where"]
         progress = "Progress" in (found["more"] or "")
-        process.calls += (Call(found["place"], found["result"], *where, progress),)
+        process.calls += (Call(found["place"], found["result"], *found["_where"], progress),)
 
 
-def _fabric(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _fabric(_state: State, process: Process, found: Found) -> None:
     uuid = "%s.%s" % (found["a"], found["b"])
     if uuid != "0.0" or found["state"] != COMPLETED:
         process.add("fabrics", (uuid, found["clique"], found["state"], found["health"] or ""))
 
 
-def _rings(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _rings(_state: State, process: Process, found: Found) -> None:
     process.rings = tuple(None if found[name] is None else found[name] != "0" for name in ("pxn", "gdr"))  # type: ignore[assignment]
 
 
-def _collnet(state: State, process: Process, found: Dict[str, Any]) -> None:
+def _collnet(state: State, process: Process, found: Found) -> None:
     keys = [key for key in dict.fromkeys(process.pointers.values())
             if key in state.communicators and state.communicators[key].began.get(found["rank"]) is process]  # fmt: skip
     open_ones = [key for key in keys if found["rank"] not in state.communicators[key].done] or keys
@@ -549,63 +529,51 @@ def _collnet(state: State, process: Process, found: Dict[str, Any]) -> None:
         process.add("collnet", (open_ones[0], found["rank"]))
 
 
-def _nvls(_state: State, process: Process, found: Dict[str, Any]) -> None:
-    process.nvls = found["no"] is None
-
-
-def _channels(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _channels(_state: State, process: Process, found: Found) -> None:
     process.channels = (found["collective"], found["p2p"] or 0, found["per_peer"] or 0)
     if found["nvls"] is not None:
         process.nvls_channels = max(process.nvls_channels or 0, found["nvls"])
 
 
-def _nvlink(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _nvlink(_state: State, process: Process, found: Found) -> None:
     if found["bandwidth"] and process.last_gpu:
         process.put("nvlinks", process.last_gpu, process.nvlinks.get(process.last_gpu, 0.0) + found["bandwidth"])
         process.nvswitch = process.nvswitch or bool(found["switch"])
 
 
-def _system(_state: State, process: Process, found: Dict[str, Any]) -> None:
+def _system(_state: State, process: Process, found: Found) -> None:
     process.system = max(process.system, found["bandwidth"] or 0.0)
     process.nvlinks, process.last_gpu = {}, ""
 
 
-def _graph(_state: State, process: Process, found: Dict[str, Any]) -> None:
-    process.add("graphs", (found["pattern"], found["channels"], found["bandwidth"] or 0.0, found["path"]))
-
-
-def _version(state: State, process: Process, found: Dict[str, Any]) -> None:
+def _version(state: State, process: Process, found: Found) -> None:
     process.add("versions", intern(found["nccl"]))
     process.cuda = found["cuda"] or process.cuda
 
 
-def _algorithm(_state: State, process: Process, found: Dict[str, Any]) -> None:
-    key = (found["function"], found["algo"], found["proto"])
-    process.put("algorithms", key, process.algorithms.get(key, 0) + 1)
-
-
-def _collnet_channel(_state: State, process: Process, found: Dict[str, Any]) -> None:
-    way = Way(
-        found["rank"],
-        "collnet",
-        found["net"],
-        found["device"],
-        found["gdr"] is not None,
-        False,
-        found["side"] == "send",
-    )
+def _collnet_channel(_state: State, process: Process, found: Found) -> None:
+    rank, via, gdr, sends = found["rank"], found["net"], found["gdr"] is not None, found["side"] == "send"
+    way = Way(rank, "collnet", via, found["device"], gdr, False, sends)
     process.put("ways", way, process.ways.get(way, 0) + 1)
 
 
-def _set(name: str, of: Callable[[Dict[str, Any]], Any]) -> Callable[[State, Process, Dict[str, Any]], None]:
+def _set(name: str, of: Callable[[Found], Any]) -> Fold:
     return lambda _state, process, found: setattr(process, name, of(found))
 
 
-def _add(name: str, of: Callable[[Dict[str, Any]], Any]) -> Callable[[State, Process, Dict[str, Any]], None]:
+def _add(name: str, of: Callable[[Found], Any]) -> Fold:
     return lambda _state, process, found: process.add(name, of(found))
 
 
-_FOLDS: Dict[str, Callable[[State, Process, Dict[str, Any]], None]] = {
+def _put(name: str, of: Callable[[Process, Found], Tuple[Any, Any]]) -> Fold:
+    return lambda _state, process, found: process.put(name, *of(process, found))
+
+
+def _count(name: str, of: Callable[[Found], Any]) -> Fold:
+    return _put(name, lambda process, found: (of(found), getattr(process, name).get(of(found), 0) + 1))
+
+
+_FOLDS: Dict[str, Fold] = {
     "init": State.init,
     "shape": State.shape,
     "timed": State.timed,
@@ -618,31 +586,30 @@ _FOLDS: Dict[str, Callable[[State, Process, Dict[str, Any]], None]] = {
     "port": _port,
     "speed_change": _speed_change,
     "interfaces": _interfaces,
-    "interface": lambda _state, process, found: process.put(
-        "interfaces", found["name"], process.interfaces.get(found["name"], "")
-    ),
+    "interface": _put("interfaces", lambda process, found: (found["name"], process.interfaces.get(found["name"], ""))),
     "gdr_pair": _gdr_pair,
     "gdr_device": _gdr_device,
     "gdr_plugin": _gdr_plugin,
     **{"plugin_" + name: _plugin(name) for name in ("missing", "loaded", "failed", "idle", "assigned", "unfit")},
     "plugin_error": _plugin_error,
-    "plugin_speaks": _plugin_speaks,
     "plugin_variable": _plugin_variable,
-    "plugin_setting": _add("plugin_settings", lambda found: found["name"]),
     "variable": _variable,
     "returned": _returned,
     "fabric": _fabric,
     "rings": _rings,
     "collnet_connected": _collnet,
     "collnet_channel": _collnet_channel,
-    "nvls": _nvls,
     "channels": _channels,
     "nvlink": _nvlink,
     "gpu": _set("last_gpu", lambda found: found["gpu"]),
+    "nvls": _set("nvls", lambda found: found["no"] is None),
+    "plugin_speaks": _add("plugins", lambda found: ("NET", "speaks", found["provider"] or found["name"])),
+    "graph": _add(
+        "graphs", lambda found: (found["pattern"], found["channels"], found["bandwidth"] or 0.0, found["path"])
+    ),
+    "algorithm": _count("algorithms", lambda found: (found["function"], found["algo"], found["proto"])),
     "system": _system,
-    "graph": _graph,
     "version": _version,
-    "algorithm": _algorithm,
     "network": _add("networks", lambda found: intern(found["name"])),
     "no_device": _add("absent", lambda found: {"IP interface": "interface"}.get(found["why"], found["why"])),
     "peer_off": _add("peers_off", lambda found: (int(found["a"]), int(found["b"]))),
@@ -674,11 +641,8 @@ class Job:
     @property
     def networks(self) -> Set[str]:
         """Networks that lines say are used, and that connections go over."""
-        return {
-            name
-            for one in self.processes
-            for name in (*one.networks, *(way.via for way in one.ways if way.kind == "net"))
-        }
+        over = {way.via for one in self.processes for way in one.ways if way.kind == "net"}
+        return over.union(*(one.networks for one in self.processes))
 
     @property
     def nodes(self) -> Optional[int]:
@@ -712,12 +676,16 @@ class Job:
         if process is None:
             return None
         rank = process.rank_at(device)
-        if rank is None and not process.ranks and self.world is not None:
-            own = [rank for rank, one in self.world.began.items() if one is process]
-            rank = own[0] if len(own) == 1 else None
-        if rank is not None:
+        if rank is not None or process.ranks:
             return rank
-        return process.launcher_rank if not process.ranks else None
+        own = [rank for rank, one in self.world.began.items() if one is process] if self.world is not None else []
+        return own[0] if len(own) == 1 else process.launcher_rank
+
+    def writer(self, process: Process) -> str:
+        """Return ``rank 1 (n2:300)`` of a process."""
+        rank = self.rank_of(process)
+        place = "%s:%s" % (process.host, process.key[1]) if process.key[1] is not None else process.host
+        return "rank %d%s" % (rank, " (%s)" % place if place else "") if rank is not None else place
 
 
 def jobs(state: State) -> List[Job]:
@@ -750,11 +718,8 @@ def jobs(state: State) -> List[Job]:
     made = []
     for number, processes in enumerate(ordered):
         keys = {process.key for process in processes}
-        own = [
-            one
-            for one in state.communicators.values()
-            if any(process.key in keys for process in list(one.began.values())[:1])
-        ]
+        first = [(one, next(iter(one.began.values()), None)) for one in state.communicators.values()]
+        own = [one for one, process in first if process is not None and process.key in keys]
         world = max(own, key=lambda one: (one.ranks, len(one.began)), default=None)
         versions = {version for process in processes for version in process.versions}
         if not versions and (number == 0 or len(ordered) == 1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from ..core.number import whole
 from .facts import decimal
@@ -146,16 +146,21 @@ class Table:
         """raw: the line.   text: decoded."""
         row = read_row(raw[:LONGEST]) if raw[:400].count(b" ") > 5 else None
         if row is not None:
-            program = self._current(order)
+            program = self.current(order)
             if len(program.rows) < ROWS:
                 program.rows.append(row)
             program.wrong = (program.wrong or 0) + row.wrong
             return True
         if "#" not in text[:200] and "Avg bus" not in text and "Rank" not in text[:40]:
             return False
-        return any(read(self, text[:400], order) for read in (_list, _listed, _begin, _end, _average, _version, _name))
+        for pattern, take in _LINES:
+            match = pattern.search(text[:400])
+            if match is not None:
+                take(self, match.groupdict(), order)
+                return True
+        return False
 
-    def _current(self, order: int) -> Program:
+    def current(self, order: int) -> Program:
         if not self.programs:
             self.programs.append(Program(order))
         return self.programs[-1]
@@ -189,67 +194,42 @@ class Table:
         return bool(self.programs) and self.programs[-1].done and not self.failed and not self.wrong
 
 
-def _list(table: Table, text: str, order: int) -> bool:
-    match = _RANK.search(text)
-    if match is not None:
-        program = table._current(order)
-        if len(program.ranks) < RANKS:
-            found = match.groupdict()
-            rank = Rank(
-                found["host"], int(found["pid"]), int(found["device"]), found["bus"] or "", found["gpu"].strip()
-            )
-            program.ranks.setdefault(int(found["rank"]), rank)
-    return match is not None
+def _rank(table: Table, found: Dict[str, str], order: int) -> None:
+    program = table.current(order)
+    if len(program.ranks) < RANKS:
+        rank = Rank(found["host"], int(found["pid"]), int(found["device"]), found["bus"] or "", found["gpu"].strip())
+        program.ranks.setdefault(int(found["rank"]), rank)
 
 
-def _listed(table: Table, text: str, order: int) -> bool:
-    match = _RANKS.search(text)
-    if match is not None:
-        first, last = int(match.group("first")), int(match.group("last"))
-        for rank in range(first, min(last, first + 1024) + 1):
-            table._current(order).ranks.setdefault(
-                rank, Rank(match.group("host"), 0, 0, "", match.group("gpu").strip())
-            )
-    return match is not None
+def _ranks(table: Table, found: Dict[str, str], order: int) -> None:
+    first, rank = int(found["first"]), Rank(found["host"], 0, 0, "", found["gpu"].strip())
+    for number in range(first, min(int(found["last"]), first + 1024) + 1):
+        table.current(order).ranks.setdefault(number, rank)
 
 
-def _begin(table: Table, text: str, order: int) -> bool:
-    match = _BEGIN.search(text)
-    if match is not None:
-        table.start(order, int(match.group("gpus")))
-    return match is not None
+def _end(table: Table, found: Dict[str, str], order: int) -> None:
+    table.current(order).bounds = "%s %s" % (found["wrong"], found["verdict"] or "")
 
 
-def _end(table: Table, text: str, order: int) -> bool:
-    match = _WRONG.search(text)
-    if match is not None:
-        table._current(order).bounds = "%s %s" % (match.group("wrong"), match.group("verdict") or "")
-    return match is not None
+def _average(table: Table, found: Dict[str, str], order: int) -> None:
+    program = table.current(order)
+    program.average, program.below = _number(found["busbw"].encode()), found["verdict"] == "FAILED"
 
 
-def _average(table: Table, text: str, order: int) -> bool:
-    match = _AVERAGE.search(text)
-    if match is not None:
-        program = table._current(order)
-        program.average = _number(match.group("busbw").encode())
-        program.below = match.group("verdict") == "FAILED"
-    return match is not None
+def _version(table: Table, found: Dict[str, str], _order: int) -> None:
+    code = found["library"]
+    table.library = "%d.%d.%d" % (int(code[0]), int(code[1:3]), int(code[3:5]))
 
 
-def _version(table: Table, text: str, _order: int) -> bool:
-    match = _VERSION.search(text)
-    if match is not None:
-        code = match.group("library")
-        table.library = "%d.%d.%d" % (int(code[0]), int(code[1:3]), int(code[3:5]))
-    return match is not None
+def _name(table: Table, found: Dict[str, str], order: int) -> None:
+    table.start(order, 1)
+    table.programs[-1].name = found["name"]
 
 
-def _name(table: Table, text: str, order: int) -> bool:
-    match = _NAME.search(text)
-    if match is not None:
-        table.start(order, 1)
-        table.programs[-1].name = match.group("name")
-    return match is not None
+_LINES: Tuple[Tuple[Pattern[str], Callable[[Table, Dict[str, str], int], None]], ...] = (
+    (_RANK, _rank), (_RANKS, _ranks), (_BEGIN, lambda table, found, order: table.start(order, int(found["gpus"]))),
+    (_WRONG, _end), (_AVERAGE, _average), (_VERSION, _version), (_NAME, _name),
+)  # fmt: skip
 
 
 def alone(table: Table) -> Tuple[int, ...]:

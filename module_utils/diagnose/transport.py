@@ -12,6 +12,7 @@ from typing import Dict, List, Optional, Set, Tuple
 
 from ..core.finding import Finding
 from . import network
+from .checks import RANKS
 from .event import NOTICE, REPORT, WEAK
 from .names import hosts_of, missing, names, of_ranks
 from .reader import StateLog
@@ -115,13 +116,21 @@ def quoted(log: StateLog, job: Job) -> List[Finding]:
     failed.sort(key=lambda group: (group.tier, group.first.order))
     found = []
     for group in failed[:2]:
-        on = names(group.hosts)
+        on = names({job.writer(one.process) for one in group.kept if one.process is not None} or group.hosts, 4)
         have = "%s%s" % (group.first.text[:300], "; on %s" % on if on else "")
+        causes = group.detail.causes or group.event.causes
+        have += "; %s: %s" % ("cause" if group.detail.proven else "possible causes", causes) if causes else ""
         fix = group.detail.fix or group.event.fix or None
         why = group.detail.why or group.event.why or None
         found.append(
             group.event.check.judge("%s %s" % (job.name, group.name), "drift", None, have, "NCCL_DEBUG", fix, why=why)
         )
+    absent = missing(job.world.began, job.world.ranks) if job.world is not None and not job.world.done else ""
+    if absent and job.world is not None:
+        have = "%s not in this log, and no rank completed in it" % of_ranks(absent, " of %d is" % job.world.ranks,
+                                                                            " of %d are" % job.world.ranks)  # fmt: skip
+        have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
+        found.append(RANKS.judge(job.name, "unknown", "%d ranks" % job.world.ranks, have, "Init START"))
     events = frozenset(group.event.id for group in failed)
     return found + [finding for finding in network.judge(job, events) if not finding.ok]
 
