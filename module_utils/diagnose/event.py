@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What an event of a log is: the types of the tables of events, and an occurrence of one."""
+"""Events of a log: the types of their tables, occurrences, and groups of occurrences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Event(NamedTuple):
     """id: of the event.   check: of its finding.   tier: see above.   why, fix: "": those of the check.
 
     causes: usual causes, where no line shows one.   plain: the line itself states what is wrong.
-    by_code: each code is a finding of its own.   since: first release whose lines can have it.
+    by_code: each code is a finding of its own.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """What an event with a code, a text or a place of the sources means beside its row. The first that fits counts.
+    """Meaning of an event with a code, a text or a place of the sources. The first that fits counts.
 
     code, text, place: patterns; "" fits all.   proven: ``causes`` is what the line itself states.   tier: instead.
     """

@@ -16,12 +16,8 @@ from .state import Job, nodes_of
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 _FIX = "`nvidia-smi topo -p2p r` and `nvidia-smi topo -m` on the node: OK and NV# between GPUs that NVLink joins;"
 _FIX += " processes of one job on a node need a common IPC namespace (docker --ipc=host)"
-_POSSIBLE = (
-    "no peer access between these GPUs (PCIe across sockets without NVLink), IOMMU or ACS in the way, or containers"
-)
-_POSSIBLE_NET = (
-    "P2P and shared memory both not usable: separate containers (no common /dev/shm or host id), or switched off"
-)
+_POSSIBLE = "no peer access between these GPUs (PCIe across sockets without NVLink), IOMMU, ACS, or containers"
+_POSSIBLE_NET = "P2P and shared memory both not usable: containers (no common /dev/shm or host id), or switched off"
 
 
 def judge(job: Job, events: AbstractSet[str] = frozenset()) -> List[Finding]:
@@ -52,23 +48,18 @@ def _local(job: Job, events: AbstractSet[str]) -> List[Finding]:
         return [LOCAL.judge(job.name, "unknown", want, have, "Channel ... via NET", _FIX, severity="major")]
     if wired:
         off = ["NCCL_SHM_DISABLE=%s" % value for value in job.values("NCCL_SHM_DISABLE") if strtoll(value)[0] != 0]
-        have = "GPUs of %s reach each other over the network; %s" % (
-            hosts_of(wired),
-            _cause(culprits + off, _POSSIBLE_NET),
-        )
+        have = "GPUs of %s reach each other over the network; " % hosts_of(wired)
+        have += _cause(culprits + off, _POSSIBLE_NET)
         return [LOCAL.judge(job.name, "drift", want, have, "Channel ... via NET", None if culprits or off else _FIX)]
     apart = "CUDA allows no P2P among GPUs %s" % numbers(gpu for pair in pairs for gpu in pair) if pairs else ""
     if "shm" in kinds:
-        have = "%sGPUs of %s reach each other through shared memory" % (
-            "some " if kinds["shm"] & kinds.get("p2p", set()) else "", hosts_of(kinds["shm"]))  # fmt: skip
+        some = "some " if kinds["shm"] & kinds.get("p2p", set()) else ""
+        have = "%sGPUs of %s reach each other through shared memory" % (some, hosts_of(kinds["shm"]))
         have += "; %s" % _cause(culprits, "%s: %s" % (apart, _POSSIBLE) if apart else _POSSIBLE)
         # Without NVLink GPUs of two sockets are meant to go this way.
         state, severity = ("drift", "major") if culprits or linked else ("unknown", "minor")
-        return [
-            LOCAL.judge(
-                job.name, state, want, have, "Channel ... via SHM", None if culprits else _FIX, severity=severity
-            )
-        ]
+        fix = None if culprits else _FIX
+        return [LOCAL.judge(job.name, state, want, have, "Channel ... via SHM", fix, severity=severity)]
     alone = bool(job.communicators) and max(one.local_ranks for one in job.communicators) == 1
     if culprits and not alone:
         have = "%s: switched off; the log shows no connection within a node" % names(culprits)
@@ -119,14 +110,12 @@ def _nvlink(job: Job) -> List[Finding]:
             else:
                 found.append(NVLINK.judge(subject, "ok", want, "the same on %d GPUs" % len(links), source))
         for process in processes[:1] if job.nodes == 1 else ():
-            rings = [
-                (channels, speed) for pattern, channels, speed, path in process.graphs if pattern == 4 and path == "NVL"
-            ]
+            rings = [graph[1:3] for graph in process.graphs if graph[0] == 4 and graph[3] == "NVL"]
             channels, speed = max(rings, default=(0, 0.0))
             if rings and channels * speed < 0.75 * process.system:
                 limits = ["%s=%s" % (name, value) for name in _LIMITS for value in job.values(name)]
-                have = "rings over NVLink: %d channels of %.0f GB/s; %s%s" % (
-                    channels, speed, _cause(limits, "NVLinks or NVSwitches that are down"), of_file)  # fmt: skip
+                have = "rings over NVLink: %d channels of %.0f GB/s; " % (channels, speed)
+                have += _cause(limits, "NVLinks or NVSwitches that are down") + of_file
                 remedy = "take %s out of the job and out of /etc/nccl.conf" % names(limits) if limits else fix
                 want = "rings for %.0f GB/s" % process.system
                 found.append(NVLINK.judge("%s channels" % subject, "drift", want, have, "Pattern 4", remedy))

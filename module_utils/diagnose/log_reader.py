@@ -31,6 +31,7 @@ _DIGITS = b"0123456789"
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
 _LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
+_RELEASES = ("CCL version", "libnccl", "nccl_version", "ROCm version", "HIP version")
 _CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
 _RCCL = re.compile(r"\bRCCL version |\bHIP version ?:|\bROCm version ?:")
 # NCCL's lines that have lost their head.
@@ -203,13 +204,7 @@ class Reader(StateReader):
     def _mentions(self, text: str) -> None:
         """Note releases and variables that a line mentions."""
         log = self.log
-        if (
-            "CCL version" in text
-            or "libnccl" in text
-            or "nccl_version" in text
-            or "ROCm version" in text
-            or "HIP version" in text
-        ):
+        if any(mark in text for mark in _RELEASES):
             log.rccl = log.rccl or _RCCL.search(text) is not None
             for release in (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))[:8]:
                 if len(log.state.versions) < 64 and not _RCCL.search(text):

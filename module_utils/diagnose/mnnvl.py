@@ -28,18 +28,14 @@ def judge(job: Job) -> List[Finding]:
     if not together:
         return []
     shown = {process.mnnvl for process in job.processes if _short(process.host) in together}
-    want, source = (
-        "NVLink between %s, which are of one NVLink domain" % names(together),
-        "MNNVL in the line with nNodes",
-    )
+    want, source = "NVLink between %s, of one NVLink domain" % names(together), "MNNVL in the line with nNodes"
     if shown == {True}:
         return [MNNVL.judge(job.name, "ok", want, "NVLink", source)]
     if False not in shown or "0" in job.values(_ENABLE):
         return []
     reasons, variables = causes(job)
-    have = "NVLink between hosts is off; %s" % (
-        "cause: %s" % "; ".join(reasons) if reasons
-        else "the log does not show why: usually CUDA has no fabric handles in this container or driver")  # fmt: skip
+    unknown = "the log does not show why: usually CUDA has no fabric handles in this container or driver"
+    have = "NVLink between hosts is off; %s" % ("cause: %s" % "; ".join(reasons) if reasons else unknown)
     fix = "take %s out of the job and out of /etc/nccl.conf, then run it again" % names(variables)
     return [MNNVL.judge(job.name, "drift", want, have, source, fix if variables else None)]
 
@@ -79,16 +75,15 @@ def causes(job: Job) -> Tuple[List[str], List[str]]:
         reasons.append("GPUs of %s are in no NVLink domain (no UUID of one)" % names(silent))
     for (_uuid, _clique, state), hosts in sorted(domains.items(), key=lambda one: sorted(one[1])):
         if state != COMPLETED:
-            reasons.append(
-                "GPUs of %s are not registered with the fabric (state %d, not %d)" % (names(hosts), state, COMPLETED)
-            )
+            text = "GPUs of %s are not registered with the fabric (state %d, not %d)"
+            reasons.append(text % (names(hosts), state, COMPLETED))
     whole = {domain: hosts for domain, hosts in domains.items() if domain[2] == COMPLETED}
     if len(whole) > 1:
         most = Counter({domain: len(hosts) for domain, hosts in whole.items()}).most_common(1)[0][0]
         for domain, hosts in sorted(whole.items(), key=lambda one: sorted(one[1]))[:4]:
             if domain != most:
-                reasons.append("clique %s of domain %s on %s, not clique %s of domain %s of %s" % (
-                    domain[1], domain[0], names(hosts), most[1], most[0], names(whole[most])))  # fmt: skip
+                text = "clique %s of %s, not the clique %s of domain %s of %s"
+                reasons.append(text % (domain[1], names(hosts), most[1], most[0], names(whole[most])))
         renamed = [name for name in _RENAME if job.values(name)]
         variables += renamed
         reasons += ["%s=%s" % (name, names(job.values(name), 2)) for name in renamed]

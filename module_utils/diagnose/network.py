@@ -37,21 +37,15 @@ _PATHS = (
     ((2, 26, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "PHB", "SYS")),
     ((2, 18, 0), ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")),
 )
-_REACHES = "reaches other nodes"
+_REACHES, _VIA = "reaches other nodes", "Channel ... via NET"
 # GPUs that a node usually has, at most.
 _OF_A_NODE = 8
 
 
 def judge(job: Job, events: AbstractSet[str] = frozenset(), gpus: AbstractSet[str] = frozenset()) -> List[Finding]:
     """events: ids of what failed.   gpus: models that the list of nccl-tests names."""
-    return [
-        *_network(job, events),
-        *_plugins(job),
-        *_interfaces(job, events),
-        *_hcas(job),
-        *_speeds(job),
-        *_gdr(job, gpus),
-    ]
+    of_network = [*_network(job), *_plugins(job), *_interfaces(job, events)]
+    return [*of_network, *_hcas(job), *_speeds(job), *_gdr(job, gpus)]
 
 
 def one_host(job: Job) -> str:
@@ -59,29 +53,30 @@ def one_host(job: Job) -> str:
     hosts = {process.host for process in job.processes}
     if job.nodes is not None or len(hosts) != 1:
         return ""
-    ranks = job.world.ranks if job.world is not None else max((one.shapes[1] for one in job.processes), default=0)
-    return (
-        next(iter(hosts))
-        if ranks <= _OF_A_NODE and max((one.shapes[0] for one in job.processes), default=0) < 2
-        else ""
-    )
+    nodes, shaped = _shape(job)
+    ranks = job.world.ranks if job.world is not None else shaped
+    return next(iter(hosts)) if ranks <= _OF_A_NODE and nodes < 2 else ""
+
+
+def _shape(job: Job) -> Tuple[int, int]:
+    """Return the most nodes and ranks that a process reports."""
+    shapes = [(0, 0, 0), *(one.shapes for one in job.processes)]
+    return max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
 
 
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
-def _network(job: Job, events: AbstractSet[str]) -> List[Finding]:
+def _network(job: Job) -> List[Finding]:
     want = "an RDMA network between nodes"
-    nodes = job.nodes if job.nodes is not None else max((one.shapes[0] for one in job.processes), default=0) or None
+    nodes = job.nodes if job.nodes is not None else _shape(job)[0] or None
     if not job.networks:
         on = [one for one in job.processes if (one.absent and not one.hcas) or _disabled(one.variables)]
         if not on or nodes == 1:
             return []
-        proven, possible, fix = causes(on, job)
-        have = "no RDMA device is used by %s, and the log does not show which network is" % hosts_of(
-            one.host for one in on
-        )
-        have += _because(proven, possible)
+        because, fix = causes(on, job)
+        who = hosts_of(one.host for one in on)
+        have = "no RDMA device is used by %s, and the log does not show which network is%s" % (who, because)
         return [NETWORK.judge(job.name, "unknown", want, have, "NET/IB", fix, severity="minor")]
     over = "%d nodes" % nodes if nodes is not None else "an unknown number of nodes"
     if SOCKETS not in job.networks:
@@ -89,46 +84,32 @@ def _network(job: Job, events: AbstractSet[str]) -> List[Finding]:
         return [NETWORK.judge(job.name, "ok", want, have, "Using network")]
     crossing = any(way.kind == "net" for process in job.processes for way in process.ways)
     if nodes == 1:
-        return (
-            []
-            if crossing
-            else [NETWORK.judge(job.name, "ok", want, "Socket, one node: nothing goes over it", "Using network")]
-        )
+        have = "Socket, one node: nothing goes over it"
+        return [] if crossing else [NETWORK.judge(job.name, "ok", want, have, "Using network")]
     if _kept_apart(job):
         return []
     on = [process for process in job.processes if SOCKETS in (*process.networks, *(way.via for way in process.ways))]
-    proven, possible, fix = causes(on or job.processes, job)
+    because, fix = causes(on or job.processes, job)
     have = "Socket (TCP), over %s" % over
     if job.values("NCCL_HOSTID") and len(job.hosts) < (nodes or 0):
         have += ", which NCCL_HOSTID makes of fewer hosts"
     others = job.networks - {SOCKETS}
     if others and on:
         alone = {one.host for one in job.processes if others & set(one.networks)} - {one.host for one in on}
-        have += ", on %s; %s %s" % (
-            hosts_of(one.host for one in on),
-            names(others),
-            "elsewhere" if alone else "is named, too",
-        )
-    have += _because(proven, possible)
+        where = "elsewhere" if alone else "is named, too"
+        have += ", on %s; %s %s" % (hosts_of(one.host for one in on), names(others), where)
+    have += because
     several = nodes is not None and nodes > 1
-    severity = None
     hcas = any(one.hcas for one in job.processes) or others or job.values("NCCL_IB_HCA")
-    if (
-        not hcas
-        or not several
-        or (not proven_setting(on or job.processes) and all("device" in one.absent for one in on))
-    ):
-        severity = "major"
+    none = not proven_setting(on or job.processes) and all("device" in one.absent for one in on)
+    severity = "major" if not hcas or not several or none else None
     host = one_host(job)
     if host:
-        severity = "minor"
-        have = have.replace(
-            ", over %s" % over, "; all lines are of one host (%s): it matters only with other nodes" % host, 1
-        )
+        severity, text = "minor", "; all lines are of one host (%s): it matters only with other nodes" % host
+        have = have.replace(", over %s" % over, text, 1)
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
-    return [
-        NETWORK.judge(job.name, "drift" if several else "unknown", want, have, "Using network", fix, severity=severity)
-    ]
+    state = "drift" if several else "unknown"
+    return [NETWORK.judge(job.name, state, want, have, "Using network", fix, severity=severity)]
 
 
 def proven_setting(processes: Sequence[Process]) -> bool:
@@ -151,8 +132,8 @@ def _because(proven: Sequence[str], possible: Sequence[str]) -> str:
     return text + ("; possible causes: %s" % "; ".join(possible) if possible else "")
 
 
-def causes(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str], Optional[str]]:
-    """Return why TCP is used: what lines prove, what they allow, and what to do."""
+def causes(processes: Sequence[Process], job: Job) -> Tuple[str, Optional[str]]:
+    """Return why TCP is used, as lines prove or allow it, and what to do."""
     proven: List[str] = []
     possible: List[str] = []
     fixes: List[str] = []
@@ -185,7 +166,7 @@ def causes(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str]
     elif ("failed", "IB") in plugins and not absent and not proven:
         proven.append("NET/IB did not start (Failed to initialize NET plugin IB)")
     if fixes:
-        return proven, possible, "; ".join(fixes)
+        return _because(proven, possible), "; ".join(fixes)
     wanted = variables.get("NCCL_NET_PLUGIN", "")
     if wanted.lower() not in ("", "none") and "missing" in states:
         possible.append("the network plugin that NCCL_NET_PLUGIN=%s names is not found" % wanted)
@@ -197,14 +178,12 @@ def causes(processes: Sequence[Process], job: Job) -> Tuple[List[str], List[str]
     if none:
         if "NCCL_IB_HCA" in variables:
             possible.append("NCCL_IB_HCA=%s fits no HCA with an active port" % variables["NCCL_IB_HCA"])
-        possible.append(
-            "no HCA in the node, its driver not loaded, ports down, or /dev/infiniband not in the container"
-        )
+        possible.append("no HCA in the node, no driver, ports down, or /dev/infiniband not in the container")
         if "missing" in states:
             possible.append("a network that needs a plugin, such as EFA or Slingshot, and no libnccl-net.so")
     elif any(process.hcas for process in processes):
         possible.append("HCAs were found and not used: a setting of the communicator (netName), or NCCL_NET in a file")
-    return proven, possible or ["unknown: no line shows why"] * (not proven), None
+    return _because(proven, possible or ["unknown: no line shows why"] * (not proven)), None
 
 
 def _plugins(job: Job) -> List[Finding]:
@@ -337,36 +316,29 @@ def _hcas(job: Job) -> List[Finding]:
         if not used:
             continue
         idle, subject = seen - used, "%s %s" % (job.name, node)
-        want, have = (
-            "all %d HCAs have connections" % len(seen),
-            "%d of %d HCAs have connections" % (len(used & seen), len(seen)),
-        )
+        want = "all %d HCAs have connections" % len(seen)
         if not idle:
-            found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
+            have = "%d of %d HCAs have connections" % (len(used & seen), len(seen))
+            found.append(HCAS.judge(subject, "ok", want, have, _VIA))
             continue
         ranks = {rank for process in processes for own in _rdma(process).values() for rank in own}
         have = "%d of %d HCAs idle on %s: %s" % (len(idle), len(seen), node or UNNAMED, names(idle, 8))
         own = local or (_began(job, node) if job.world and len(job.world.began) == job.world.ranks else 0)
         if not own or len(ranks) < own:
             have += "; only %d of the node's %s ranks show their connections" % (len(ranks), own or "unknown number of")
-            found.append(HCAS.judge(subject, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
+            found.append(HCAS.judge(subject, "unknown", want, have, _VIA, AGAIN, severity="minor"))
         elif own < len(seen):
             have += "; the job has %d ranks on this node, fewer than it has HCAs" % own
-            found.append(HCAS.judge(subject, "ok", want, have, "Channel ... via NET"))
+            found.append(HCAS.judge(subject, "ok", want, have, _VIA))
         else:
-            found.append(
-                HCAS.judge(subject, "drift", want, have, "Channel ... via NET", severity=None if local else "minor")
-            )
+            found.append(HCAS.judge(subject, "drift", want, have, _VIA, severity=None if local else "minor"))
     most = max(seen_on.values(), default=0)
     for node, count in sorted(seen_on.items()):
         if count < most:
             have = "NCCL sees %d HCAs on %s, %d on other nodes" % (count, node or UNNAMED, most)
-            fix = "`ibv_devinfo` on %s: every HCA of the profile has to show PORT_ACTIVE; then run site.yml for it" % (
-                node or "it"
-            )
-            found.append(
-                HCAS.judge("%s %s sees" % (job.name, node), "drift", "%d HCAs" % most, have, "NET/IB : Using", fix)
-            )
+            fix = "`ibv_devinfo` on %s: every HCA of the profile has to show PORT_ACTIVE; then run site.yml for it"
+            subject, want = "%s %s sees" % (job.name, node), "%d HCAs" % most
+            found.append(HCAS.judge(subject, "drift", want, have, "NET/IB : Using", fix % (node or "it")))
     return found
 
 
@@ -432,12 +404,8 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
                 continue
             device = process.device_name(way.via, way.index)
             off.setdefault((device, *gdr_cause(job, process, device, way.rank, way.sends)), set()).add(process.node)
-    found = [
-        _off(job, device, nodes, cause, fix, proven, gpus)
-        for (device, cause, fix, proven), nodes in sorted(off.items())
-    ]
-    if found:
-        return found
+    if off:
+        return [_off(job, nodes, *reason, gpus) for reason, nodes in sorted(off.items())]
     if total:
         return [GDR.judge(job.name, "ok", want, "on all %d connections that the log shows" % on, "via NET/.../GDRDMA")]
     unable_on: Dict[Tuple[str, str], Set[str]] = {}
@@ -445,29 +413,22 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
         for device, able in process.gdr_devices.items():
             if not able:
                 unable_on.setdefault((device, process.gdr_why or _NOT_ABLE), set()).add(process.node)
-    found = [_off(job, device, nodes, cause, "", True, gpus) for (device, cause), nodes in sorted(unable_on.items())]
-    rings = {
-        process.rings[1] for process in job.processes if process.rings is not None and process.rings[1] is not None
-    }
-    if not found and rings:
+    if unable_on:
+        return [_off(job, nodes, device, cause, "", True, gpus) for (device, cause), nodes in sorted(unable_on.items())]
+    rings = {process.rings[1] for process in job.processes if process.rings is not None} - {None}
+    if rings:
         have = "on, by the line on the rings" if rings == {True} else "off in the rings of some ranks; cause unknown"
-        state = "ok" if rings == {True} else "drift"
-        return [
-            GDR.judge(
-                job.name, state, want, have, "Connected all rings, use ring ... GDR", None if state == "ok" else AGAIN
-            )
-        ]
-    if not found:
-        have = "the log shows no connection between nodes%s" % _decided(job)
-        found.append(GDR.judge(job.name, "unknown", want, have, "Channel ... via NET", AGAIN, severity="minor"))
-    return found
+        state, fix = ("ok", None) if rings == {True} else ("drift", AGAIN)
+        return [GDR.judge(job.name, state, want, have, "Connected all rings, use ring ... GDR", fix)]
+    have = "the log shows no connection between nodes%s" % _decided(job)
+    return [GDR.judge(job.name, "unknown", want, have, _VIA, AGAIN, severity="minor")]
 
 
 _NOT_ABLE = "NCCL finds neither nvidia_peermem nor DMA-BUF usable for this HCA"
 
 
 def _off(
-    job: Job, device: str, nodes: AbstractSet[str], cause: str, fix: str, proven: bool, gpus: AbstractSet[str]
+    job: Job, nodes: AbstractSet[str], device: str, cause: str, fix: str, proven: bool, gpus: AbstractSet[str]
 ) -> Finding:
     have = "GPUDirect RDMA is off on %s of %s; " % (device, hosts_of(nodes))
     subject, want = "%s %s" % (job.name, device), "GPUDirect RDMA on every connection"
@@ -475,9 +436,9 @@ def _off(
     if without or (gpus and all(_SHARED_MEMORY.search(gpu) for gpu in gpus)) or "the GPU does not support it" in cause:
         have += cause if "the GPU does not" in cause else "likely cause: this device or platform has none, by its name"
         fix = "nothing on this device or platform; if another HCA is intended, name it in NCCL_IB_HCA"
-        return GDR.judge(subject, "drift", want, have, "Channel ... via NET", fix, severity="minor")
+        return GDR.judge(subject, "drift", want, have, _VIA, fix, severity="minor")
     have += "%s: %s" % ("cause" if proven else "possible causes", cause)
-    return GDR.judge(subject, "drift", want, have, "Channel ... via NET", fix or None)
+    return GDR.judge(subject, "drift", want, have, _VIA, fix or None)
 
 
 def gdr_cause(job: Job, process: Process, device: str, rank: int, sends: Optional[bool]) -> Tuple[str, str, bool]:
@@ -486,15 +447,10 @@ def gdr_cause(job: Job, process: Process, device: str, rank: int, sends: Optiona
     if unlisted or any(process.gdr_devices.get(part) is False for part in device.split("+")):
         return process.gdr_why or _NOT_ABLE, "", True
     if "fabric" in device.lower() and process.gdr_why:
-        return (
-            process.gdr_why,
-            "`fi_info -p efa -v` has to name FI_HMEM: plugin, libfabric and driver of one installation",
-            True,
-        )
-    level = process.variables.get("NCCL_NET_GDR_LEVEL", "")
-    own = {str(rank), process.buses.get(rank, "")} | (
-        set(process.buses.values()) if len(set(process.buses.values())) == 1 else set()
-    )
+        fix = "`fi_info -p efa -v` has to name FI_HMEM: plugin, libfabric and driver of one installation"
+        return process.gdr_why, fix, True
+    level, buses = process.variables.get("NCCL_NET_GDR_LEVEL", ""), set(process.buses.values())
+    own = {str(rank), process.buses.get(rank, "")} | (buses if len(buses) == 1 else set())
     for gpu, hca, distance, limit in sorted(process.gdr_off):
         if gpu in own and _same_device(process, hca, device):
             far, near = (_path_type(number, job.version) for number in (distance, limit))

@@ -30,9 +30,8 @@ class Port:
     @property
     def up(self) -> bool:
         """Return whether the last event is a return."""
-        return bool(self.returns) and max(one.order for one in self.returns) > max(
-            (one.order for one in self.errors), default=0
-        )
+        last = max([*self.errors, *self.returns], key=lambda one: one.order, default=None)
+        return last is not None and last in self.returns
 
     @property
     def seconds(self) -> Optional[float]:
@@ -71,11 +70,8 @@ def tolerate(log: Log, diagnosis: Diagnosis) -> None:
     root = diagnosis.root
     if root is None or root.event.id != "port" or root.code != "port error":
         return
-    others = [
-        group
-        for group in diagnosis.groups
-        if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT) and group.event.id != "port"
-    ]
+    failed = [group for group in diagnosis.groups if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT)]
+    others = [group for group in failed if group.event.id != "port"]
     broken = [port for port in read(log) if port.errors]
     if not others and broken and all(port.up for port in broken):
         root.tier = WEAK
@@ -86,15 +82,10 @@ def describe(log: Log, group: Group) -> List[str]:
     """Return the life of each port of a group, in sentences."""
     if group.code != "port error":
         return []
-    said = []
+    found = []
     for port in [port for port in read(log) if port.errors][:4]:
         times = "once" if len(port.errors) == 1 else "%d times" % len(port.errors)
-        text = "link of %s on %s went down %s" % (port.device, port.host or UNNAMED, times)
-        seconds = port.seconds
-        text += (
-            " and came back%s" % ("" if seconds is None else " after %g s at most" % seconds)
-            if port.up
-            else " and is not back here"
-        )
-        said.append(text)
-    return said
+        after = "" if port.seconds is None else " after %g s at most" % port.seconds
+        end = "came back%s" % after if port.up else "is not back here"
+        found.append("link of %s on %s went down %s and %s" % (port.device, port.host or UNNAMED, times, end))
+    return found

@@ -108,19 +108,15 @@ def judge(report: Report) -> List[Finding]:
             found.append(RANKS.judge(subject, "unknown", "RUNNING", have, "RAS", _AGAIN, why=_MOMENT, severity="minor"))
     if not found and report.groups:
         ranks = sum(int(group["there"]) for group in report.groups)
-        have = (
-            "RAS reports OK for %d ranks: all have launched as many operations, which excludes no hang in one" % ranks
-        )
+        have = "RAS reports OK for %d ranks: all have launched as many operations, which excludes no hang" % ranks
         return [RANKS.judge("ras", "ok", "as many operations on all ranks", have, "RAS")]
     return found[:8]
 
 
 def _judge(block: Block) -> Finding:
     subject = "ras %s %s" % (block.comm or "job", block.what)
-    have = "RAS, %s: %s" % (
-        "communicator #%s" % block.comm if block.comm else "the job",
-        "; ".join(block.text[:3]) or block.what,
-    )
+    of = "communicator #%s" % block.comm if block.comm else "the job"
+    have = "RAS, %s: %s" % (of, "; ".join(block.text[:3]) or block.what)
     if block.what == "MISMATCH":
         numbers = sorted(block.counts)
         behind = ["rank %s (%s)" % who[:2] for who in block.who if numbers and who.number == numbers[0]]

@@ -15,34 +15,13 @@ from .names import hosts_of, names
 from .state import SOCKETS, Job
 from .transport import collnet
 
-# Variables of which a difference between ranks is a fault; others are a node's own, such as its interface's name.
-_ALIKE = [
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_BUFFSIZE",
-    "NCCL_NTHREADS",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS",
-    "NCCL_NET",
-    "NCCL_IB_DISABLE",
-    "NCCL_COLLNET_ENABLE",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_CROSS_NIC",
-    "NCCL_PXN_DISABLE",
-    "NCCL_IB_TC",
-    "NCCL_IB_SL",
-    "NCCL_IB_SPLIT_DATA_ON_QPS",
-    "NCCL_IB_QPS_PER_CONNECTION",
-    "NCCL_P2P_NET_CHUNKSIZE",
-    "NCCL_LL_BUFFSIZE",
-    "NCCL_LL128_BUFFSIZE",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_P2P_LEVEL",
-    "NCCL_P2P_DISABLE",
-    "NCCL_SHM_DISABLE",
-]
+# Variables (NCCL_...) of which a difference between ranks is a fault; others are a node's own.
+_ALIKE = (
+    "ALGO", "PROTO", "BUFFSIZE", "NTHREADS", "MIN_NCHANNELS", "MAX_NCHANNELS", "MIN_CTAS", "MAX_CTAS", "NET",
+    "IB_DISABLE", "COLLNET_ENABLE", "NVLS_ENABLE", "CROSS_NIC", "PXN_DISABLE", "IB_TC", "IB_SL",
+    "IB_SPLIT_DATA_ON_QPS", "IB_QPS_PER_CONNECTION", "P2P_NET_CHUNKSIZE", "LL_BUFFSIZE", "LL128_BUFFSIZE",
+    "NET_GDR_LEVEL", "P2P_LEVEL", "P2P_DISABLE", "SHM_DISABLE",
+)  # fmt: skip
 # Variables of which ``network`` and ``local`` say what came of them.
 _JUDGED = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 
@@ -74,11 +53,8 @@ def _values(job: Job) -> List[Finding]:
         for value in sorted(job.values(name))[:3]:
             faults = lint_variable(name, value, job.name, version=_release(job), place="job")
             # NCCL prints what it reads, so it knows the name.
-            faults = [
-                one
-                for one in faults
-                if not one.check.endswith(("unknown_variable", "dead_variable")) and one.severity != "minor"
-            ]
+            silent = ("unknown_variable", "dead_variable")
+            faults = [one for one in faults if not one.check.endswith(silent) and one.severity != "minor"]
             seen = {part for process in job.processes for hca in process.devices.values() for part in hca.parts}
             named = {part.partition(":")[0] for part in value.lstrip("=^").split(",")}
             extra = extra_hcas(job) if name == "NCCL_IB_HCA" else []
@@ -115,10 +91,8 @@ def _effects(job: Job) -> List[Finding]:
         if not wanted or "loaded" in states:
             continue
         if kind == "NET" and "idle" in states:
-            fix = "`fi_info` in the job's own container shows what libfabric sees"
-            found.append(
-                _effect(job, name, "the plugin found no device that it takes, so it is not used", fix, "major")
-            )
+            fix, have = "`fi_info` in the job's own container shows what libfabric sees", "the plugin found no device"
+            found.append(_effect(job, name, have + " that it takes, so it is not used", fix, "major"))
         elif "missing" in states or "failed" in states:
             fix = "put the plugin's directory into LD_LIBRARY_PATH, or take %s out" % name
             have = "no such plugin was loaded" if "missing" in states else "the plugin is there and did not start"
@@ -149,13 +123,12 @@ def _effects(job: Job) -> List[Finding]:
 
 def _same(job: Job) -> List[Finding]:
     found = []
-    for name in _ALIKE:
+    for name in ("NCCL_" + short for short in _ALIKE):
         values = job.values(name)
         if len({_meaning(value) for value in values}) > 1:
             each = ("%s on %s" % (value, hosts_of(one.host for one in on)) for value, on in sorted(values.items())[:4])
-            found.append(
-                SAME.judge("%s %s" % (job.name, name), "drift", "one value", "; ".join(each), "set by environment")
-            )
+            subject, have = "%s %s" % (job.name, name), "; ".join(each)
+            found.append(SAME.judge(subject, "drift", "one value", have, "set by environment"))
     return found
 
 

@@ -17,15 +17,11 @@ PROCESSES, COMMUNICATORS, KINDS = 50_000, 20_000, 256
 # State of a GPU that has completed its registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_COMPLETED).
 COMPLETED = 3
 
-_HCA = re.compile(
-    r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)(/SHARP\b)?"
-)
+_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)")
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):([^\s<]{1,100})")
 _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):([^\s<]{1,100})")
-_NET = re.compile(
-    r"NET/(?P<net>[^/]{1,40}(?:/(?!\d)[^/]{1,40})?)/(?P<device>\d{1,5})(?:\((?P<proxy>\d{1,8})\))?(?P<gdr>/GDRDMA)?(?P<rest>.*)"
-)
+_NET = re.compile(r"NET/([^/]{1,40}(?:/(?!\d)[^/]{1,40})?)/(\d{1,5})(?:\((\d{1,8})\))?(/GDRDMA)?(.*)")
 _OF_INIT = {
     "device": re.compile(r"\bcudaDev (\d{1,4})\b"),
     "nvml": re.compile(r"\bnvmlDev (\d{1,4})\b"),
@@ -369,13 +365,11 @@ class State:
             if match is None:
                 process.add("networks", intern(path.split("/")[1][:40])) if path.count("/") > 1 else None
                 return
-            rest = match.group("rest")
+            via, device, proxy, on, rest = match.groups()
             cut = rest.startswith(("...", "\u2026", "/")) and not rest.startswith("/Shared")
-            gdr = True if match.group("gdr") else None if cut or found.get("cut") else False
-            via = intern(match.group("net"))
-            proxy = match.group("proxy")
+            gdr = True if on else None if cut or found.get("cut") else False
             pxn = proxy is not None and int(proxy) != rank
-            way = Way(rank, "net", via, int(match.group("device")), gdr, pxn, sends)
+            way = Way(rank, "net", intern(via), int(device), gdr, pxn, sends)
             process.add("crossed", (source, target))
         elif path.startswith(("P2P", "SHM")):
             kind, _slash, how = path.partition("/")
@@ -388,23 +382,21 @@ class State:
 
     def operation(self, process: Process, found: Found) -> None:
         communicator = process.pointers.get(found["comm"])
-        rank = next((rank for rank, key in process.ranks.items() if key == communicator), None)
         one = self.communicators.get(communicator or "")
-        if one is not None:
-            ranks = [rank for rank, process_of in one.began.items() if process_of is process]
-            rank = ranks[0] if len(ranks) == 1 else None
-            if rank is None and len(ranks) > 1:
-                pointers = [pointer for pointer, key in process.pointers.items() if key == communicator]
-                rank = sorted(ranks)[pointers.index(found["comm"])] if len(pointers) == len(ranks) else None
-        if communicator is None or rank is None:
+        if communicator is None or one is None:
+            return
+        ranks = sorted(rank for rank, process_of in one.began.items() if process_of is process)
+        pointers = [pointer for pointer, key in process.pointers.items() if key == communicator]
+        # A process with several ranks of a communicator has a pointer for each.
+        rank = ranks[pointers.index(found["comm"])] if 1 < len(ranks) == len(pointers) else ranks[0] if ranks else None
+        if rank is None or len(ranks) not in (1, len(pointers)):
             return
         key = (communicator, found["number"])
         by_rank = self.operations.setdefault(key, {}) if len(self.operations) < 4096 or key in self.operations else {}
         if rank in by_rank:
             self.stuck_operations.add((communicator, rank))
         by_rank.setdefault(rank, (found["function"], found["count"], found["datatype"]))
-        ranks_of = self.communicators[communicator].ranks if communicator in self.communicators else 0
-        if len(by_rank) == ranks_of and len(set(by_rank.values())) == 1 and len(self.operations) > 64:
+        if len(by_rank) == one.ranks and len(set(by_rank.values())) == 1 and len(self.operations) > 64:
             del self.operations[key]
 
 
@@ -420,7 +412,7 @@ def _hcas(_state: State, process: Process, found: Found) -> None:
         if ports:
             name = "+".join(port[1] for port in ports)
             process.put("devices", int(match.group(1)), Hca(name, int(ports[0][2]), ports[0][3]))
-    for index, name, port, layer, _sharp in _HCA.findall(_MERGED.sub("", listed)):
+    for index, name, port, layer in _HCA.findall(_MERGED.sub("", listed)):
         process.put("devices", int(index), Hca(intern(name), int(port), layer))
     process.list_cut = process.list_cut or "..." in listed or "\u2026" in listed
     oob = _OOB.match(rest)

@@ -1,9 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a training log says of the time of its steps and of the GPUs' utilisation, and what that speaks for.
-
-Steps that take as long as ever while the network is right are not the network's: the verdict that nobody likes.
-"""
+"""Judge step times and GPU utilisation of a training log: do they point to the network, or away from it."""
 
 from __future__ import annotations
 
@@ -68,17 +65,12 @@ class Training:
 
     def line(self, text: str) -> None:
         if len(self.seconds) < KEPT:
-            for pattern, unit in _SECONDS:
-                match = pattern.search(text)
-                if match is not None:
-                    self.seconds.append(float(match.group(1)) * unit)
-                    break
+            seconds = ((pattern.search(text), unit) for pattern, unit in _SECONDS)
+            self.seconds.extend([float(match.group(1)) * unit for match, unit in seconds if match][:1])
         if len(self.percent) < KEPT:
-            for pattern in _PERCENT:
-                match = pattern.search(text)
-                if match is not None and float(match.group(1)) <= 100:
-                    self.percent.append(float(match.group(1)))
-                    break
+            found = (pattern.search(text) for pattern in _PERCENT)
+            percent = [float(match.group(1)) for match in found if match]
+            self.percent.extend([value for value in percent if value <= 100][:1])
 
 
 def read(lines: Iterable[str]) -> Training:
@@ -90,8 +82,7 @@ def read(lines: Iterable[str]) -> Training:
 
 def judge(training: Training, network: Sequence[Finding]) -> List[Finding]:
     """network: findings on the job's NCCL log; those that are not ok come first, and this after them."""
-    causes = [finding for finding in network if not finding.ok and finding.severity != "minor"]
-    cause = causes[0] if causes else None
+    cause = next((finding for finding in network if not finding.ok and finding.severity != "minor"), None)
     found = []
     steps = list(training.seconds)[_WARM:]
     if len(steps) < _ENOUGH:
@@ -102,11 +93,8 @@ def judge(training: Training, network: Sequence[Finding]) -> List[Finding]:
         mean = sum(steps) / len(steps)
         deviation = (sum((step - mean) ** 2 for step in steps) / len(steps)) ** 0.5
         slow = sum(step > 1.5 * mean for step in steps)
-        have = "%d steps of %.3f s, standard deviation %.0f %%" % (
-            len(steps),
-            mean,
-            100 * deviation / mean if mean else 0,
-        )
+        part = 100 * deviation / mean if mean else 0
+        have = "%d steps of %.3f s, standard deviation %.0f %%" % (len(steps), mean, part)
         have += "; %d of them took more than half as long again" % slow if slow else ""
         state = "drift" if mean and deviation / mean > 0.10 else "ok"
         found.append(STEP_TIME.judge("training", state, "at most 10 %", have, "--training", because=cause))

@@ -116,19 +116,17 @@ def quoted(log: StateLog, job: Job) -> List[Finding]:
     failed.sort(key=lambda group: (group.tier, group.first.order))
     found = []
     for group in failed[:2]:
+        event, detail, subject = group.event, group.detail, "%s %s" % (job.name, group.name)
         on = names({job.writer(one.process) for one in group.kept if one.process is not None} or group.hosts, 4)
         have = "%s%s" % (group.first.text[:300], "; on %s" % on if on else "")
-        causes = group.detail.causes or group.event.causes
-        have += "; %s: %s" % ("cause" if group.detail.proven else "possible causes", causes) if causes else ""
-        fix = group.detail.fix or group.event.fix or None
-        why = group.detail.why or group.event.why or None
-        found.append(
-            group.event.check.judge("%s %s" % (job.name, group.name), "drift", None, have, "NCCL_DEBUG", fix, why=why)
-        )
+        causes = detail.causes or event.causes
+        have += "; %s: %s" % ("cause" if detail.proven else "possible causes", causes) if causes else ""
+        fix, why = detail.fix or event.fix or None, detail.why or event.why or None
+        found.append(event.check.judge(subject, "drift", None, have, "NCCL_DEBUG", fix, why=why))
     absent = missing(job.world.began, job.world.ranks) if job.world is not None and not job.world.done else ""
     if absent and job.world is not None:
-        have = "%s not in this log, and no rank completed in it" % of_ranks(absent, " of %d is" % job.world.ranks,
-                                                                            " of %d are" % job.world.ranks)  # fmt: skip
+        who = of_ranks(absent, " of %d is" % job.world.ranks, " of %d are" % job.world.ranks)
+        have = "%s not in this log, and no rank completed in it" % who
         have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
         found.append(RANKS.judge(job.name, "unknown", "%d ranks" % job.world.ranks, have, "Init START"))
     events = frozenset(group.event.id for group in failed)
@@ -158,22 +156,16 @@ class CollNet:
         if self.proven:
             return ""
         if self.ranks is None:
-            return (
-                "no communicator is started in the log: which ranks connected to SHARP (Connected CollNet) is not known"
-            )
-        text = "%d of %d ranks did not connect to SHARP (Connected CollNet)" % (
-            self.ranks - len(self.connected),
-            self.ranks,
-        )
+            return "no communicator is started in the log: which ranks connected to SHARP (CollNet) is not known"
+        without = self.ranks - len(self.connected)
+        text = "%d of %d ranks did not connect to SHARP (Connected CollNet)" % (without, self.ranks)
         if self.connected:
             text += ": ranks %s" % missing(self.connected, self.ranks)
         if self.why:
             return text + "; NCCL reports: %s" % self.why
         if self.plugin:
             return text + "; the plugin's own line of %d ranks is not a proof" % self.plugin
-        return text + (
-            "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric" if self.nvls else ""
-        )
+        return text + ("; NVLS is there, which reduces in the node's NVSwitch, not in the fabric" if self.nvls else "")
 
 
 def collnet(job: Job) -> CollNet:

@@ -23,11 +23,9 @@ _EARLY = 20
 
 @dataclass
 class Waits:
-    """calls: (operation, number, elements) -> ranks that waited in it.   limit: ms.
+    """calls: (operation, number, elements) -> ranks that waited in it.   limit: ms.   signalled: ranks that gave up.
 
-    progress: rank -> (enqueued, completed).
-
-    signalled: ranks that gave up.   groups: names of process groups.
+    progress: rank -> (enqueued, completed).   groups: names of process groups.   unnamed: waits without a rank.
     """
 
     calls: Dict[Tuple[str, Optional[int], Optional[int]], Set[int]] = field(default_factory=dict)
@@ -54,11 +52,8 @@ class Waits:
     def behind(self) -> Set[int]:
         """Return ranks that have enqueued less than others of the group."""
         most = max((enqueued for enqueued, _completed in self.progress.values()), default=0)
-        return (
-            {rank for rank, (enqueued, _completed) in self.progress.items() if enqueued < most}
-            if len(self.groups) < 2
-            else set()
-        )
+        behind = {rank for rank, (enqueued, _completed) in self.progress.items() if enqueued < most}
+        return behind if len(self.groups) < 2 else set()
 
 
 def read(groups: Iterable[Group]) -> Waits:
@@ -102,14 +97,10 @@ def describe(waits: Waits, job: Job) -> List[str]:
     found: List[str] = []
     calls = sorted(waits.calls.items(), key=lambda one: (one[0][1] or 0, one[0][0]))
     if waits.out_of_step:
-        each = ["%s number %s, %s elements, on %s" % (*_words(key), of_ranks(numbers(ranks)) if ranks else "a rank")
-                for key, ranks in calls[:4]]  # fmt: skip
+        each = ["%s number %s, %s elements, on %s" % (*_words(key), _who(ranks)) for key, ranks in calls[:4]]
         found.append("the ranks are out of step: %s" % "; ".join(each))
     elif len(calls) > 1:
-        each = [
-            "%s number %s (%s)" % (*_words(key)[:2], of_ranks(numbers(ranks)) if ranks else "a rank")
-            for key, ranks in calls[:4]
-        ]
+        each = ["%s number %s (%s)" % (*_words(key)[:2], _who(ranks)) for key, ranks in calls[:4]]
         found.append("ranks wait in different collectives: %s" % ", ".join(each))
         if len(waits.groups) > 1:
             found.append("these are of several process groups")
@@ -120,14 +111,18 @@ def describe(waits: Waits, job: Job) -> List[str]:
     if waits.behind:
         least = min(waits.progress[rank][0] for rank in waits.behind)
         most = max(enqueued for enqueued, _completed in waits.progress.values())
-        found.append("behind: %s enqueued %d collectives, others up to %d: look there first" % (
-            of_ranks(numbers(waits.behind)), least, most))  # fmt: skip
+        text = "behind: %s enqueued %d collectives, others up to %d: look there first"
+        found.append(text % (of_ranks(numbers(waits.behind)), least, most))
     sequence = [number for (_operation, number, _elements) in waits.calls if number is not None]
     if sequence and max(sequence) == 1:
         found.append("it is the first collective of its process group: nothing has run over that yet")
     elif sequence and max(sequence) <= _EARLY:
         found.append("it is one of the first collectives of its process group")
     return found
+
+
+def _who(ranks: Set[int]) -> str:
+    return of_ranks(numbers(ranks)) if ranks else "a rank"
 
 
 def _words(key: Tuple[str, Optional[int], Optional[int]]) -> Tuple[str, str, str]:
