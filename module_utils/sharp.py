@@ -3,7 +3,7 @@
 """SHARP, reduction in the switches of an InfiniBand fabric: what a node has to have so that NCCL can use it.
 
 Files are read and never loaded, no tool of SHARP is run (sharp_coll_test loads the link). That SHARP was used only
-NCCL's own log proves (nccl_log/collnet.py); nothing here does.
+NCCL's own log proves (diagnose/transport.py); nothing here does.
 Sources: fabric.md 4; nccl-rdma-sharp-plugins 2f5ac02 (src/sharp_plugin.c), NCCL 2.30.7 (src/init.cc). No fabric with
 SHARP was at hand: docs/fabric.md#sharp says what of this was never seen.
 """

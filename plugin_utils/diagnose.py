@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -67,6 +68,9 @@ def join(registered: Mapping[str, Any]) -> tuple[Result, list[Finding]]:
 def screenful(result: Result, width: int = 100, missing: Sequence[Finding] = ()) -> str:
     """Return the verdict, up to three findings and one line of facts, in at most HEIGHT lines."""
     bad = [*_shown(result.bad), *missing]
+    if result.root is not None and bad[:1] == [result.root.finding]:
+        # The verdict has its first words.
+        bad[0] = replace(bad[0], have=(bad[0].have or "").partition("; ")[2])
     lines = _verdict(result, width, 2)
     facts = screen.wrapped(facts_line(result.log, result.jobs[0]), width, 0, 2) if result.jobs else []
     shown, rest = bad[:FINDINGS], len(bad) - FINDINGS
@@ -105,8 +109,8 @@ def _verdict(result: Result, width: int, most: int | None) -> list[str]:
 
 def _finding(finding: Finding, width: int, most: int | None) -> list[str]:
     state = "" if finding.state == "drift" else f", {finding.state}"
-    head = f"{finding.severity}{state}: {finding.have} [{finding.check}]"
-    lines = screen.wrapped(head, width, 0, most)
+    head = f"{finding.severity}{state} [{finding.check}]"
+    lines = screen.wrapped(f"{head}: {finding.have}" if finding.have else head, width, 0, most)
     lines += screen.wrapped(f"do: {finding.fix}", width, 4, most)
     return lines
 
@@ -122,7 +126,7 @@ def render(result: Result, width: int = 100, missing: Sequence[Finding] = ()) ->
     good = [finding for finding in result.findings if finding.ok]
     lines += [""] * bool(good)
     for finding in good:
-        lines += screen.wrapped(f"ok: {finding.have} [{finding.check}]", width, 0, None)
+        lines += screen.wrapped(f"ok [{finding.check}]: {finding.have}", width, 0, None)
     data = report(result)
     if result.diagnosis.groups:
         lines += ["", "events, in the order of cause and effect:"]

@@ -224,7 +224,7 @@ def facts_line(log: Log, job: Job) -> str:
     for processes in list(nodes_of(job.processes).values())[:1]:
         used, seen = network.used_hcas(processes)
         if seen:
-            parts.append("%d of %d HCAs used" % (len(used & seen), len(seen)) if used else "%d HCAs" % len(seen))
+            parts.append("%d of %d HCAs used" % (len(used & seen), len(seen)) if used else "HCAs: %d" % len(seen))
     return ", ".join(parts)
 
 
