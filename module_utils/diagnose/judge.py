@@ -31,11 +31,12 @@ Fact = Tuple[Finding, int, str]
 
 @dataclass(frozen=True)
 class Root:
-    """What failed first. event: id, with its code behind a blank.   confidence: proven, likely or reported."""
+    """First failure. event, code: of the event, or the name of the check.   confidence: proven, likely or reported."""
 
     finding: Finding
     event: str
     confidence: str
+    code: str = ""
     line: int = 0
     source: str = ""
     text: str = ""
@@ -135,8 +136,8 @@ def _root(diagnosis: Diagnosis, by_group: Dict[int, Finding], facts: Sequence[Fa
     one = group.first
     source = log.sources[one.source - 1] if one.source else ""
     return Root(
-        by_group[id(group)], group.name, diagnosis.confidence, one.order, source, one.text, tuple(sorted(group.ranks)),
-        tuple(sorted(group.hosts)),
+        by_group[id(group)], group.event.id, diagnosis.confidence, group.code, one.order, source, one.text,
+        tuple(sorted(group.ranks)), tuple(sorted(group.hosts)),
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def report(result: Result) -> Dict[str, Any]:
         "lines": {"all": log.lines, "info": log.info, "warnings": log.warnings, "unmatched": log.unmatched},
         "verdict": {"state": state, "text": text},
         "root": None if root is None else {
-            "event": root.event, "check": root.finding.check, "subject": root.finding.subject,
+            "event": root.event, "code": root.code, "check": root.finding.check, "subject": root.finding.subject,
             "confidence": root.confidence, "ranks": list(root.ranks[:1024]), "hosts": list(root.hosts[:1024]),
             "source": root.source, "line": root.line, "text": root.text,
         },

@@ -52,7 +52,8 @@ def rows(result: Result) -> list[Any]:
         {
             "exit": of_states(finding.state for finding in result.findings),
             "verdict": data["verdict"]["state"],
-            "root": root and [root.event, root.finding.check, root.confidence, list(root.ranks), list(root.hosts)],
+            "root": root
+            and [root.event, root.code, root.finding.check, root.confidence, list(root.ranks), list(root.hosts)],
         }
     ]
     found += [_typed(job) for job in data["jobs"]]
