@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import diagnose, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Values
 
@@ -18,9 +18,11 @@ class ActionModule(FleetAction):
         hostvars = variables["hostvars"]
         # Including hosts that were lost meanwhile.
         hosts = variables["ansible_play_hosts_all"]
-        log, jobs, findings = diagnose.join({host: hostvars.raw_get(host).get(REGISTERED) for host in hosts})
+        result, missing = diagnose.join({host: hostvars.raw_get(host).get(REGISTERED) for host in hosts})
         show = diagnose.render if display.verbosity else diagnose.screenful
-        display.display("\n" + show(log, jobs, findings, terminal.WIDTH))
+        display.display("\n" + show(result, terminal.WIDTH, missing))
+        findings = diagnose.ordered(result, missing)
         bad = sum(not finding.ok for finding in findings)
         failure = {"failed": True, "msg": f"{bad} findings; see the text above"} if bad else {}
-        return {"changed": False, "report": report(log, jobs, findings), **failure}
+        whole = {**report(result), "findings": [finding.to_dict() for finding in findings]}
+        return {"changed": False, "report": whole, **failure}

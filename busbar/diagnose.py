@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar diagnose``: what happened to a job and what to do about it, out of its NCCL_DEBUG output.
+"""Run ``busbar diagnose``: what happened to a job and what to do about it, from its NCCL_DEBUG output.
 
 Logs of RCCL or of an NCCL before 2.18 are not judged.
 """
@@ -13,20 +13,18 @@ import json
 import lzma
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
-    worst_first,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job as nccl_job
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import judge as nccl_judge
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import training as nccl_training
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.report import report
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import training as training_log
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, UNKNOWN, of_states, worst
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, UNKNOWN, of_states, worst
 
 from .command_line import complain
 
@@ -40,11 +38,11 @@ _NOT_READ = {
 
 
 def run(paths: Sequence[str], as_json: bool, training: str | None = None, everything: bool = False) -> int:
-    """Read logs of one job, or of several ("-": standard input), and print what they say.
+    """Read logs of one job, or of several ("-": standard input), and print the diagnosis. Return the exit code.
 
-    training: a training log with step times and, where it has it, GPU utilisation.   everything: print all of it.
+    training: path of a training log with step times and, where it has it, GPU utilisation.   everything: --all.
     """
-    reader = nccl_job.Reader()
+    reader = Reader()
     codes: list[int] = []
     read = 0
     for path in paths:
@@ -61,27 +59,26 @@ def run(paths: Sequence[str], as_json: bool, training: str | None = None, everyt
     if not read:
         nothing = len(codes) < len(paths)
         return complain("diagnose", "there is nothing in %s" % ", ".join(paths), UNKNOWN) if nothing else ERROR
-    log = reader.log
-    findings = nccl_judge.judge(log)
+    result = judge(reader.log)
     if training is not None:
         try:
-            findings = worst_first([*findings, *nccl_training.judge(_steps(training), findings)])
+            steps = training_log.judge(_steps(training), result.findings)
+            result = replace(result, findings=worst_first([*result.findings, *steps]))
         except ReadError as error:
             codes.append(complain("diagnose", error, UNKNOWN))
-    jobs = split(log)
     if as_json:
-        print(json.dumps(report(log, jobs, findings), indent=1))
+        print(json.dumps(report(result), indent=1))
     else:
-        show = render if everything else screenful
-        print(show(log, jobs, findings, terminal.WIDTH))
-    blank = not (log.info or log.warnings or log.failures or log.quotes.all or log.programs.waiting)
-    if blank or nccl_judge.not_judged(log, jobs):
+        print((render if everything else screenful)(result, terminal.WIDTH))
+    if result.unsupported or not (result.log.info or result.log.warnings or result.log.groups):
         codes.append(UNKNOWN)
-    return worst([*codes, of_states(finding.state for finding in findings)])
+    return worst(
+        [*codes, *([FINDINGS] if result.root is not None else []), of_states(one.state for one in result.findings)]
+    )
 
 
 def _blocks(path: str, name: str) -> Iterator[bytes]:
-    """A file's content, unpacked where it is packed. Raises ReadError."""
+    """Yield a file's content in blocks, unpacked where it is packed. Raises ReadError."""
     try:
         if path == "-":
             if sys.stdin is None:
@@ -101,9 +98,9 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
         raise ReadError(name, f"cannot be read: {reason}") from error
 
 
-def _steps(path: str) -> nccl_training.Training:
-    """Raises ReadError."""
-    training = nccl_training.Training()
+def _steps(path: str) -> training_log.Training:
+    """Read a training log. Raises ReadError."""
+    training = training_log.Training()
     rest = b""
     for block in _blocks(path, path):
         *lines, rest = (rest + block).replace(b"\r", b"\n").split(b"\n")
@@ -115,7 +112,7 @@ def _steps(path: str) -> nccl_training.Training:
 
 
 def _from(stream: IO[bytes]) -> Iterator[bytes]:
-    """Blocks of UTF-8; of the UTF-16 that Windows' tools write, too."""
+    """Yield blocks of UTF-8, also from the UTF-16 that Windows' tools write."""
     block = stream.read(BLOCK)
     wide = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}.get(block[:2])
     rest = b""

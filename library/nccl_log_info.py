@@ -76,8 +76,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import excerpt
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.judge import READABLE
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import excerpt
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.checks import READABLE
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import interest
 
 # Bytes of all answers; the gate takes four times as much, escaped.
 ROOM = 1 << 20
@@ -99,7 +100,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     found = []
     room = ROOM
     for path in given["logs"]:
-        one = attempt(partial(excerpt.read, host, path, given["most"] << 20, room), path, problems)
+        one = attempt(partial(excerpt.read, host, path, given["most"] << 20, room, interest), path, problems)
         if one is not None:
             found.append(asdict(one))
             room -= len(one.text.encode())

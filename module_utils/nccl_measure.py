@@ -12,12 +12,12 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
+from . import nccl_perf_collect
 from .change import busy
 from .core import process_group, trusted
 from .core.host import ReadError, untrusted
 from .core.plan import Plan, merge
 from .nccl import launch, perf, perf_answer, perf_depends, perf_launch, perf_run, perf_store
-from .nccl_log import run_output
 from .nccl_perf import ALONE, PerfRun
 
 _HELP_TIMEOUT = 20.0
@@ -100,7 +100,7 @@ class _Measurement:
                 argv += ("-J", os.path.join(directory, perf_store.RESULT_JSON))
             if launcher is not None:
                 environment = {**environment, **launch.environment(launcher)}
-            size = run_output.limit(self.wanted)
+            size = nccl_perf_collect.limit(self.wanted)
             granted = run.limit + (0 if launcher is None else launch.GRACE)
             ended = process_group.run(argv, directory, environment, granted, stdout, stderr, size)
             # A launcher that has lost a node may crash when it is ended: that is not the cause of the missing result.
@@ -115,8 +115,8 @@ class _Measurement:
         if self.job is None and not self.wanted.several:
             return replace(run, stdout=perf_store.output(stdout), stderr=perf_store.output(stderr))
         asked = [name for name in environment if name.startswith("NCCL_")]
-        said = run_output.read(stdout, stderr, self.wanted, written, self.job, asked, pid)
-        return run_output.told(run, said, launcher)
+        output = nccl_perf_collect.read(stdout, stderr, self.wanted, written, self.job, asked, pid)
+        return nccl_perf_collect.complete(run, output, launcher)
 
     def trusted(self, command: List[str], environment: Dict[str, str]) -> Tuple[str, ...]:
         """The command, its first word as a full path.

@@ -3,7 +3,7 @@
 """Judge whether NCCL can use SHARP, reduction in the switches of an InfiniBand fabric, on a node.
 
 Files are read and never loaded, no tool of SHARP is run (sharp_coll_test loads the link). Only NCCL's log proves that
-SHARP was used (nccl_log/collnet.py).
+SHARP was used (diagnose/transport.py).
 Sources: nccl-rdma-sharp-plugins 2f5ac02 (src/sharp_plugin.c), NCCL 2.30.7 (src/init.cc). Not tested on a
 fabric with SHARP: docs/fabric.md#sharp lists what was never seen.
 """

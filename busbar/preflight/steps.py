@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import gate as gate_files
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_collect
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
@@ -31,7 +32,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
     roll_call,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import run_output
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slurm_step
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
@@ -245,8 +245,8 @@ class Steps:
         for job, one, program, end in zip(jobs, wanted, programs, ended, strict=True):
             run = perf_run.Run(one.command, end.rc, end.ending, limit, time.time(), end.left_behind)
             try:
-                said = run_output.read(program.stdout, program.stderr, one, 0, job, names)
-                found.append(_taken(run_output.told(run, said, self.launcher), one, end.seconds))
+                output = nccl_perf_collect.read(program.stdout, program.stderr, one, 0, job, names)
+                found.append(_taken(nccl_perf_collect.complete(run, output, self.launcher), one, end.seconds))
             except ReadError as error:
                 found.append(StepResult(None, str(error), end.seconds))
             # NCCL's log of a thousand ranks is no small file.

@@ -10,12 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_collect
+from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_streams as streams
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_answer, perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
+    perf_answer,
+    perf_run,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import Moved, Network
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import run_output, streams
 
 from tests.unit.test_nccl_perf_output import SIZES, output, row
 
@@ -68,7 +72,7 @@ def read(
 ) -> Run:
     (folder / "stdout").write_text(text)
     (folder / "stderr").write_text("")
-    said = run_output.read(str(folder / "stdout"), str(folder / "stderr"), wanted, written)
+    said = nccl_perf_collect.read(str(folder / "stdout"), str(folder / "stderr"), wanted, written)
     network = replace(said.network, rails=MOVED if rails is None else rails)
     return Run(wanted.command, 0, "", 60.0, NOW, stdout=said.stdout, stderr=said.stderr, network=network)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader, mnnvl
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state import jobs
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import Moved, Nvlink
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import job, judge, mnnvl
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.jobs import split
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log.shown import shown
 
 from tests.unit.test_nccl_perf_network import WANTED as OVER_NETWORK
 from tests.unit.test_nccl_perf_network import read, text_of
@@ -67,30 +66,24 @@ def log(
 # -- busbar diagnose -------------------------------------------------------------------------------------------------
 
 
-def diagnosed(said: dict[int, list[str]]) -> tuple[str | None, str]:
-    """State of nccl_log.mnnvl, and what is shown."""
-    read_ = job.read([text_of(said, "").encode()])
-    [one] = split(read_)
-    found = {finding.check: finding for finding in judge.judge(read_)}
-    own = found.get("nccl_log.mnnvl")
-    return None if own is None else f"{own.state}: {own.have}", "\n".join(shown(read_, one))
+def diagnosed(said: dict[int, list[str]]) -> str | None:
+    """Return state and text of nccl_log.mnnvl."""
+    result = judge.judge(log_reader.read(text_of(said, "").encode()))
+    own = {finding.check: finding for finding in result.findings}.get("nccl_log.mnnvl")
+    return None if own is None else f"{own.state}: {own.have}"
 
 
-def test_a_log_tells_whether_nvlink_between_hosts_is_on() -> None:
-    state, text = diagnosed(log())
-    assert state == "ok: NVLink"
-    assert "NVLink between hosts (MNNVL) is on, on node01, node02" in text
-    state, _text = diagnosed(log(on=0, nodes=2, extra=("NCCL_P2P_DISABLE set by environment to 1.",)))
-    assert state == "drift: NVLink between hosts is off; cause: NCCL_P2P_DISABLE=1"
-    # Whoever has switched it off knows; and of two racks, or of a board without NVLinks to others, there is nothing.
-    state, text = diagnosed(log(on=0, nodes=2, extra=("NCCL_MNNVL_ENABLE set by environment to 0.",)))
-    assert state is None
-    assert "switched off by NCCL_MNNVL_ENABLE=0, though node01, node02 are of one NVLink domain" in text
+def test_a_log_shows_whether_nvlink_between_hosts_is_on() -> None:
+    assert diagnosed(log()) == "ok: NVLink"
+    off = log(on=0, nodes=2, extra=("NCCL_P2P_DISABLE set by environment to 1.",))
+    assert diagnosed(off) == "drift: NVLink between hosts is off; cause: NCCL_P2P_DISABLE=1"
+    # Who has switched it off knows; and of two racks, or of a board without NVLinks to others, nothing is wrong.
+    assert diagnosed(log(on=0, nodes=2, extra=("NCCL_MNNVL_ENABLE set by environment to 0.",))) is None
     other = fabric(UUID.replace("1f", "2f"))
     for fabrics in ((fabric(), other), (fabric("0.0", "0x0"), fabric("0.0", "0x0")), ("", "")):
-        assert diagnosed(log(on=0, nodes=2, fabrics=fabrics))[0] is None
+        assert diagnosed(log(on=0, nodes=2, fabrics=fabrics)) is None
 
 
 def test_a_job_that_is_not_asked_for_nvlink_proves_none_of_it(tmp_path: Path) -> None:
     assert read(tmp_path, text_of(log()), OVER_NETWORK, QUIET).network.nvlink is None  # type: ignore[union-attr]
-    assert mnnvl.read(split(job.read([b""]))[0]) == Nvlink()
+    assert mnnvl.read(jobs(log_reader.read(b"").state)[0]) == Nvlink()

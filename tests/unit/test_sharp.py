@@ -13,9 +13,11 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state import jobs
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_log import collnet, job, jobs, judge
 from ansible_collections.busbar.fabric.plugins.modules import sharp as module
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
@@ -25,8 +27,8 @@ from busbar.cli import main
 from lab import sharp_faults, sharp_files
 from tests import goldens
 from tests.unit import finding_rows
+from tests.unit.diagnose.job_log import HEALTHY, ranks
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
-from tests.unit.test_nccl_log import HEALTHY, ranks
 
 PROFILE = shipped()["hgx-h100"]
 WANT = sharp.Want(profiles.for_fabric(profiles.parse(PROFILE, "hgx-h100"), "infiniband"), manager="am01", nodes=4)
@@ -181,25 +183,29 @@ def test_odd_files_are_no_plugin_and_hold_nobody_up(root: Path, odd: str) -> Non
 # -- NCCL's log ------------------------------------------------------------------------------------------------------
 
 
-def log(*said: str) -> tuple[str, collnet.Proof]:
+def proof_of(text: str) -> CollNet:
+    return collnet(jobs(log_reader.read(text.encode()).state)[0])
+
+
+def log(*said: str) -> tuple[str, CollNet]:
     content = ranks(*HEALTHY, "NCCL_COLLNET_ENABLE set by environment to 1.", *said)
-    return content, collnet.proof(jobs.split(job.read([content.encode()]))[0])
+    return content, proof_of(content)
 
 
 def test_every_rank_has_to_say_that_it_is_connected() -> None:
     _content, nothing = log()
     assert (nothing.proven, nothing.connected) == (False, ())
     one = log()[0] + "node0:100:100 [0] NCCL INFO rank 0 Connected CollNet\n"
-    proof = collnet.proof(jobs.split(job.read([one.encode()]))[0])
+    proof = proof_of(one)
     assert proof.missing == "1 of 2 ranks did not connect to SHARP (Connected CollNet): ranks 1"
     both = one + "node1:101:101 [0] NCCL INFO rank 1 Connected CollNet\n"
-    assert collnet.proof(jobs.split(job.read([both.encode()]))[0]).missing == ""
+    assert proof_of(both).missing == ""
 
 
 def test_one_rank_twice_is_not_two() -> None:
     """A process of its own says it for the rank that it has, and for no other's."""
     twice = log()[0] + "node0:100:100 [0] NCCL INFO rank 1 Connected CollNet\n"
-    assert collnet.proof(jobs.split(job.read([twice.encode()]))[0]).connected == ()
+    assert proof_of(twice).connected == ()
 
 
 def test_a_rank_of_a_small_communicator_does_not_stand_for_the_world_s() -> None:
@@ -211,7 +217,7 @@ def test_a_rank_of_a_small_communicator_does_not_stand_for_the_world_s() -> None
             f" color {rank} key 0 commId 0x{rank}ff - Init"
         )
         lines += [f"{split} START", f"{head}rank 0 Connected CollNet", f"{split} COMPLETE"]
-    proof = collnet.proof(jobs.split(job.read([(log()[0] + "\n".join(lines) + "\n").encode()]))[0])
+    proof = proof_of(log()[0] + "\n".join(lines) + "\n")
     assert (proof.ranks, proof.connected) == (2, ())
 
 
@@ -232,7 +238,7 @@ def test_what_is_no_proof_is_named(lines: list[str], said: str) -> None:
     content, proof = log(*lines)
     assert not proof.proven
     assert said in proof.missing
-    findings = {one.check: one for one in judge.judge(job.read([content.encode()]))}
+    findings = {one.check: one for one in judge.judge(log_reader.read(content.encode())).findings}
     assert said in (findings["nccl_log.variable_effect"].have or "")
 
 

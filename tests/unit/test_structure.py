@@ -242,20 +242,7 @@ def test_node_code_is_python_38_and_standard_library_without_broad_except_and_sh
 
 # Each wing of module_utils may import what stands before it; the nouns beside the wings may import all of them.
 WINGS = (
-    *(
-        "core",
-        "machine",
-        "change",
-        "driver",
-        "firmware",
-        "owner",
-        "roce",
-        "lldp",
-        "health",
-        "nccl",
-        "diagnose",
-        "nccl_log",
-    ),
+    *("core", "machine", "change", "driver", "firmware", "owner", "roce", "lldp", "health", "nccl", "diagnose"),
     *("nccl_tests", "fabric"),
 )
 NOUNS = "nouns"
@@ -329,9 +316,7 @@ def test_a_limit_of_seconds_in_a_test_is_a_wait_for_the_slowest_machine() -> Non
 
 
 # The reader itself, and those that bound the length of ASCII text or bytes first.
-DIGITS_GUARDED = {
-    *("module_utils/core/number.py", "module_utils/nccl_log/pairs.py", "module_utils/nccl_log/table.py"),
-}
+DIGITS_GUARDED = {"module_utils/core/number.py"}
 
 
 def test_digits_are_made_a_number_by_one_reader() -> None:

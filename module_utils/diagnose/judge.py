@@ -1,0 +1,470 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge a log: findings on what failed, the root first, then on what makes the job slow, then what is right."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from ..core.finding import SEVERITIES, Finding
+from ..core.number import whole
+from . import engine, local, mnnvl, network, ports, ranks, ras, settings, waits
+from .checks import CUDA, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING
+from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
+from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
+from .log_reader import Log
+from .names import hosts_of, names, of_ranks
+from .state import Job, Process, jobs
+from .table import alone
+
+# The first release whose logs are judged.
+OLDEST = (2, 18)
+# Events without a finding of their own, unless one of them is the root.
+_EVIDENCE = ("consequence", "exception_nccl", "exception_remote", "test", "worker_lost", "mpi_abort", "error_line")
+_EVIDENCE += ("signalled", "progress")
+_MOST = 12
+# A finding on a fact, its tier and its confidence.
+Fact = Tuple[Finding, int, str]
+
+
+@dataclass(frozen=True)
+class Root:
+    """First failure. event, code: of the event, or the name of the check.   confidence: proven, likely or reported."""
+
+    finding: Finding
+    event: str
+    confidence: str
+    code: str = ""
+    line: int = 0
+    source: str = ""
+    text: str = ""
+    ranks: Tuple[int, ...] = ()
+    hosts: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """unsupported: what wrote a log that is not judged; "" otherwise.   root: None where nothing failed."""
+
+    log: Log
+    jobs: List[Job]
+    diagnosis: Diagnosis
+    findings: List[Finding]
+    root: Optional[Root]
+    unsupported: str = ""
+
+    @property
+    def bad(self) -> List[Finding]:
+        return [finding for finding in self.findings if not finding.ok]
+
+
+def judge(log: Log) -> Result:
+    """Return the findings on a log, the root first."""
+    found_jobs = jobs(log.state)
+    unsupported = _unsupported(log, found_jobs)
+    if unsupported:
+        why = "the lines of RCCL and of older releases have other forms and other meanings"
+        fix = "read it with the documentation of that release, or run the job with a newer NCCL"
+        have = "this is a log of %s: it is not judged" % unsupported
+        subject = "%s release" % (names(log.sources, 3) or "the log")
+        finding = READABLE.judge(subject, "unknown", "NCCL %d.%d or later" % OLDEST, have, "", fix, why=why)
+        return Result(log, found_jobs, Diagnosis(), [finding], None, unsupported)
+    found_jobs = [job for job in found_jobs if not _old(job)]
+    diagnosis = engine.diagnose(log, found_jobs)
+    ports.tolerate(log, diagnosis)
+    failures, by_group = _failures(log, found_jobs, diagnosis)
+    events = frozenset(group.event.id for group in diagnosis.groups if group.tier != NOTICE)
+    gpus = frozenset(one.gpu for one in log.table.ranks.values())
+    facts: List[Fact] = [*_tests(log), *_alone(log, found_jobs)]
+    slow: List[Finding] = []
+    for job in found_jobs:
+        facts += [(finding, CAUSE, PROVEN) for finding in _versions(job) if not finding.ok]
+        facts += [(finding, CAUSE, PROVEN) for finding in ranks.operations(log, job)]
+        if not any(group.tier <= CAUSE for group in diagnosis.groups):
+            facts += [(finding, CAUSE, PROVEN) for finding in ranks.same_gpu(job)]
+        of_ranks_ = ranks.judge(log, job, diagnosis.groups)
+        facts += [(finding, NETWORK if finding.state == "drift" else REPORT + 1, LIKELY)
+                  for finding in of_ranks_ if not finding.ok and finding.severity != "minor"]  # fmt: skip
+        slow += [finding for finding in of_ranks_ if finding.ok or finding.severity == "minor"]
+        facts += [(finding, EFFECT, REPORTED) for finding in ranks.retries(job, events)]
+        slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
+        slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
+    facts += _calls(log, found_jobs, diagnosis)
+    of_ras = ras.judge(log.ras)
+    root = _root(diagnosis, by_group, facts, log)
+    found = [finding for finding, _tier, _confidence in facts]
+    if root is None:
+        slow += [finding for job in found_jobs for finding in _level(log, job)] + _readable(log)
+    else:
+        failures, found = _caused(failures, facts, root)
+    return Result(log, found_jobs, diagnosis, _sorted(_once([*failures, *found, *of_ras, *slow]), root), root)
+
+
+def _sorted(found: Sequence[Finding], root: Optional[Root]) -> List[Finding]:
+    top = root.finding.id if root is not None else ""
+
+    def key(one: Finding) -> Tuple[bool, bool, bool, int, bool]:
+        return one.id != top, one.ok, one.because is not None, SEVERITIES.index(one.severity), one.state == "unknown"
+
+    return sorted(found, key=key)
+
+
+def _once(found: Sequence[Finding]) -> List[Finding]:
+    first: Dict[str, Finding] = {}
+    for finding in found:
+        first.setdefault(finding.id, finding)
+    return list(first.values())
+
+
+# -- the root ----------------------------------------------------------------------------------------------------------
+
+
+def _root(diagnosis: Diagnosis, by_group: Dict[int, Finding], facts: Sequence[Fact], log: Log) -> Optional[Root]:
+    """Return the root: an event, or a fact that is more upstream than the first event."""
+    group = diagnosis.root
+    waited = waits.read(diagnosis.groups)
+    if group is not None and group.event.id == "watchdog" and (waited.out_of_step or waited.behind):
+        diagnosis.confidence = LIKELY
+    upstream = [fact for fact in facts if fact[0].severity != "minor" and (group is None or fact[1] < group.tier)]
+    if upstream:
+        finding, _tier, confidence = min(upstream, key=lambda fact: fact[1])
+        return Root(finding, finding.check.partition(".")[2], confidence if finding.state == "drift" else REPORTED)
+    if group is None or id(group) not in by_group:
+        return None
+    one = group.first
+    source = log.sources[one.source - 1] if one.source else ""
+    return Root(
+        by_group[id(group)], group.event.id, diagnosis.confidence, group.code, one.order, source, one.text,
+        tuple(sorted(group.ranks)), tuple(sorted(group.hosts)),
+    )  # fmt: skip
+
+
+def _caused(failures: List[Finding], facts: List[Fact], root: Root) -> Tuple[List[Finding], List[Finding]]:
+    """Let failures follow from a root that is a fact, and facts from a root that is an event."""
+    because, found = root.finding.id, [finding for finding, _tier, _confidence in facts]
+    if any(finding.id == because for finding in found):
+        return [one if one.because or one.id == because else replace(one, because=because) for one in failures], found
+    return failures, [one if one.state == "drift" else replace(one, because=because) for one in found]
+
+
+# -- findings on events ------------------------------------------------------------------------------------------------
+
+
+def _failures(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> Tuple[List[Finding], Dict[int, Finding]]:
+    by_group: Dict[int, Finding] = {}
+    found: List[Finding] = []
+    for group in diagnosis.groups:
+        name, evidence = group.event.id, group.event.id in _EVIDENCE and group is not diagnosis.root
+        if evidence or (name == "stuck" and group.because is not None) or (group.tier == NOTICE and name != "value"):
+            continue
+        job = _job_of(found_jobs, group)
+        because = by_group.get(id(group.because)) if group.because is not None else None
+        found.append(_finding(log, job, group, diagnosis, because))
+        by_group[id(group)] = found[-1]
+    return found[: 4 * _MOST], by_group
+
+
+def _job_of(found_jobs: Sequence[Job], group: Group) -> Job:
+    process = group.first.process
+    own = next((job for job in found_jobs if process is not None and process in job.processes), None)
+    return own or (found_jobs[0] if found_jobs else Job("job", (), (), None, ()))
+
+
+def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Optional[Finding]) -> Finding:
+    event, detail, waited = group.event, group.detail, waits.read(diagnosis.groups)
+    state, severity = event.state, event.severity or event.check.severity
+    if group.tier <= EFFECT and group is diagnosis.root and event.id not in ("net_plugin",):
+        severity = "critical" if event.severity == "" else severity
+    if group.tier == CAUSE and event.tier in (WEAK, NETWORK):
+        severity, state = "critical", "unknown" if event.id == "warning" else "drift"
+    parts = [_title(log, job, group, waited)]
+    if group.tier == WEAK:
+        severity = "major" if severity == "critical" and not event.severity else severity
+        if event.id == "verbs" and any(process.devices for process in job.processes):
+            severity = "minor"
+            parts.append("NCCL continues with the HCAs that it can open")
+        line = engine.continued(log, group)
+        if line:
+            severity = "minor" if event.id in ("warning", "plugin_warning", "internal", "system", "nvml") else severity
+            parts.append("the job continued after it (line %d)" % line)
+        elif event.id in ("warning", "plugin_warning") and diagnosis.root is not None:
+            severity = "minor"
+    parts += _where(job, group)
+    if event.id in ("watchdog", "signalled"):
+        parts += waits.describe(waited, job)
+    if event.id == "port":
+        parts += ports.describe(log, group)
+    parts += [_ended(group), _followed(diagnosis, group)]
+    if group.because is not None and because is None:
+        parts.append("it follows from line %d: %s" % (group.because.first.order, group.because.first.text[:120]))
+    causes = detail.causes or event.causes
+    causes = _setting(job, group) or causes
+    proven = detail.proven or bool(_setting(job, group))
+    if causes and group.because is None:
+        parts.append("%s: %s" % ("cause" if proven else "possible causes", causes))
+    why = _stepped(waited) if event.id == "watchdog" and waited.out_of_step else (detail.why or event.why)
+    fix = detail.fix or event.fix
+    if event.id == "net_plugin" and group.tier == NETWORK and job.nodes == 1 and engine.continued(log, group):
+        severity = "minor"
+    subject = "%s %s" % (job.name, group.name)
+    source = "line %d" % group.first.order
+    return event.check.judge(
+        subject, state, None, "; ".join(part for part in parts if part)[:1500], source, fix or None,
+        because=because, why=why or None, severity=severity,
+    )  # fmt: skip
+
+
+def _stepped(waited: waits.Waits) -> str:
+    return "ranks waited in one number of a process group with other operations or sizes: the ranks are out of step"
+
+
+def _title(log: Log, job: Job, group: Group, waited: waits.Waits) -> str:
+    """Return what happened: the quoted line, or a few words where several lines say it together."""
+    event, one = group.event, group.first
+    if event.id in ("watchdog", "signalled"):
+        return waits.title(waited, job)
+    if event.id == "completion" and whole(group.code) is not None:
+        status = STATUSES.get(whole(group.code) or 0, "")
+        return "completion with status %s%s" % (group.code, status and ", " + status)
+    if event.id in ("order", "cancelled"):
+        text = "the job was interrupted (SIGINT)" if "interrupted" in group.detail.why else "the job was told to end"
+        return "%s: %s" % (text, plain(one.text)[:200])
+    if event.id == "exit":
+        return "a process ended with %s" % group.code
+    if event.id == "xid":
+        program = one.fields.get("name") or ""
+        return "the kernel reports Xid %s of the GPU at PCI %s%s" % (
+            group.code, one.fields.get("device"), "; met by %s" % program if program else "")  # fmt: skip
+    text = plain(one.text)
+    text = text if len(text) <= 300 else "%s ..." % text[:300]
+    return text + (", %d times" % group.count if group.count > 1 and event.id not in ("cuda", "exception") else "")
+
+
+# What loggers and launchers put before what a line says.
+_STAMP = re.compile(
+    r"(?:\[(?:rank|default) ?\d{1,8}\]:? ?|\[?[EFWI]\d{3,4} [\d:.]{8,18} (?:\d{1,10} )?[\w/.-]{1,200}:\d{1,6}\] ?|"
+    r"\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}Z? ?(?:- |std(?:out|err) F )?){1,4}"
+)
+
+
+def plain(text: str) -> str:
+    """Return a line without the stamps of loggers and launchers."""
+    match = _STAMP.match(text)
+    return text[match.end() :] or text if match else text
+
+
+# Completion statuses of ibverbs (enum ibv_wc_status) that NCCL meets.
+STATUSES = {
+    1: "local length error", 2: "local QP operation error", 4: "local protection error",
+    5: "flushed: the connection had failed before", 6: "memory window bind error", 7: "bad response",
+    8: "local access error", 9: "remote invalid request", 10: "remote access error", 11: "remote operation error",
+    12: "transport retry counter exceeded", 13: "RNR retry counter exceeded", 22: "general error",
+}  # fmt: skip
+_GIDS = re.compile(r"(?:localGid |local GID (?!index))([^\s,]{2,60}),? remote ?G[Ii][Dd]s? ?([^\s,;]{2,60})")
+
+
+def _where(job: Job, group: Group) -> List[str]:
+    """Return ranks, hosts, HCAs and peers of an event."""
+    writers = {job.writer(one.process) for one in group.kept if one.process is not None} - {""}
+    named = {of_ranks(str(one.rank)) for one in group.kept if one.process is None and one.rank is not None}
+    who = names({*writers, *(named if not writers else ())}, 4)
+    parts = ["on %s" % who] if who else ["on %s" % hosts_of(group.hosts)] if group.hosts else []
+    devices = {str(one.fields["device"]) for one in group.kept if one.fields.get("device")}
+    parts += ["device %s" % names(devices)] if devices and group.event.id != "xid" else []
+    peers = {str(one.fields["peer"]) for one in group.kept if one.fields.get("peer")}
+    hosts = {process.bootstrap[1]: process.host for process in job.processes if process.bootstrap[1]}
+    shown = names("%s (%s)" % (peer, hosts[peer]) if peer in hosts else peer for peer in peers)
+    parts += ["peer %s" % shown] if peers else []
+    for one in group.kept[:1]:
+        gids = _GIDS.search(one.text)
+        if gids is not None:
+            local_, remote = (gid.replace("::ffff:", "").rstrip(",;)") for gid in gids.groups())
+            parts.append("between GIDs %s and %s" % (local_, remote))
+            if ("." in local_) != ("." in remote):
+                text = "one of them is an IPv4 address and the other is not"
+                parts.append(text + ": one GID index is another kind of address on each node")
+    return parts
+
+
+def _ended(group: Group) -> str:
+    """Return which call of the program the event ended, as NCCL's own lines show it."""
+    for one in group.kept[:8]:
+        last = next((call for call in reversed(engine.calls_after(one)) if engine.to_program(call)), None)
+        if last is not None:
+            return "the call of NCCL failed with it (%s -> %d)" % (last.place, last.result)
+    return ""
+
+
+def _followed(diagnosis: Diagnosis, group: Group) -> str:
+    """Return the failures of others that follow from the root, the first ones."""
+    if group is not diagnosis.root:
+        return ""
+    each = []
+    for one in [one for one in diagnosis.groups if one.because is group and one.tier in (NETWORK, EFFECT)][:2]:
+        each.append("%s%s (line %d)" % (one.name, " on %s" % hosts_of(one.hosts) if one.hosts else "", one.first.order))
+    return "then: %s" % ", ".join(each) if each else ""
+
+
+def _setting(job: Job, group: Group) -> str:
+    """Return the setting that lines of the log show to be the cause of an event."""
+    if group.event.id in ("no_interface", "address"):
+        values = job.values("NCCL_SOCKET_IFNAME")
+        return "NCCL_SOCKET_IFNAME=%s" % names(values) if values else ""
+    if group.event.id in ("queue_pair", "verbs", "link_layer"):
+        extra = settings.extra_hcas(job)
+        text = "NCCL_IB_HCA=%s matches beginnings of names: NCCL took %s, too"
+        return text % (names(job.values("NCCL_IB_HCA"), 2), names(extra, 8)) if extra else ""
+    return ""
+
+
+# -- findings on facts -------------------------------------------------------------------------------------------------
+
+
+def _unsupported(log: Log, found_jobs: Sequence[Job]) -> str:
+    if log.rccl and not log.state.versions and not any(process.versions for process in log.state.processes.values()):
+        return "RCCL, AMD's build of NCCL"
+    if found_jobs and all(map(_old, found_jobs)):
+        return "NCCL %s" % ", ".join(sorted({version for job in found_jobs for version in job.versions}))
+    return ""
+
+
+def _old(job: Job) -> bool:
+    releases = [tuple(int(part) for part in version.split(".")[:2]) for version in job.versions]
+    return bool(releases) and max(releases) < OLDEST
+
+
+def _versions(job: Job) -> List[Finding]:
+    if not job.versions:
+        return []
+    if len(job.versions) == 1:
+        named = {process.host for process in job.processes if process.versions}
+        silent = {process.host for process in job.processes} - named
+        have = job.versions[0]
+        have += ", by %s; no release: %s" % (hosts_of(named, 3), hosts_of(silent, 3)) if named and silent else ""
+        return [VERSIONS.judge(job.name, "ok", "one NCCL", have, "NCCL version")]
+    on = []
+    for version in job.versions:
+        hosts = [process.host for process in job.processes if version in process.versions]
+        on.append("%s on %s" % (version, hosts_of(hosts)) if hosts else version)
+    if not any(process.versions for process in job.processes):
+        return []
+    return [VERSIONS.judge(job.name, "drift", "one NCCL", "; ".join(on), "NCCL version")]
+
+
+def _driver(job: Job) -> List[Finding]:
+    built = {process.cuda for process in job.processes if process.cuda}
+    drivers = sorted({process.driver for process in job.processes if process.driver})
+    if len(built) != 1 or not drivers:
+        return []
+    want = int(next(iter(built)).split(".")[0])
+    if drivers[0] // 1000 >= want:
+        return []
+    release = (drivers[0] // 1000, drivers[0] % 1000 // 10, next(iter(built)))
+    have = "the driver is of CUDA %d.%d and this NCCL was built for %s" % release
+    why = "a driver that is older than the CUDA of the library lacks functions that it may call"
+    fix = "`nvidia-smi` on the node shows the newest CUDA of its driver: take a newer driver, or an image for that CUDA"
+    subject = "%s driver" % job.name
+    return [CUDA.judge(subject, "unknown", "as new as NCCL", have, "cudaDriverVersion", fix, why=why, severity="major")]
+
+
+def _tests(log: Log) -> List[Fact]:
+    """Judge wrong values that nccl-tests counted."""
+    if not log.table.failed and not log.table.wrong:
+        return []
+    have = "nccl-tests counted %s wrong values" % (log.table.wrong or "some")
+    why = "ranks received other data than was sent: no result of this job can be trusted"
+    fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs; see"
+    fix += " `nvidia-smi -q -d ECC`; with an IOMMU or in a VM try NCCL_P2P_DISABLE=1 on one node to find the path"
+    finding = WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")
+    return [(finding, CAUSE, PROVEN)]
+
+
+def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Fact]:
+    """Judge processes of nccl-tests that each ran alone: a build without MPI under an MPI launcher."""
+    programs = alone(log.table)
+    single = [job for job in found_jobs if job.world is not None and job.world.ranks == 1]
+    if not programs and not (log.table.rows and len(single) > 1 and len(single) == len(found_jobs)):
+        return []
+    if any(row.out or row.inside for row in log.table.rows):
+        return []
+    have = "%d processes ran alone, each with one rank and a busbw of 0" % max(len(programs), len(single))
+    why = "a build of nccl-tests without MPI knows nothing of the launcher: each process is its own job of one rank"
+    fix = "build it with make MPI=1 MPI_HOME=... (Busbar's role nccl_tests does), and start that binary"
+    return [(PROGRAM.judge("nccl-tests", "drift", "one job", have, "", fix, why=why), CAUSE, PROVEN)]
+
+
+def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
+    """Judge calls within NCCL that returned an error without a warning."""
+    calls = [(one, call) for one, call in diagnosis.calls if call.order > one.completed or _reached(one)]
+    if not calls or not found_jobs:
+        return []
+    process, call = min(calls, key=lambda pair: pair[1].order)
+    job = next((job for job in found_jobs if process in job.processes), found_jobs[0])
+    if not any(_reached(other) for other, _call in calls):
+        return []
+    have = "calls of NCCL returned an error without a warning, first %s -> %d on %s" % (
+        call.place, call.result, job.writer(process) or "a process")  # fmt: skip
+    have += "; %s" % _RESULTS[call.result] if call.result in _RESULTS else ""
+    fix = "run it with NCCL_DEBUG=INFO on all ranks, and read the lines just before the first one"
+    finding = WARNING.judge(job.name, "unknown", "no failed call", have, call.place, fix, severity="critical")
+    return [(finding, ORDER, REPORTED)]
+
+
+def _reached(process: Process) -> bool:
+    unready = bool(process.pointers) and not process.completed
+    return any((engine.to_program(call) or unready) and call.order > process.completed for call in process.calls)
+
+
+# What NCCL's functions return (ncclResult_t).
+_RESULTS = {
+    1: "a call of CUDA failed", 2: "a call of the system or of a library failed, or a device",
+    3: "a check within NCCL failed, or a plugin", 4: "the program gave NCCL a wrong argument",
+    5: "the program uses NCCL wrongly", 6: "another rank went away first, or the network failed",
+}  # fmt: skip
+
+
+def _level(log: Log, job: Job) -> List[Finding]:
+    if not log.info:
+        if not log.warnings:
+            return []
+        have = "warnings only: the INFO lines on network, HCAs, GPUDirect RDMA and channels are missing"
+        return [LEVEL.judge(job.name, "unknown", "INFO lines", have, severity="major")]
+    silent = []
+    if not job.networks:
+        silent.append("which network is used (Using network)")
+    shaped = any(process.shapes[0] for process in job.processes)
+    if job.world is None and not shaped and not log.table.ranks:
+        silent.append("which ranks there are (Init START)")
+    if job.nodes != 1 and not any(process.ways for process in job.processes):
+        silent.append("connections (Channel ... via)")
+    if job.nodes is None and not shaped:
+        silent.append("over how many nodes it runs")
+    if not silent:
+        return []
+    why = "what NCCL did not print cannot be judged"
+    have = "the log does not show: %s" % "; ".join(silent)
+    return [LEVEL.judge(job.name, "unknown", "lines of INIT, NET and GRAPH", have, why=why, severity="minor")]
+
+
+def _readable(log: Log) -> List[Finding]:
+    source = names(log.sources, 3) or "the log"
+    found = []
+    if not log.info and not log.warnings:
+        have = "%d lines, none with NCCL's own head (HOST:PID:TID [GPU] NCCL INFO)" % log.lines
+        have += "; it is the output of nccl-tests without NCCL's INFO lines" if log.table.programs else ""
+        have += "; it is a report of NCCL's RAS" if log.ras.groups or log.ras.blocks else ""
+        have += "; %d hold zero bytes" % log.binary if log.binary else ""
+        known = log.table.programs or log.ras.groups or log.ras.blocks or log.groups or log.last_step
+        severity = "minor" if known else None
+        found.append(READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity))
+    beyond = {**log.state.left_out, **({"lines": log.beyond} if log.beyond else {})}
+    if beyond:
+        have = "not stored: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(beyond.items()))
+        found.append(READABLE.judge(source, "unknown", "all of it", have, fix="give the files of fewer ranks at once"))
+    if log.collapsed:
+        have = "Ray left out lines that were equal to others: which processes wrote them is unknown"
+        fix = "run it again with RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
+        found.append(READABLE.judge("%s repeated" % source, "unknown", "all of it", have, fix=fix, severity="minor"))
+    return found

@@ -1,0 +1,291 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Read all lines of a log: those of NCCL, of nccl-tests, of RAS, and reports of programs, launchers and the kernel.
+
+Lines that differ in digits alone, and that no row reads, are matched once and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional
+
+from ..core.number import whole
+from . import nccl_events, program_events, ras
+from .event import Event
+from .facts import Fact
+from .facts import read as read_fact
+from .lines import LONGEST, MARK, Head, clock, decode, launcher_rank
+from .program_events import LABEL
+from .reader import StateLog, StateReader, _compiled
+from .state import Process
+from .table import Table, read_row
+
+# Forms of lines that are matched, those without a report that are remembered, and variables of command lines.
+_FORMS, _QUIET, _TYPED = 100_000, 20_000, 256
+# Processes up to which a pid of a launcher's line is looked up.
+_LOOKED_UP = 4_096
+# Lines behind ``Last error:`` of which one quotes NCCL: others may come between.
+_ERROR_LINES = 4
+_DIGITS = b"0123456789"
+_LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
+_VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
+_LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
+_RELEASES = ("CCL version", "libnccl", "nccl_version", "ROCm version", "HIP version")
+_CODE = re.compile(r"\bnccl_version_code=(2\d{3,4})\b")
+_RCCL = re.compile(r"\bRCCL version |\bHIP version ?:|\bROCm version ?:")
+# NCCL's lines that have lost their head.
+_BARE = re.compile(
+    r"^(?:\S{1,60}:? )?(Using network \S{1,40}|NET/(?:IB|Socket|[A-Z]\w{2,20}) ?\S{0,4} ?: |"
+    r"Channel \d{1,4}(?:/\d{1,4})? : )"
+)
+_MORE_HCAS = re.compile(
+    r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
+)
+_TYPED_VARIABLE = re.compile(r"(?:^|[\s$>+])(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=([^\s;'\"]{1,200})")
+_TRACEBACK = "Traceback (most recent call last)"
+_MARKS = tuple(mark.encode() for mark in program_events.MARKS)
+# Events that only tell how far the job is.
+_SILENT = frozenset(["noise", "step", "success", "waits", "launcher"])
+
+
+class Log(StateLog):
+    """Everything that is known of a log. table: of nccl-tests.   ras: reports of RAS.   binary: lines with zero bytes.
+
+    last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
+    rccl: it has lines of AMD's RCCL.   collapsed: lines that Ray marks as repeated.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table()
+        self.ras = ras.Report()
+        self.binary = self.last_step = self.last_success = self.collapsed = 0
+        self.typed: Dict[str, str] = {}
+        self.rccl = False
+        self.details = _compiled((*nccl_events.DETAILS, *program_events.DETAILS))
+
+
+class Reader(StateReader):
+    """Reads a whole log."""
+
+    log: Log
+
+    def __init__(self) -> None:
+        super().__init__(Log())
+        # Form of a line without a report -> its silent event, or "".
+        self._quiet: Dict[bytes, str] = {}
+        self._forms = 0
+        self._ras_left = 0
+        # Label of a rank's lines -> whether its traceback counts.
+        self._tracebacks: Dict[str, bool] = {}
+        # Rank of an exception whose last error follows; -1 for one without a rank.
+        self._last_error: Optional[int] = None
+        self._error_lines = 0
+        self._last_rank: Optional[int] = None
+
+    def source(self, name: str) -> None:
+        super().source(name)
+        self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
+
+    def _before(self, text: str) -> None:
+        mark = MARK.search(text)
+        before = text[: mark.start()] if mark else ""
+        if "Watchdog" in before:
+            self._report(before)
+
+    def _other(self, line: bytes) -> None:
+        log = self.log
+        form = line.translate(None, _DIGITS)[:LONGEST]
+        known = self._quiet.get(form)
+        if known is not None and self._last_error is None and self._open is None and not self._ras_left:
+            self._silent(known)
+            return
+        log.binary += b"\0" in line
+        if any(mark in line for mark in ras.BEGIN):
+            self._ras_left = ras.LINES
+        text = decode(line)
+        if self._continued(text):
+            return
+        if self._ras_left:
+            self._ras_left -= 1
+            if log.ras.line(text):
+                return
+        if log.table.line(line, text, log.lines):
+            return
+        if self._last_error is not None and LABEL.sub("", text, count=1).strip():
+            rank, self._error_lines = self._last_error, self._error_lines - 1
+            quoted = self._quoted(text, rank)
+            self._last_error = None if quoted or self._error_lines <= 0 else rank
+            if quoted:
+                return
+        silent = self._report(text)
+        if silent is not None:
+            self._silent(silent)
+            if len(self._quiet) < _QUIET:
+                self._quiet[form] = silent
+
+    def _silent(self, event: str) -> None:
+        """Count a line without a report. event: step, success or another silent one; "" where no row fits."""
+        self.log.unmatched += not event
+        if event == "step":
+            self.log.last_step = self.log.lines
+        elif event == "success":
+            self.log.last_success = self.log.lines
+
+    def _continued(self, text: str) -> bool:
+        """Complete a warning that somebody has broken into two lines."""
+        opened, self._open = self._open, None
+        if opened is None or len(text) > 600:
+            return False
+        record, one = opened
+        joined = "%s %s" % (record.text, text.strip())
+        event, fields = nccl_events.classify(joined, record.head.place)
+        better = one.event.id == "warning" and event.id not in ("warning", "fallback", "harmless")
+        if not better or program_events.classify(text) is not None:
+            return False
+        self.log.forget(one)
+        self._occurrence(event, fields, joined, one.process, record.head)
+        return True
+
+    def _quoted(self, text: str, rank: int) -> bool:
+        """Read NCCL's last error as PyTorch quotes it. rank: of the exception; -1: not known."""
+        label = LABEL.match(text)
+        words = text[label.end() :] if label else text
+        if nccl_events.known(words) is None:
+            return False
+        event, fields = nccl_events.classify(words)
+        named = program_events.rank_of(text)
+        number = named if named is not None else rank if rank >= 0 else None
+        self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
+        return True
+
+    def _report(self, text: str) -> Optional[str]:
+        """Read a line of a program, launcher, scheduler or kernel.
+
+        Return None where it reports something; else its silent event, "" where no row fits.
+        """
+        log = self.log
+        label = LABEL.match(text)
+        body = text[label.end() :] if label else text
+        name = text[: len(text) - len(body)]
+        if _TRACEBACK in text:
+            self._tracebacks[name] = self._tracebacks.get(name, True)
+            return None
+        if "^^^" in body and not body.strip(" ^~"):
+            return None
+        self._mentions(text)
+        if self._bare(text) or self._last_error_begins(text):
+            return None
+        if self._forms >= _FORMS:
+            log.beyond += 1
+            return ""
+        self._forms += 1
+        inside = self._tracebacks.get(name)
+        if inside is not None and body[:1] in (" ", "\t"):
+            return ""
+        ends = inside is not None and bool(body)
+        found = program_events.classify(text, in_traceback=ends)
+        if ends:
+            del self._tracebacks[name]
+            if not inside and found is not None and found[0].id.startswith("exception"):
+                return None
+        if found is None:
+            return ""
+        event, fields = found
+        if event.id in _SILENT:
+            if "Exception ignored" in text:
+                self._tracebacks[name] = False
+                return None
+            return event.id
+        self._take(event, fields, text)
+        return None
+
+    def _mentions(self, text: str) -> None:
+        """Note releases and variables that a line mentions."""
+        log = self.log
+        if any(mark in text for mark in _RELEASES):
+            log.rccl = log.rccl or _RCCL.search(text) is not None
+            for release in (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))[:8]:
+                if len(log.state.versions) < 64 and not _RCCL.search(text):
+                    log.state.versions[release] = log.state.versions.get(release, 0) + 1
+        if "NCCL_" in text and "=" in text:
+            for name, value in _TYPED_VARIABLE.findall(text[:2000])[:16]:
+                if len(log.typed) < _TYPED:
+                    log.typed[name] = value
+        log.collapsed += "[repeated " in text
+
+    def _bare(self, text: str) -> bool:
+        """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""
+        if self._last_process is not None and "/" in text and _MORE_HCAS.match(text):
+            self.log.state.fold(self._last_process, Fact("hcas", {"devices": text}))
+            return True
+        match = _BARE.match(text) if "NET/" in text or "Using network" in text or "Channel" in text else None
+        fact = read_fact(text[match.start(1) :].rstrip()) if match else None
+        process = self._process(Head(rank=launcher_rank(text))) if fact is not None else None
+        if fact is None or process is None:
+            return False
+        self.log.state.fold(process, fact)
+        return True
+
+    def _last_error_begins(self, text: str) -> bool:
+        """Note that the next line, or the rest of this one, is NCCL's last error."""
+        if "Last error:" not in text:
+            return False
+        named = program_events.rank_of(text)
+        rank = named if named is not None else self._last_rank if self._last_rank is not None else -1
+        if _LAST_ERROR.search(text):
+            self._last_error, self._error_lines = rank, _ERROR_LINES
+            return True
+        before, _mark, quoted = text.partition("Last error:")
+        if nccl_events.known(quoted.strip()) is None:
+            return False
+        if before.strip():
+            self._report(before)
+        return self._quoted(quoted, rank)
+
+    def _take(self, event: Event, fields: Dict[str, Any], text: str) -> None:
+        """Add an occurrence of an event in a line of others."""
+        rank = self._last_rank = program_events.rank_of(text)
+        process = self._by_pid(str(fields.get("pid") or ""))
+        if fields.get("rank"):
+            rank = int(fields["rank"])
+        elif fields.get("local") and rank is None and process is None:
+            rank = int(fields["local"])
+        if rank is None and process is not None:
+            rank = process.rank_at(None)
+        head = Head(host=str(fields.get("host") or ""), rank=rank, time=clock(text))
+        self._occurrence(event, fields, text.strip(), process, head)
+
+    def _by_pid(self, pid: str) -> Optional[Process]:
+        processes = self.log.state.processes
+        number = whole(pid)
+        if number is None or len(processes) > _LOOKED_UP:
+            return None
+        found: List[Process] = [one for key, one in processes.items() if key[1] == number]
+        return found[0] if len(found) == 1 else None
+
+
+def _release(code: str) -> str:
+    """Return the release of NCCL's number: 2708 is 2.7.8, from 2.9 on 21205 is 2.12.5."""
+    number = int(code)
+    base = 10000 if number >= 10000 else 1000
+    return "%d.%d.%d" % (number // base, number % base // 100, number % 100)
+
+
+def interest(line: bytes) -> int:
+    """Return how many lines from this one on, which is none of NCCL's, an excerpt of a log needs; 0: not this line."""
+    if any(mark in line for mark in ras.BEGIN):
+        return 200
+    if b"Last error:" in line:
+        return 6
+    return int(b"# " in line[:24] or read_row(line) is not None or any(mark in line for mark in _MARKS))
+
+
+def read(text: bytes, name: str = "log") -> Log:
+    """Read one source."""
+    reader = Reader()
+    reader.source(name)
+    reader.feed(text)
+    reader.end()
+    return reader.log

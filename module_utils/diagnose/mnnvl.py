@@ -1,0 +1,105 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge NVLink between hosts (MNNVL): whether GPUs of one NVLink domain reach each other by it, and if not, why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Dict, List, Set, Tuple
+
+from ..core.finding import Finding, printable
+from ..nccl.grammar import strtoll
+from ..nccl.perf_transport import HOSTS, Nvlink
+from .checks import MNNVL
+from .names import UNNAMED, names
+from .state import COMPLETED, Job, Process
+
+_ENABLE = "NCCL_MNNVL_ENABLE"
+# Variables that make a clique of another number, or another domain; and those that switch it off, by value.
+_RENAME = ("NCCL_MNNVL_CLIQUE_ID", "NCCL_MNNVL_UUID")
+_OFF: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
+    (_ENABLE, ("0",)), ("NCCL_P2P_DISABLE", ("1",)), ("NCCL_P2P_LEVEL", ("LOC", "0")), ("NCCL_CUMEM_ENABLE", ("0",)),
+)  # fmt: skip
+
+
+def judge(job: Job) -> List[Finding]:
+    """Judge a job with two hosts or more of one NVLink domain."""
+    together = _together(job)
+    if not together:
+        return []
+    shown = {process.mnnvl for process in job.processes if _short(process.host) in together}
+    want, source = "NVLink between %s, of one NVLink domain" % names(together), "MNNVL in the line with nNodes"
+    if shown == {True}:
+        return [MNNVL.judge(job.name, "ok", want, "NVLink", source)]
+    if False not in shown or "0" in job.values(_ENABLE):
+        return []
+    reasons, variables = causes(job)
+    unknown = "the log does not show why: usually CUDA has no fabric handles in this container or driver"
+    have = "NVLink between hosts is off; %s" % ("cause: %s" % "; ".join(reasons) if reasons else unknown)
+    fix = "take %s out of the job and out of /etc/nccl.conf, then run it again" % names(variables)
+    return [MNNVL.judge(job.name, "drift", want, have, source, fix if variables else None)]
+
+
+def read(job: Job) -> Nvlink:
+    """Return what the log proves of a run that is to go over NVLink."""
+    ranks: Dict[int, Process] = dict(job.world.began) if job.world is not None else {}
+    shown = {process.mnnvl for process in ranks.values()}
+    on = None if not shown or None in shown else shown == {True}
+    joined: Set[str] = set()
+    for process in job.processes:
+        for pair in process.bridged:
+            hosts = {_short(ranks[rank].host) for rank in pair if rank in ranks}
+            joined |= hosts if len(hosts) > 1 else set()
+        if process.nvls_group and on and job.nodes == 1:
+            # The multicast group is of all that NCCL counts as one node.
+            joined.add(_short(process.host))
+    reasons, variables = ([], []) if on and job.nodes == 1 else causes(job)
+    return Nvlink(on, tuple(sorted(joined))[:HOSTS], tuple(reasons), tuple(variables))
+
+
+def causes(job: Job) -> Tuple[List[str], List[str]]:
+    """Return why NVLink between hosts is off, or joins only some, as lines prove it; and variables that cause it."""
+    variables = [
+        name for name, off in _OFF
+        if any(value in off or (value[:1].isdigit() and str(strtoll(value)[0]) in off) for value in job.values(name))
+    ]  # fmt: skip
+    reasons = [names("%s=%s" % (name, names(job.values(name), 2)) for name in variables)] if variables else []
+    domains: Dict[Tuple[str, str, int], Set[str]] = {}
+    silent: Set[str] = set()
+    for process in job.processes:
+        for uuid, clique, state, _health in process.fabrics:
+            domains.setdefault((uuid, clique, state), set()).add(_short(process.host))
+        if not process.fabrics and process.networks:
+            silent.add(_short(process.host))
+    if silent:
+        reasons.append("GPUs of %s are in no NVLink domain (no UUID of one)" % names(silent))
+    for (_uuid, _clique, state), hosts in sorted(domains.items(), key=lambda one: sorted(one[1])):
+        if state != COMPLETED:
+            text = "GPUs of %s are not registered with the fabric (state %d, not %d)"
+            reasons.append(text % (names(hosts), state, COMPLETED))
+    whole = {domain: hosts for domain, hosts in domains.items() if domain[2] == COMPLETED}
+    if len(whole) > 1:
+        most = Counter({domain: len(hosts) for domain, hosts in whole.items()}).most_common(1)[0][0]
+        for domain, hosts in sorted(whole.items(), key=lambda one: sorted(one[1]))[:4]:
+            if domain != most:
+                text = "clique %s of %s, not the clique %s of domain %s of %s"
+                reasons.append(text % (domain[1], names(hosts), most[1], most[0], names(whole[most])))
+        renamed = [name for name in _RENAME if job.values(name)]
+        variables += renamed
+        reasons += ["%s=%s" % (name, names(job.values(name), 2)) for name in renamed]
+    return [printable(reason)[:300] for reason in reasons], variables
+
+
+def _together(job: Job) -> Set[str]:
+    """Return hosts of the domain that most of them are of, where there are two at least."""
+    domains: Dict[Tuple[str, str], Set[str]] = {}
+    for process in job.processes:
+        for uuid, clique, state, _health in process.fabrics:
+            if state == COMPLETED:
+                domains.setdefault((uuid, clique), set()).add(_short(process.host))
+    most = max(domains.values(), key=len, default=set())
+    return most if len(most) > 1 else set()
+
+
+def _short(host: str) -> str:
+    return printable(host).partition(".")[0].lower()[:255] or UNNAMED

@@ -1,0 +1,52 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Short lists of names and numbers in findings."""
+
+from __future__ import annotations
+
+from typing import Iterable, List
+
+from ..core.finding import printable
+
+UNNAMED = "a host that is not named"
+
+
+def names(values: Iterable[str], most: int = 4) -> str:
+    """Return ``a, b, c and 3 more``, each once and in order."""
+    found = sorted({printable(value)[:120] for value in values})
+    more = len(found) - most
+    return ", ".join(found[:most]) + (" and %d more" % more if more > 0 else "")
+
+
+def hosts_of(hosts: Iterable[str], most: int = 4) -> str:
+    """Return the names of hosts; UNNAMED for one without a name."""
+    return names((host or UNNAMED for host in hosts), most)
+
+
+def numbers(values: Iterable[int], most: int = 8) -> str:
+    """Return ``0-3,7``: runs of consecutive numbers."""
+    found = sorted(set(values))
+    runs: List[str] = []
+    begin = 0
+    for at in range(1, len(found) + 1):
+        if at == len(found) or found[at] != found[at - 1] + 1:
+            first, last = found[begin], found[at - 1]
+            runs.append("%d" % first if first == last else "%d-%d" % (first, last))
+            begin = at
+    return ",".join(runs[:most]) + (" and more" if len(runs) > most else "")
+
+
+def missing(present: Iterable[int], total: int, most: int = 8) -> str:
+    """Return the numbers of 0 to total - 1 that are not present, as ``numbers``; work is in what is present."""
+    runs: List[str] = []
+    after = 0
+    for number in [*sorted({one for one in present if 0 <= one < total}), total]:
+        if number > after:
+            runs.append("%d" % after if number == after + 1 else "%d-%d" % (after, number - 1))
+        after = number + 1
+    return ",".join(runs[:most]) + (" and more" if len(runs) > most else "")
+
+
+def of_ranks(which: str, one: str = "", many: str = "") -> str:
+    """Return ``rank 3`` or ``ranks 0-2``, and the verb that fits."""
+    return "rank %s%s" % (which, one) if which.isdigit() else "ranks %s%s" % (which, many or one)

@@ -1,0 +1,235 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge which ranks of each communicator started and completed its initialisation, and what ranks called."""
+
+from __future__ import annotations
+
+import re
+from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
+
+from ..core.finding import Finding
+from .checks import DUPLICATE, MISMATCH, RANKS
+from .event import CAUSE, EFFECT, Group
+from .log_reader import Log
+from .names import missing, numbers, of_ranks
+from .state import Communicator, Job, rival_sets
+
+_REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
+_NOT_HERE = "a rank that is missing in the log may still have started"
+_READY = "a communicator is ready once each of its ranks has Init COMPLETE"
+# Communicators that get findings.
+_MOST = 3
+_DATATYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
+
+
+def judge(log: Log, job: Job, groups: Sequence[Group]) -> List[Finding]:
+    """groups: events of the log."""
+    rivals = [one for found in rival_sets(job.communicators) for one in found]
+    found = [_rivals(job, rivals)] if rivals else []
+    waiting = _waits(job, groups)
+    open_ones = []
+    complete = 0
+    for one in job.communicators:
+        if one in rivals:
+            continue
+        if one.done or "Destroy" in one.gone:
+            complete += bool(one.done)
+        elif not one.partial and not (log.table.rows and len(job.communicators) == 1 and not groups):
+            open_ones.append(one)
+    open_ones.sort(key=lambda one: -one.ranks)
+    found += [_incomplete(log, job, one, groups, waiting) for one in open_ones[:_MOST]]
+    if len(open_ones) > _MOST:
+        have = "%d more communicators show no Init COMPLETE" % (len(open_ones) - _MOST)
+        subject = "%s communicators" % job.name
+        found.append(RANKS.judge(subject, "unknown", "all complete", have, "Init COMPLETE", why=_READY))
+    if complete and not open_ones and not rivals and job.world is not None:
+        have = "%d communicators, the largest of %d ranks" % (complete, job.world.ranks)
+        if len(job.world.done) < job.world.ranks:
+            have += "; ranks that report it: %s" % numbers(job.world.done)
+        found.append(RANKS.judge(job.name, "ok", "complete", have, "Init COMPLETE"))
+    return found
+
+
+def present(log: Log, job: Job, groups: Sequence[Group] = ()) -> Set[int]:
+    """Return ranks of the job's largest communicator that lines name as their writer's."""
+    if job.world is None:
+        return set()
+    labels = {one.launcher_rank for one in job.processes} - {None}
+    for process in job.processes:
+        if process.launcher_rank is not None and process.ranks and process.launcher_rank not in process.ranks:
+            # The launcher numbers nodes or tasks, not ranks.
+            labels = set()
+            break
+    found = labels.union(*(group.ranks for group in groups))
+    for process in job.processes if len(job.communicators) == 1 else ():
+        found |= process.named_ranks
+        found |= {way.rank for way in process.ways if not process.ranks}
+    return {rank for rank in found if rank is not None and rank < job.world.ranks} | set(job.world.began)
+
+
+def _rivals(job: Job, rivals: Sequence[Communicator]) -> Finding:
+    each = ["%s with commId %s" % (of_ranks(numbers(one.began)), one.key) for one in rivals[:4]]
+    have = "the ranks started with different commIds: %s; they wait in separate communicators, and none completed"
+    have %= ", ".join(each)
+    why = "ranks find each other by one unique id, which rank 0 makes: with another one they wait, or are refused"
+    fix = "check that each start makes a new id that every rank reads: the same MASTER_ADDR and MASTER_PORT, and a"
+    fix += " new key or port for each process group that is made again"
+    subject, want = "%s commIds" % job.name, "one commId of %d ranks" % rivals[0].ranks
+    return RANKS.judge(subject, "unknown", want, have, "Init START", fix, why=why, severity="major")
+
+
+def _waits(job: Job, groups: Sequence[Group]) -> str:
+    """Return what proves that ranks wait for one that has not come; "" where nothing does."""
+    root = sorted(process.root_waits for process in job.processes if process.root_waits)
+    if root:
+        return "the root of its bootstrap reports: %s" % root[-1]
+    if len({process.key for one in job.communicators for process in one.began.values()}) < 2:
+        return ""
+    waited = [one for group in groups if group.event.id == "watchdog" for one in group.kept]
+    if any(int(one.fields.get("seq") or 1) > 1 for one in waited):
+        return ""
+    late = ("imed", "imeout")
+    of_store = [group.first.text for group in groups if group.event.id == "store"]
+    waits = any(group.event.id in ("watchdog", "stuck", "signalled") for group in groups)
+    if waits or any(word in text for text in of_store for word in late):
+        return "others waited for it until a timeout"
+    return "others still try to connect" if any(process.retry for process in job.processes) else ""
+
+
+def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], waiting: str) -> Finding:
+    subject, want = "%s communicator %s" % (job.name, one.key), "%d ranks" % one.ranks
+    gone = missing(one.began, one.ranks)
+    if not gone:
+        failed = [group for group in groups if group.tier < 5]
+        who = "all %d ranks" % one.ranks if one.ranks > 1 else "its one rank"
+        have = "%s started, and none has Init COMPLETE here" % who
+        have += ": the job failed before, or lines are cut" if failed else ": the log is cut, or the job waits there"
+        fix = "see whether the job still runs; if it hangs, run `busbar hang HOST` to find the rank that is behind"
+        quiet = not failed and not any(process.calls or process.retry or process.ended for process in job.processes)
+        severity = "major" if one.ranks > 1 and not quiet else "minor"
+        return RANKS.judge(subject, "unknown", want, have, "Init COMPLETE", fix, why=_READY, severity=severity)
+    here = present(log, job, groups) if one is job.world else set(one.began)
+    away = missing(here, one.ranks)
+    if one.one_process or one.formed or not away:
+        have = "%s no Init START here, and no rank has its Init COMPLETE" % of_ranks(gone, " has", " have")
+        have += "; all ranks took part: a line here comes only after the bootstrap" if one.formed else ""
+        return RANKS.judge(subject, "unknown", want, have, "Init START", _REST, why=_NOT_HERE, severity="minor")
+    crossed = _other_order(one, groups)
+    if crossed is not None:
+        have = (
+            "the ranks make communicators in another order: %s in this one for %s, which waits in another for rank %d"
+        )
+        have %= (of_ranks(numbers(one.began), " waits", " wait"), of_ranks(gone), crossed)
+        fix = "let every rank call the collectives of several process groups in one order: the first call makes the"
+        fix += " communicator"
+        why = "the first collective of a process group makes its communicator, and needs all of its ranks at that time"
+        return RANKS.judge(subject, "drift", want, have, "Init START", fix, why=why)
+    apart = _other_files(log, job, one)
+    if apart and not any(group.tier <= EFFECT for group in groups):
+        have = "%s in the bootstrap for %s, whose own files have no line of NCCL's" % (
+            of_ranks(numbers(one.began), " waits", " wait"), of_ranks(numbers(apart)))  # fmt: skip
+        why = "a communicator is made when all its ranks have called NCCL: a late rank blocks all others silently"
+        fix = "see what %s does, by its log and `py-spy dump --pid PID`: reading data, a download, another branch"
+        return RANKS.judge(subject, "drift", want, have, "Init START", fix % of_ranks(numbers(apart)), why=why)
+    after = waiting.endswith("a timeout") and job.world is not None and job.world.done
+    if waiting and (one is job.world or after) and not any(group.tier <= CAUSE for group in groups):
+        have = "%s did not begin here, and no rank completed; %s" % (of_ranks(away, " of %d" % one.ranks), waiting)
+        have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
+        return RANKS.judge(subject, "drift", want, have, "Init START")
+    unnamed = _unnamed(job, one)
+    who = of_ranks(away, " of %d is" % one.ranks, " of %d are" % one.ranks)
+    have = "%s not in this log, and no rank completed" % who
+    have += "; %d processes here do not report their rank" % unnamed if unnamed else ""
+    return RANKS.judge(subject, "unknown", want, have, "Init START", _REST, why=_NOT_HERE, severity="minor")
+
+
+def _unnamed(job: Job, one: Communicator) -> int:
+    own = {process.key for process in one.began.values()}
+    unnamed = [one for one in job.processes if one.launcher_rank is None and not one.ranks]
+    return sum(one.key not in own for one in unnamed)
+
+
+_SETTING_UP = re.compile(
+    r"\[(\d{1,8})\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d{1,8})\]"
+)
+
+
+def _other_order(one: Communicator, groups: Sequence[Group]) -> Optional[int]:
+    """Return the rank that a missing rank waits for in another communicator, where that rank waits in this one."""
+    for group in groups:
+        for report in group.kept if group.event.id == "store" else ():
+            match = _SETTING_UP.search(report.text)
+            rank, other = map(int, match.groups()) if match else (0, -1)
+            if rank < one.ranks and rank not in one.began and other in one.began:
+                return other
+    return None
+
+
+_RANK_OF_FILE = re.compile(r"rank[-_. ]?0{0,6}(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+def _other_files(log: Log, job: Job, one: Communicator) -> Set[int]:
+    """Return ranks that have not begun, where each has a file of its own, by its name, without a line of NCCL's."""
+    if len(log.sources) < 2 or one is not job.world:
+        return set()
+    spoke = {process.source for process in log.state.processes.values()}
+    named = [_RANK_OF_FILE.search(name.rpartition("/")[2]) for name in log.sources]
+    found = {int(match.group(1)) for number, match in enumerate(named) if match and number + 1 not in spoke}
+    return found if found and len(found) == one.ranks - len(one.began) and not found & set(one.began) else set()
+
+
+def same_gpu(job: Job) -> List[Finding]:
+    """Judge two ranks of a communicator that none completed on one GPU: NCCL ends them, and may not come to say why."""
+    if job.world is None or job.world.done:
+        return []
+    on: Dict[Tuple[str, str], List[int]] = {}
+    for rank, process in job.world.began.items():
+        if process.host and process.buses.get(rank):
+            on.setdefault((process.host, process.buses[rank]), []).append(rank)
+    found = []
+    for (host, bus), ranks in sorted(on.items()):
+        if len(ranks) > 1:
+            have = "ranks %s have the same GPU (bus id %s) on %s, and did not complete" % (numbers(ranks), bus, host)
+            have += "; or two nodes have this host name"
+            subject = "%s %s %s" % (job.name, host, bus)
+            found.append(DUPLICATE.judge(subject, "drift", "a GPU for each rank", have, "Init START"))
+    return found[:_MOST]
+
+
+def operations(log: Log, job: Job) -> List[Finding]:
+    """Judge what ranks called as one operation of a communicator (NCCL_DEBUG_SUBSYS=COLL)."""
+    for (key, number), by_rank in log.state.operations.items():
+        calls: Dict[Tuple[str, int, int], List[int]] = {}
+        for rank, call in by_rank.items():
+            calls.setdefault(call, []).append(rank)
+        stuck = any((key, rank) in log.state.stuck_operations for rank in by_rank)
+        if len(calls) < 2 or stuck or key not in {one.key for one in job.communicators}:
+            continue
+        each = []
+        for (function, count, kind), ranks in list(calls.items())[:4]:
+            values = _DATATYPES[kind] if kind < len(_DATATYPES) else "values"
+            each.append("%s of %d %s by %s" % (function, count, values, of_ranks(numbers(ranks))))
+        have = "ranks call different things as one operation (opCount %s) of communicator %s: " % (number, key)
+        have += ", ".join(each)
+        fix = "look in the program for what only some ranks call, or with another size, just before this operation"
+        return [MISMATCH.judge("%s trace" % job.name, "drift", "one call", have, "opCount", fix)]
+    return []
+
+
+def retries(job: Job, events: AbstractSet[str]) -> List[Finding]:
+    """Judge TCP connections that are tried again, where nothing else failed."""
+    from .checks import CONNECTION
+
+    on = [process for process in job.processes if process.retry is not None]
+    if not on or events or any(one.done or one.formed for one in job.communicators):
+        return []
+    retry = on[0].retry
+    fields = retry.fields if retry is not None else {}
+    have = "a TCP connection is tried again and again: %s" % fields.get("why")
+    have += ", %s of %s tries" % (fields["tried"], fields["most"]) if fields.get("most") else ""
+    have += "; the peer is %s" % fields["peer"] if fields.get("peer") else "; the address is not named"
+    ranks = [rank for rank in (job.rank_of(process) for process in on) if rank is not None]
+    have += "; on %s" % of_ranks(numbers(ranks)) if ranks else ""
+    have += "; possible causes: the peer has not started or has ended, an interface that does not reach this node, a"
+    have += " firewall"
+    return [CONNECTION.judge("%s retries" % job.name, "unknown", "connected", have, "retrying", severity="critical")]

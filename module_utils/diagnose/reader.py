@@ -1,0 +1,295 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Read NCCL's lines of a log of any size in blocks: facts go into the state, warnings become occurrences of events.
+
+All that is stored has a limit, and what is beyond it is counted. ``log_reader`` reads the lines of others, too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from . import nccl_events
+from .event import Detail, Event, Group, Occurrence
+from .facts import KEYS, Fact
+from .facts import read as read_fact
+from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
+from .state import Found, Key, Process, State
+
+# Connections that are counted without parsing, pids of which the host is stored, and groups of events.
+_CACHED, _PIDS, _GROUPS = 20_000, 100_000, 4_096
+# Events of which each form of the text is a group.
+_BY_FORM = ("warning", "plugin_warning", "value", "system", "exception", "error_line", "topology")
+_INFO_KEYS = frozenset(key.encode() for key in KEYS if len(key) == 4)
+_NUMBERS = re.compile(r"\b(?:0x[0-9a-f]{1,16}|\d{1,20})\b")
+# Words of warnings, and what NET/IB did not find.
+_ABSENT = (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP interface", "interface"))
+
+
+class StateLog:
+    """What NCCL's lines say. lines: of all sources.   begins: lines before each source.   info, warnings: records.
+
+    groups: event and code -> its occurrences.   unmatched: lines that no row reads.   beyond: lines that had no room.
+    """
+
+    def __init__(self) -> None:
+        self.sources: List[str] = []
+        self.begins: List[int] = []
+        self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
+        self.state = State()
+        self.groups: Dict[Tuple[str, str], Group] = {}
+        self.details = _compiled(nccl_events.DETAILS)
+
+    def occurrences(self) -> Iterable[Occurrence]:
+        """Return the stored occurrences of all events."""
+        return (one for group in self.groups.values() for one in group.kept)
+
+    def add(self, one: Occurrence) -> None:
+        """Put an occurrence into the group of its event and code."""
+        key = self._key(one)
+        group = self.groups.get(key)
+        if group is None:
+            if len(self.groups) >= _GROUPS:
+                self.beyond += 1
+                return
+            group = self.groups[key] = Group(one.event, key[1], one.event.tier, one, self._detail(one))
+            group.tier = group.tier if group.detail.tier is None else group.detail.tier
+        group.take(one)
+
+    def forget(self, one: Occurrence) -> None:
+        """Take an occurrence back."""
+        group = self.groups.get(self._key(one))
+        if group is not None and one in group.kept:
+            group.kept.remove(one)
+            group.count -= 1
+            if not group.count:
+                del self.groups[self._key(one)]
+
+    def _key(self, one: Occurrence) -> Tuple[str, str]:
+        by_form = form_of(one.text) if one.event.id in _BY_FORM else ""
+        return one.event.id, one.code if one.event.by_code else by_form
+
+    def _detail(self, one: Occurrence) -> Detail:
+        """Merge the rows of DETAILS that fit an occurrence."""
+        why = fix = causes = ""
+        proven = False
+        tier: Optional[int] = None
+        for detail, code, text, place in self.details.get(one.event.id, ()):
+            if code and not code.match(one.code):
+                continue
+            if (text and not text.search(one.text)) or (place and not place.search(one.place)):
+                continue
+            why, fix = why or detail.why, fix or detail.fix
+            if detail.causes and not causes:
+                causes, proven = detail.causes, detail.proven
+            tier = detail.tier if tier is None else tier
+        return Detail(one.event.id, why=why, fix=fix, causes=causes, proven=proven, tier=tier)
+
+
+def _compiled(details: Iterable[Detail]) -> Dict[str, List[Any]]:
+    found: Dict[str, List[Any]] = {}
+    for detail in details:
+        patterns = (re.compile(part) if part else None for part in (detail.code, detail.text, detail.place))
+        found.setdefault(detail.event, []).append((detail, *patterns))
+    return found
+
+
+def form_of(text: str) -> str:
+    """Return the begin of a text with # in the place of numbers."""
+    return _NUMBERS.sub("#", text[:60])
+
+
+class StateReader:
+    """``source`` begins a file, ``feed`` takes blocks of it, ``end`` closes the last one."""
+
+    log: StateLog
+
+    def __init__(self, log: Optional[StateLog] = None) -> None:
+        self.log = StateLog() if log is None else log
+        self._rest = b""
+        self._first: Optional[List[bytes]] = None
+        self._numbered = False
+        self._at_end = False
+        # Begin and end of a line on a connection -> times, process, fields.
+        self._channels: Dict[Tuple[bytes, bytes], List[Any]] = {}
+        self._pids: Dict[Optional[int], str] = {}
+        self._open: Optional[Tuple[Record, Occurrence]] = None
+        self._last_process: Optional[Process] = None
+
+    def source(self, name: str) -> None:
+        """Begin a file."""
+        self.end()
+        self.log.sources.append(name)
+        self.log.begins.append(self.log.lines)
+        self._first, self._numbered = [], False
+        self._open = self._last_process = None
+
+    def feed(self, block: bytes) -> None:
+        """Take a block of the file in."""
+        if not self.log.sources:
+            self.source("log")
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = (self._rest + block).split(b"\n")
+        self._rest = lines.pop()[:LONGEST]
+        if self._first is not None:
+            self._first += lines
+            if len(self._first) < 4:
+                return
+            lines, self._first = self._first, None
+            self._numbered = numbered(lines)
+        for line in lines:
+            self._line(line)
+
+    def end(self) -> None:
+        """Take the last line of the file in, which has no end."""
+        if self._first is not None:
+            lines, self._first = self._first, None
+            for line in lines:
+                self._line(line)
+        if self._rest:
+            line, self._rest = self._rest, b""
+            self._at_end = True
+            self._line(line)
+            self._at_end = False
+        self._flush_channels()
+
+    def _line(self, line: bytes) -> None:
+        self.log.lines += 1
+        if self._numbered:
+            line = without_number(line)
+        at = line.find(b" NCCL ")
+        if at < 0:
+            if line.strip():
+                self._other(line)
+            return
+        if line.startswith(b"INFO ", at + 6) and line.find(b" NCCL ", at + 6) < 0 and line[:1] != b"{":
+            # Most lines of a large log end here.
+            key = line[at + 11 : at + 15]
+            if key == b"Chan" and self._channel(line, at):
+                self.log.info += 1
+                return
+            if key not in _INFO_KEYS and not key[:1].isdigit() and key[:1] not in (b" ", b"+", b"/"):
+                self.log.info += 1
+                self.log.unmatched += 1
+                self._open = None
+                return
+        self._records(line)
+
+    def _channel(self, line: bytes, at: int) -> bool:
+        """Count a connection of which a line that differs in the channel alone has been parsed."""
+        begin = line.find(b" : ", at + 11, at + 40)
+        found = self._channels.get((line[:at], line[begin:])) if begin >= 0 and not self._at_end else None
+        if found is None:
+            return False
+        found[0] += 1
+        self._open = None
+        return True
+
+    def _flush_channels(self) -> None:
+        for count, process, fields in self._channels.values():
+            if count:
+                self.log.state.channel(process, fields, count)
+        self._channels = {}
+
+    def _records(self, line: bytes) -> None:
+        text = decode(line)
+        found = records(text)
+        for record in found:
+            if record.level in ("WARN", "ATTN"):
+                self.log.warnings += 1
+                self._warning(record)
+            elif record.level in ("INFO", "VERSION"):
+                self.log.info += record.level == "INFO"
+                self._info(record, line if len(found) == 1 else b"")
+            else:
+                self.log.unmatched += 1
+                self._open = None
+        if not found:
+            self._other(line)
+        elif len(text) > 120:
+            self._before(text)
+
+    def _before(self, text: str) -> None:
+        """Read what stands before the first record of a line: the line of another process, which has no end."""
+
+    def _other(self, _line: bytes) -> None:
+        """Read a line that is none of NCCL's."""
+        self.log.unmatched += 1
+
+    def _process(self, head: Head) -> Optional[Process]:
+        third = head.rank if head.rank is not None else head.device
+        key: Key = (head.host, head.pid, None if head.pid is not None else third)
+        if head.pid is not None:
+            key = self._with_host(key)
+        process = self.log.state.process(key, self.log.lines, len(self.log.sources), head.rank)
+        if process is not None and head.rank is not None and process.launcher_rank is None:
+            process.launcher_rank = head.rank
+        return process
+
+    def _with_host(self, key: Key) -> Key:
+        """Return the key of a process of which some lines have lost the host."""
+        host, pid, _rank = key
+        processes = self.log.state.processes
+        if not host:
+            return (self._pids[pid], pid, None) if pid in self._pids else key
+        first = self._pids.setdefault(pid, host) if len(self._pids) < _PIDS or pid in self._pids else host
+        nameless = processes.get(("", pid, None))
+        if nameless is not None and key not in processes and first == host:
+            processes[key] = processes.pop(("", pid, None))
+            nameless.key = key
+        return key
+
+    def _info(self, record: Record, line: bytes) -> None:
+        self._open = None
+        head, text = record.head, record.text
+        if head.place and text.startswith("->"):
+            text = "%s %s" % (head.place.partition(" ")[0], text)
+        fact = read_fact(text)
+        process = self._process(head)
+        if fact is None or process is None:
+            self.log.unmatched += fact is None
+            return
+        self._last_process = process
+        if fact.name == "channel":
+            self._remember(line, process, fact)
+        elif fact.name == "returned":
+            fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device, head.tid)
+        elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
+            process.completed = self.log.lines
+        elif fact.name == "retry":
+            fact.fields["order"] = self.log.lines
+            process.retry = fact
+        self.log.state.fold(process, fact)
+
+    def _remember(self, line: bytes, process: Process, fact: Fact) -> None:
+        """Let ``_channel`` count further lines of a connection."""
+        fact.fields["cut"] = self._at_end or line.endswith((b"...", "\u2026".encode()))
+        at, begin = line.find(b" NCCL "), line.find(b" : ")
+        if 0 <= at < begin and not fact.fields["cut"]:
+            if len(self._channels) >= _CACHED:
+                self._flush_channels()
+            self._channels[(line[:at], line[begin:])] = [0, process, fact.fields]
+
+    def _warning(self, record: Record) -> None:
+        head, text = record.head, record.text
+        process = self._process(head)
+        self._last_process, self._open = process, None
+        if not text:
+            return
+        event, fields = nccl_events.classify(text, head.place)
+        one = self._occurrence(event, fields, text, process, head)
+        if process is not None:
+            for why in (why for words, why in _ABSENT if words in text):
+                process.add("absent", why)
+        # Somebody may have broken it into two lines.
+        self._open = (record, one) if event.id in ("warning", "mismatch") or not fields.get("code") else None
+
+    def _occurrence(self, event: Event, fields: Found, text: str, process: Optional[Process], head: Head) -> Occurrence:
+        host = head.host or (process.host if process is not None else "")
+        source = len(self.log.sources)
+        who = (process, head.device, head.rank, host, head.place, head.time)
+        one = Occurrence(event, self.log.lines, source, text[:600], fields, *who)
+        self.log.add(one)
+        return one

@@ -1,0 +1,140 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The root of a log, its confidence, and which event follows from which."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
+    log_reader,
+    nccl_events,
+    program_events,
+    relations,
+    table,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import LIKELY, PROVEN
+
+from tests.unit.diagnose.job_log import HEALTHY, ranks
+
+WARN = "%s:%d:%d [0] net_ib.cc:1 NCCL WARN "
+A, B = WARN % ("node0", 100, 100), WARN % ("node1", 101, 101)
+PORT = B + "NET/IB : mlx5_0:1 Got async event : port error"
+BACK = B + "NET/IB : mlx5_0:1 Got async event : port active"
+COMPLETION = (
+    A + "NET/IB : Got completion from peer 10.0.0.%d<40000> with status=12 opcode=1 len=0 vendor err 129 (Send)"
+)
+CLOSED = A + "socketProgress: Connection closed by remote peer 10.0.0.1<40000>"
+OOM = "kernel: Out of memory: Killed process 101 (python)"
+KILLED = "[rank1]: failed (exitcode: -9) local_rank: 1 (pid: 101) of binary: python"
+ENDED = "[rank1]: failed (exitcode: 1) local_rank: 1 (pid: 101) of binary: python"
+ORDER = "srun: forcing job termination"
+WATCHDOG = (
+    "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=%d, OpType=ALLREDUCE, NumelIn=4,"
+    " Timeout(ms)=600000) ran for 600001 milliseconds before timing out."
+)
+RAISED = "[rank1]:\x00Traceback (most recent call last):\n[rank1]: ValueError: no".replace("\x00", " ")
+XID = "NVRM: Xid (PCI:0000:1b:00): 79, pid=100, GPU has fallen off the bus."
+CUDA = A + "Cuda failure 'unspecified launch failure'"
+
+
+def root(*lines: str) -> tuple[str, str, dict[str, tuple[str, str]]]:
+    """Return root, confidence, and each other event's cause and link."""
+    result = judge(log_reader.read((ranks(*HEALTHY) + "\n".join(lines) + "\n").encode()))
+    follows = {
+        _name(group.event.id, group.code): (_name(group.because.event.id, group.because.code), group.link)
+        for group in result.diagnosis.groups
+        if group.because is not None and group.tier <= 6
+    }
+    if result.root is None:
+        return "", "", follows
+    return _name(result.root.event, result.root.code), result.root.confidence, follows
+
+
+def _name(event: str, code: str) -> str:
+    # Exceptions have their text as code.
+    return f"{event} {code}" if code and event != "exception" else event
+
+
+CASES: list[tuple[tuple[str, ...], str, str, dict[str, tuple[str, str]]]] = [
+    ((), "", "", {}),
+    # A port that went down: the peer's before the completion explains it, another one's does so less.
+    ((PORT, COMPLETION % 1), "port port error", PROVEN, {"completion 12": ("port port error", PROVEN)}),
+    ((PORT, COMPLETION % 7), "port port error", PROVEN, {"completion 12": ("port port error", LIKELY)}),
+    ((COMPLETION % 1, PORT), "port port error", PROVEN, {}),
+    ((COMPLETION % 1, CLOSED), "completion 12", "reported", {"closed": ("completion 12", LIKELY)}),
+    # A port that came back is no failure, unless something else failed.
+    ((PORT, BACK), "", "", {}),
+    ((PORT, BACK, COMPLETION % 1), "port port error", PROVEN, {"completion 12": ("port port error", PROVEN)}),
+    # A process that was killed, reported late.
+    ((CLOSED, KILLED), "exit signal 9", "reported", {"closed": ("exit signal 9", LIKELY)}),
+    ((KILLED, OOM), "oom", PROVEN, {"exit signal 9": ("oom", LIKELY)}),
+    ((XID, CUDA), "xid 79", PROVEN, {"cuda unspecified launch failure": ("xid 79", LIKELY)}),
+    # An order to end is the root if nothing failed before it.
+    ((ORDER, WATCHDOG % 30), "order", PROVEN, {"watchdog": ("order", PROVEN)}),
+    ((WATCHDOG % 30, ORDER), "watchdog", "reported", {"order": ("watchdog", LIKELY)}),
+    # The program's own exception is upstream of the wait of others, before or after it.
+    ((RAISED, WATCHDOG % 30), "exception", PROVEN, {"watchdog": ("exception", LIKELY)}),
+    ((WATCHDOG % 30, RAISED), "exception", PROVEN, {"watchdog": ("exception", LIKELY)}),
+    ((RAISED, ENDED), "exception", PROVEN, {"exit exit code 1": ("exception", LIKELY)}),
+    ((ENDED,), "exit exit code 1", "reported", {}),
+]
+
+
+@pytest.mark.parametrize(("lines", "event", "confidence", "follows"), CASES)
+def test_the_root(lines: tuple[str, ...], event: str, confidence: str, follows: dict[str, tuple[str, str]]) -> None:
+    assert root(*lines) == (event, confidence, follows)
+
+
+def test_relations_name_known_events_and_conditions() -> None:
+    events = {relation.effect.split(" ")[0] for relation in relations.RELATIONS}
+    events |= {relation.cause.split(" ")[0] for relation in relations.RELATIONS}
+    assert events - set(program_events.BY_ID) == set()
+    conditions = {relation.condition for relation in relations.RELATIONS}
+    assert conditions == {"any", "before", "device", "lost", "other", "peer"}
+    assert {relation.link for relation in relations.RELATIONS} == {PROVEN, LIKELY}
+
+
+def test_each_pattern_names_a_known_event() -> None:
+    rows = (*program_events.SPECIFIC, *program_events.GENERAL)
+    names = {name for _marks, name, _pattern in rows} | {name for name, _pattern in nccl_events.PATTERNS}
+    assert names - {*program_events.BY_ID, "quoted"} == set()
+    details = {detail.event for detail in (*nccl_events.DETAILS, *program_events.DETAILS)}
+    assert details - set(program_events.BY_ID) == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("failed (exitcode: -9) local_rank: 1", "signal 9"),
+        ("failed (exitcode: 137) local_rank: 1", "signal 9"),
+        ("failed (exitcode: 1) local_rank: 1", "exit code 1"),
+        ("failed (exitcode: 0) local_rank: 1", None),
+        ("srun: error: n1: task 1: Exited with exit code 127", "exit code 127"),
+        ("process rank 3 with PID 77 on node n1 exited on signal 11 (Segmentation fault).", "signal 11"),
+        ("Signal: Segmentation fault (11)", "signal 11"),
+        ("Fatal Python error: Aborted", "signal 6"),
+        ("bash: line 1: 77 Killed                  python train.py", "signal 9"),
+        ("[Inferior 1 (process 77) exited with code 0177]", "exit code 127"),
+        ("the process was killed by the manager", None),
+    ],
+)
+def test_how_a_process_ended(line: str, code: str | None) -> None:
+    found = program_events.classify(line)
+    assert (found[1]["code"] if found is not None and found[0].id == "exit" else None) == code
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ("1024 256 float sum -1 10.00 0.10 0.19 0 20.00 0.05 0.10 0", (1024, 0.19, 0.10, 10.0, 0)),
+        ("1024 256 float sum -1 10.00 0.10 0.19 0", (1024, 0.19, None, 10.0, 0)),
+        ("1024 256 float sum 10.00 0.10 0.19 0 20.00 0.05 0.10 3", (1024, 0.19, 0.10, 10.0, 3)),
+        ("1024 256 float none 2 10.00 0.10 0.00 N/A 20.00 0.05 0.00 N/A", (1024, 0.0, 0.0, 10.0, 0)),
+        ("1024 256 float sum -1 10.00 0.10", None),
+        ("1024 256 float sum -1 1.0.0 0.10 0.19 0", None),
+        ("1024 tokens float by", None),
+    ],
+)
+def test_a_row_of_nccl_tests(line: str, row: tuple[float, ...] | None) -> None:
+    assert table.read_row(line.encode()) == (table.Row(*row) if row is not None else None)  # type: ignore[arg-type]
