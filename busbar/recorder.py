@@ -22,9 +22,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_du
     Dump,
     DumpError,
     Operation,
-    read,
+    Reader,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import ranges
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import UNKNOWN, of_states, worst
 
@@ -83,10 +82,11 @@ def load(directory: Path) -> Dumps:
             )
     if not paths:
         raise RecorderError(f"{directory} has no file whose name ends with a rank, such as nccl_trace_rank_0")
+    reader = Reader()
     dumps, problems = {}, {}
     for rank, path in sorted(paths.items()):
         try:
-            dumps[rank] = read(_content(path))
+            dumps[rank] = reader.read(_content(path))
         except DumpError as error:
             problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {error}"
         except OSError as error:
@@ -129,12 +129,15 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
     if hung:
         return STOPPED, f"ranks call different {hung[0].what}s under one number and wait for each other"
     if sure:
-        return STOPPED, f"{_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
+        return STOPPED, f"{recorder.named(sure)} hold{'s' * (len(sure) == 1)} up the job"
     if judgement.cycles:
-        return STOPPED, f"{_ranks(judgement.cycles[0])} wait for each other, each in another group"
+        return STOPPED, f"{recorder.named(judgement.cycles[0])} wait for each other, each in another group"
     if without:
         is_one = len(without) == 1
-        return STOPPED, f"{_ranks(without)} {'is' if is_one else 'are'} the first suspect{'s' * (not is_one)}: no dump"
+        return (
+            STOPPED,
+            f"{recorder.named(without)} {'is' if is_one else 'are'} the first suspect{'s' * (not is_one)}: no dump",
+        )
     if judgement.waits and judgement.complete:
         return STOPPED, "all ranks have launched the collectives that they wait in: no rank is late"
     if judgement.waits or judgement.pairs:
@@ -148,11 +151,6 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
 
 def _is_in_cycle(suspect: Suspect, judgement: Judgement) -> bool:
     return any(suspect.rank in cycle for cycle in judgement.cycles)
-
-
-def _ranks(numbers: Iterable[int]) -> str:
-    numbers = list(numbers)
-    return f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"
 
 
 def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> list[str]:
@@ -178,14 +176,14 @@ def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> 
     more = [f"{rest} more finding{'s' * (rest > 1)}: --all, or --json"] if rest else []
     if everything:
         for wait in judgement.waits:
-            text = f"waits: {_ranks(wait.ranks)}: collective {wait.number} in {recorder.name_of(wait.group)}"
+            text = f"waits: {recorder.named(wait.ranks)}: collective {wait.number} in {recorder.name_of(wait.group)}"
             lines += _lines(f"{text}, {recorder.shape(wait.operation)}", width, most)
     return [*head, *lines, *more, *_lines(_facts(judgement, dumps), width, 1)]
 
 
 def _subject(subjects: Sequence[str]) -> str:
     numbers = [int(text[5:]) for text in subjects if re.fullmatch(r"rank [0-9]{1,7}", text)]
-    return _ranks(numbers) if len(numbers) == len(subjects) else ", ".join(subjects)
+    return recorder.named(numbers) if len(numbers) == len(subjects) else ", ".join(subjects)
 
 
 def _groups(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -21,7 +21,7 @@ from ..nccl import known_bad
 from ..nccl.known_bad import HANG, SCALE
 from ..nccl.ras_views import ranges
 from ..nccl.variables import parse_version
-from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation
+from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation, Ranks
 
 # What holds up others: a collective that only this rank has not finished; one that it has not launched; no dump.
 BEHIND, ABSENT, NO_DUMP = "behind", "not launched", "no dump"
@@ -82,10 +82,13 @@ _EQUAL = {
     "reduce_scatter": (True, False, True),
 }
 _PAIR = re.compile(r"\w{1,10}:(send|recv) ([0-9]{1,7})(?:->|<-)([0-9]{1,7})")
+# Parts of a list of ranks, and characters of an operation, in a sentence.
+_PARTS, _TEXT = 8, 160
 # Seconds between the last records of two ranks; twice the timeout, where that is more.
 _OLD = 3600
 # Names of the group of all ranks.
 _WORLD = ("default_pg", "default")
+_NO_RANKS = Ranks()
 
 Node = Union[int, Tuple[str, object]]
 
@@ -179,14 +182,13 @@ class _Rank:
             elif entry.state != COMPLETED:
                 self.pairs.append((group, entry))
         self.whole = dump.entries is not None and [one.record for one in entries] == [*range(len(entries))]
-        rests = all(one.enqueued == one.completed for one in dump.status.values())
-        unfinished = any(entry.state != COMPLETED for entry in entries)
-        self.idle = not unfinished if dump.entries is not None else bool(dump.status) and rests
+        rests = dump.status is not None and all(one.enqueued == one.completed for one in dump.status.values())
+        self.idle = rests if dump.entries is None else all(entry.state == COMPLETED for entry in entries)
         # Without records nothing is known, but that all of its work is done.
         self.is_known = dump.entries is not None or self.idle
 
     def group(self, name: str) -> Group:
-        return self.dump.groups.get(name) or Group(name, "", ())
+        return self.dump.groups.get(name) or Group(name, "", _NO_RANKS)
 
     def position(self, group: Group) -> Optional[Tuple[int, bool]]:
         """Return the first unfinished number and whether it is launched; None where the dump does not show it."""
@@ -201,7 +203,7 @@ class _Rank:
         mixed = {entry.group_id for entry in entries if entry.is_p2p}
         found = []
         for entry in entries:
-            group, status = self.group(entry.group), self.dump.status.get(entry.group_id)
+            group, status = self.group(entry.group), (self.dump.status or {}).get(entry.group_id)
             first = self.progress[group].first if group in self.progress else None
             if status and first is entry and entry.group_id not in mixed and 0 <= status.completed < entry.number - 1:
                 found.append(group)
@@ -251,28 +253,27 @@ def _suspects_of(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> List[
     known = {rank: where for rank, where in positions.items() if where is not None}
     lowest = min(known.values())
     late = sorted(rank for rank, where in known.items() if where == lowest)
-    held = sorted(rank for rank in waiting if known[rank] > lowest)
+    held = tuple(sorted(rank for rank in waiting if known[rank] > lowest))
     unlaunched = sorted(rank for rank, where in positions.items() if where is None and job.ranks[rank].idle)
     missing = sorted(job.members[group] - set(job.ranks))
     number = lowest[0]
     found: List[Suspect] = []
 
-    def add(ranks: Iterable[int], kind: str, confidence: str, waiters: Sequence[int]) -> None:
-        ranks = sorted(ranks)
+    def add(ranks: Sequence[int], kind: str, confidence: str, waiters: Tuple[int, ...]) -> None:
         entries = [waiting[rank] for rank in waiters if waiting[rank].number >= number]
         shown = min(entries, key=lambda entry: entry.number) if entries else waiting[min(waiting)]
         for rank in ranks:
             entry = waiting[rank] if kind == BEHIND else shown
-            where = (group, entry.number, entry.operation, tuple(waiters), entry.place)
+            where = (group, entry.number, entry.operation, waiters, entry.place)
             found.append(Suspect(rank, kind, confidence, *where))
         job.link((kind, group), waiters, ranks)
 
     if held:
         add(late, BEHIND if lowest[1] else ABSENT, CERTAIN, held)
     if unlaunched:
-        add(unlaunched, ABSENT, LIKELY, sorted(waiting))
+        add(unlaunched, ABSENT, LIKELY, tuple(sorted(waiting)))
     if missing and not found:
-        add(missing, NO_DUMP, SUSPECT, sorted(waiting))
+        add(missing, NO_DUMP, SUSPECT, tuple(sorted(waiting)))
     return found
 
 
@@ -482,6 +483,13 @@ def _wait(group: Group, waiting: Mapping[int, Entry]) -> Wait:
     return Wait(group, number, entry.operation, tuple(sorted(waiting)), entry.place)
 
 
+def named(ranks: Sequence[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many more there are."""
+    shown = ranges(ranks).split(",")
+    text = ",".join(shown[:_PARTS]) + (" and more, %d in all" % len(ranks) if len(shown) > _PARTS else "")
+    return "rank%s %s" % ("s" * (len(ranks) > 1), text)
+
+
 def name_of(group: Group) -> str:
     return "group %s%s" % (group.name, " (%s)" % group.description if group.description else "")
 
@@ -489,8 +497,8 @@ def name_of(group: Group) -> str:
 def shape(operation: Operation) -> str:
     """Return ``nccl:all_reduce [4096, 8] Float``."""
     sizes = ["[%s]" % ", ".join(map(str, one)) for one in operation.input_sizes[:2]]
-    more = [" ..."] if len(operation.input_sizes) > 2 else []
-    return " ".join([operation.name, *sizes, *more, *sorted(set(operation.input_types))])
+    more = ["..."] if len(operation.input_sizes) > 2 else []
+    return " ".join([operation.name, *sizes, *more, *sorted(set(operation.input_types))])[:_TEXT]
 
 
 def _findings(
@@ -508,27 +516,27 @@ def _findings(
     hung_in = {(one.group, one.number): finding for one, finding in zip(mismatches, found) if not one.finished}
     in_cycle = {rank: cycle for cycle in cycles for rank in cycle}
     for cycle in cycles:
-        have = "ranks %s wait for each other" % ranges(cycle)
-        found.append(ORDER.judge("ranks %s" % ranges(cycle), "drift", "one order", have, source))
+        have = "%s wait for each other" % named(cycle)
+        found.append(ORDER.judge(named(cycle), "drift", "one order", have, source))
     for one in suspects:
         because: Union[Finding, str, None] = hung_in.get((one.group, one.number))
         if one.rank in in_cycle:
-            because = ORDER.at("ranks %s" % ranges(in_cycle[one.rank]))
+            because = ORDER.at(named(in_cycle[one.rank]))
         elif one.causes:
             because = RANK.at("rank %d" % one.causes[0])
         found.append(_suspect_finding(one, source, because))
     if not suspects and not any(not one.finished for one in mismatches):
         found += [_stuck(one, source) for one in waits]
         if pairs and not waits:
-            have = "ranks %s wait in sends or receives; no dump shows for whom" % ranges(pairs)
-            found.append(STUCK.judge("ranks %s" % ranges(pairs), "unknown", "they end", have, source))
+            have = "%s: open sends or receives; no dump shows for whom they wait" % named(pairs)
+            found.append(STUCK.judge("the job", "unknown", "they end", have, source))
     unnamed = sorted(set(job.missing) - {one.rank for one in suspects})
     if unnamed:
-        have = "no dump of rank%s %s of %d" % ("s" * (len(unnamed) > 1), ranges(unnamed), len(job.world))
-        found.append(DUMPS.judge("ranks %s" % ranges(unnamed), "unknown", "a dump of each rank", have, source))
+        have = "no dump of %s; the job has %d ranks" % (named(unnamed), len(job.world))
+        found.append(DUMPS.judge("the job", "unknown", "a dump of each rank", have, source))
     if not job.has_world:
         have = "no dump names the group of all ranks: how many ranks the job has is unknown"
-        found.append(DUMPS.judge("the job", "unknown", "a dump of each rank", have, source))
+        found.append(DUMPS.judge("the group of all ranks", "unknown", "a dump of each rank", have, source))
     found += [READABLE.judge(name, "unknown", "a dump", why) for name, why in sorted(problems.items())]
     found += _incomplete(job, source)
     if waits and not [one for one in suspects if one.confidence != SUSPECT] and not mismatches:
@@ -538,7 +546,7 @@ def _findings(
 
 def _mismatch_finding(one: Mismatch, source: str) -> Finding:
     sides = [
-        "rank%s %s: %s%s" % ("s" * (len(ranks) > 1), ranges(ranks), shape(operation), " at %s" % place if place else "")
+        "%s: %s%s" % (named(ranks), shape(operation), " at %s" % place if place else "")
         for operation, ranks, place in one.sides[:3]
     ]
     more = ["%d more" % (len(one.sides) - 3)] if len(one.sides) > 3 else []
@@ -551,7 +559,7 @@ def _mismatch_finding(one: Mismatch, source: str) -> Finding:
 def _suspect_finding(one: Suspect, source: str, because: Union[Finding, str, None]) -> Finding:
     what = "send or receive" if _PAIR.match(one.operation.name) else "collective"
     where = "%s %d in %s, %s" % (what, one.number, name_of(one.group), shape(one.operation))
-    waiters = "rank%s %s wait%s" % ("s" * (len(one.waiting) > 1), ranges(one.waiting), "s" * (len(one.waiting) == 1))
+    waiters = "%s wait%s" % (named(one.waiting), "s" * (len(one.waiting) == 1))
     at = " at %s" % one.place if one.place else ""
     if one.kind == BEHIND:
         have = "not finished: %s%s; %s in a later one" % (where, at, waiters)
@@ -567,7 +575,7 @@ def _suspect_finding(one: Suspect, source: str, because: Union[Finding, str, Non
 
 
 def _stuck(one: Wait, source: str) -> Finding:
-    have = "ranks %s have launched %s and not finished it" % (ranges(one.ranks), shape(one.operation))
+    have = "launched and not finished on %s: %s" % (named(one.ranks), shape(one.operation))
     return STUCK.judge("%s collective %d" % (name_of(one.group), one.number), "drift", "it ends", have, source)
 
 
@@ -577,7 +585,7 @@ def _incomplete(job: _Job, source: str) -> List[Finding]:
     unknown = [one.rank for one in job.ranks.values() if not one.is_known]
     if unknown:
         have = "the dump lists no collectives"
-        found.append(READABLE.judge("ranks %s" % ranges(unknown), "unknown", "all records", have, source))
+        found.append(READABLE.judge(named(unknown), "unknown", "all records", have, source))
     lost: Counter[Group] = Counter(group for one in job.ranks.values() for group in one.overwritten())
     for group, number in sorted(lost.items()):
         have = "%d rank%s: unfinished collectives were overwritten" % (number, "s" * (number > 1))

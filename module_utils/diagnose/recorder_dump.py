@@ -45,12 +45,21 @@ class DumpError(ValueError):
     """The bytes are not a dump of the flight recorder; the message is a sentence about it."""
 
 
+class Ranks(Tuple[int, ...]):
+    """Global ranks, sorted. Ten thousand dumps have a group of ten thousand: the hash is computed once."""
+
+    def __hash__(self) -> int:
+        found: int = self.__dict__.get("hash") or super().__hash__()
+        self.__dict__["hash"] = found
+        return found
+
+
 class Group(NamedTuple):
-    """A process group.   ranks: global ranks, sorted."""
+    """A process group.   description: "" where the program has given none."""
 
     name: str
     description: str
-    ranks: Tuple[int, ...]
+    ranks: Ranks
 
 
 class Operation(NamedTuple):
@@ -91,26 +100,17 @@ class Status(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """nccl: ``2.28.9``, "" where it is not there.   groups: name -> group.   status: number of a group -> its status.
+    """nccl: ``2.28.9``, "" where it is not there.   groups: name -> group.
 
-    entries: in the order of their records; None where the dump has no list of them.
+    status: number of a group -> its status.   entries: in the order of their records; JSON has no empty list.
+    None: the dump does not have it.
     """
 
     version: str
     nccl: str
     groups: Dict[str, Group]
-    status: Dict[int, Status]
+    status: Optional[Dict[int, Status]]
     entries: Optional[Tuple[Entry, ...]]
-
-
-def read(data: bytes) -> Dump:
-    """Return the dump that a file holds. Raises DumpError."""
-    if len(data) > MOST_BYTES:
-        raise DumpError("it has more than %d MiB" % (MOST_BYTES >> 20))
-    if not data:
-        raise DumpError("it is empty")
-    is_json = data.lstrip(b" \t\r\n\xef\xbb\xbf")[:1] == b"{"
-    return _Typed().dump(parse_json(data) if is_json else parse_pickle(data))
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class _Machine:
                 return self.end()
             else:
                 why = _CLASSES.get(opcode, "has opcode 0x%02x" % opcode[0])
-                raise DumpError("the pickle %s at byte %d; only plain data is read" % (why, self.position - 1))
+                raise DumpError("the pickle %s at byte %d: it is not plain data" % (why, self.position - 1))
 
     def end(self) -> object:
         if len(self.stack) != 1 or self.marks:
@@ -276,16 +276,18 @@ class _Machine:
     def container(self, value: Any) -> None:
         self.memory += 8 * len(value)
         self.push(value)
-        self.depths[id(value)] = (1, value)
-        self.deepen(value, value)
+        if value:
+            self.deepen(value, value)
 
-    def deepen(self, outer: Any, inner: Any) -> None:
-        depths = self.depths
-        deepest = max([depths.get(id(one), (0,))[0] for one in inner if isinstance(one, (list, tuple, dict))] or [0])
-        depth = max(depths[id(outer)][0], deepest + 1)
-        if depth > MOST_DEPTH:
-            raise DumpError("the pickle is nested more than %d deep" % MOST_DEPTH)
-        depths[id(outer)] = (depth, outer)
+    def deepen(self, outer: Any, added: Any) -> None:
+        """Note how deep a container is, where that is more than one."""
+        inner = [self.depths.get(id(one), (1,))[0] for one in added if isinstance(one, (list, tuple, dict))]
+        if inner:
+            depth = max(inner) + 1
+            if depth > MOST_DEPTH:
+                raise DumpError("the pickle is nested more than %d deep" % MOST_DEPTH)
+            if depth > self.depths.get(id(outer), (1,))[0]:
+                self.depths[id(outer)] = depth, outer
 
     def mark(self) -> None:
         if len(self.marks) >= MOST_DEPTH:
@@ -351,13 +353,24 @@ def parse_pickle(data: bytes) -> object:
 # -- typed data --------------------------------------------------------------------------------------------------------
 
 
-class _Typed:
-    """Makes typed data of plain data; equal texts and operations are stored once."""
+class Reader:
+    """Makes typed data of the dumps of a job; equal texts, groups and operations of all ranks are stored once."""
 
     def __init__(self) -> None:
-        self.left = MOST_READ
+        self.left = 0
         self.texts: Dict[str, str] = {}
         self.operations: Dict[Operation, Operation] = {}
+        self.groups: Dict[Tuple[str, str, str], Group] = {}
+
+    def read(self, data: bytes) -> Dump:
+        """Return the dump that a file holds. Raises DumpError."""
+        if len(data) > MOST_BYTES:
+            raise DumpError("it has more than %d MiB" % (MOST_BYTES >> 20))
+        if not data:
+            raise DumpError("it is empty")
+        is_json = data.lstrip(b" \t\r\n\xef\xbb\xbf")[:1] == b"{"
+        self.left = MOST_READ
+        return self.dump(parse_json(data) if is_json else parse_pickle(data))
 
     def dump(self, data: object) -> Dump:
         fields = self.mapping(data, "the dump")
@@ -378,22 +391,21 @@ class _Typed:
             version,
             self.short(nccl) if isinstance(nccl, str) else "",
             groups,
-            self.statuses(fields.get("pg_status", {})),
+            self.statuses(fields["pg_status"]) if "pg_status" in fields else None,
             entries,
         )
 
     def group(self, name: str, fields: Dict[Any, Any]) -> Group:
-        ranks = fields.get("ranks")
-        if isinstance(ranks, str):
-            parts = ranks.strip("[] ").split(",") if len(ranks) <= 8 * MOST_RANKS else []
-            numbers = [whole(part.strip()) for part in parts if part.strip()]
-        else:
-            numbers = [one if type(one) is int else None for one in self.sequence(ranks, "ranks")]
-        if None in numbers or len(numbers) > MOST_RANKS:
-            raise DumpError("the ranks of a group are not a list of numbers")
-        self.spend(len(numbers))
-        found = tuple(sorted({number for number in numbers if number is not None and 0 <= number < 1 << 31}))
-        return Group(self.short(name), self.short(str(fields.get("desc", ""))[: _TEXT + 1]), found)
+        text, description = fields.get("ranks"), fields.get("desc", "")
+        if not isinstance(text, str) or not isinstance(description, str) or len(text) > 8 * MOST_RANKS:
+            raise DumpError("ranks or desc of a group are not texts, or too long")
+        key = self.short(name), "" if description == "undefined" else self.short(description), text
+        if key not in self.groups:
+            numbers = [whole(part.strip()) for part in text.strip("[] ").split(",") if part.strip()]
+            if len(numbers) > MOST_RANKS or any(number is None or number >= 1 << 31 for number in numbers):
+                raise DumpError("the ranks of a group are not a list of numbers")
+            self.groups[key] = Group(*key[:2], Ranks(sorted({number for number in numbers if number is not None})))
+        return self.groups[key]
 
     def statuses(self, data: object) -> Dict[int, Status]:
         found = {}
