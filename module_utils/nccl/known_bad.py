@@ -23,6 +23,7 @@ SCALE, RESTART, RAS, RAS_QUERY, WINDOWS, ONE_RANK, MNNVL = NEEDS = (
     *("with symmetric memory (ncclCommWindowRegister)", "with an average over a communicator of one rank"),
     "with alltoall over more than 80 ranks of one NVLink domain",
 )
+MNNVL_RANKS = 80
 
 
 class Defect(NamedTuple):
@@ -116,21 +117,28 @@ DEFECTS: Tuple[Defect, ...] = (
 )
 
 
-def defects(version: Version, architecture: Optional[str]) -> List[Defect]:
-    """Return what the release may do on a host.   architecture: ``aarch64``; None where it is not known."""
-    return [one for one in DEFECTS if one.holds(version) and one.architecture in ("", architecture or one.architecture)]
+def architecture(cpuinfo: Optional[str]) -> Optional[str]:
+    """Return the architecture that /proc/cpuinfo shows; None where it shows none (kernel: proc(5), cpuinfo)."""
+    if cpuinfo is None:
+        return None
+    return ARM if "CPU implementer" in cpuinfo else X86 if "vendor_id" in cpuinfo else None
 
 
-def met(version: Version, architecture: Optional[str], needs: FrozenSet[str] = frozenset()) -> List[Defect]:
+def defects(version: Version, machine: Optional[str]) -> List[Defect]:
+    """Return what the release may do on a host.   machine: ``aarch64``; None where it is not known."""
+    return [one for one in DEFECTS if one.holds(version) and one.architecture in ("", machine or one.architecture)]
+
+
+def met(version: Version, machine: Optional[str], needs: FrozenSet[str] = frozenset()) -> List[Defect]:
     """Return those that the host meets for certain.   needs: what is known to be in use, of NEEDS."""
     return [
         one
-        for one in defects(version, architecture)
-        if (not one.architecture or one.architecture == architecture) and (not one.needs or one.needs in needs)
+        for one in defects(version, machine)
+        if (not one.architecture or one.architecture == machine) and (not one.needs or one.needs in needs)
     ]
 
 
-def good_release(version: Version, architecture: Optional[str], found: Sequence[Defect]) -> Optional[Version]:
+def good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> Optional[Version]:
     """Return the first release without these defects that the host does not meet another one with; None for none."""
     ends = [one.good for one in found]
     target = version
@@ -139,7 +147,7 @@ def good_release(version: Version, architecture: Optional[str], found: Sequence[
             return None
         target = max(target, end)
     while True:
-        more = [one.good for one in met(target, architecture) if one.good is not None]
+        more = [one.good for one in met(target, machine) if one.good is not None]
         if not more:
             return target
         target = max(more)
@@ -158,14 +166,14 @@ def why(found: Sequence[Defect]) -> str:
     return "; ".join("%s (%s)" % (one.why, one.source) for one in found)
 
 
-def want(version: Version, architecture: Optional[str], found: Sequence[Defect]) -> str:
+def want(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
     """Return ``2.29.3 or later``, or that it is another release where no good one is known."""
-    good = good_release(version, architecture, found)
+    good = good_release(version, machine, found)
     return "another release" if good is None else "%s or later" % format_version(good)
 
 
-def fix(version: Version, architecture: Optional[str], found: Sequence[Defect]) -> str:
-    good = good_release(version, architecture, found)
+def fix(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
+    good = good_release(version, machine, found)
     if good is not None:
         return "install NCCL %s or later, in the images and environments of the jobs, too" % format_version(good)
     return "no release with a fix is known: set NCCL_RAS_ENABLE=0 for the jobs, and do not query RAS"
