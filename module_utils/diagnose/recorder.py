@@ -521,9 +521,9 @@ def _findings(
     for one in suspects:
         because: Union[Finding, str, None] = hung_in.get((one.group, one.number))
         if one.rank in in_cycle:
-            because = ORDER.at(named(in_cycle[one.rank]))
+            because = ORDER.finding_id(named(in_cycle[one.rank]))
         elif one.causes:
-            because = RANK.at("rank %d" % one.causes[0])
+            because = RANK.finding_id("rank %d" % one.causes[0])
         found.append(_suspect_finding(one, source, because))
     if not suspects and not any(not one.finished for one in mismatches):
         found += [_stuck(one, source) for one in waits]

@@ -4,8 +4,8 @@
 
 A pickle may call any function of the reader. This reader knows only the opcodes of plain data, none that names a class
 or calls one, and refuses everything else. Sizes, nesting, numbers of objects and memory are limited.
-Sources: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp (dump format 2.1 to 2.10, PyTorch
-2.5 to 2.11), Lib/pickletools.py of CPython (opcodes of protocols 2 to 5).
+Sources: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp (dump format 2.10; a change of the
+first number would change fields), Lib/pickletools.py of CPython (opcodes of protocols 2 to 5).
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ def _constant(text: str) -> NoReturn:
 # -- pickle ------------------------------------------------------------------------------------------------------------
 
 _MARK = object()
+_CONTAINERS = (list, tuple, dict)
 # Opcodes of plain values -> the value.
 _VALUES = {b"N": None, b"\x88": True, b"\x89": False}
 # Opcodes of integers -> their form.
@@ -201,18 +202,19 @@ class _Machine:
     def run(self) -> object:
         while True:
             opcode = self.take(1)
-            if opcode in self.calls:
-                self.calls[opcode]()
-            elif opcode in _VALUES:
-                self.push(_VALUES[opcode])
-            elif opcode in _INTEGERS:
-                self.push(self.number(_INTEGERS[opcode]))
-            elif opcode in _STRINGS:
-                self.push(self.text(self.string(_STRINGS[opcode])))
-            elif opcode in _GETS:
+            # The most frequent ones first.
+            if opcode in _GETS:
                 self.get(self.number(_GETS[opcode]))
             elif opcode in _PUTS:
                 self.put(self.number(_PUTS[opcode]))
+            elif opcode in self.calls:
+                self.calls[opcode]()
+            elif opcode in _INTEGERS:
+                self.push(self.number(_INTEGERS[opcode]))
+            elif opcode in _VALUES:
+                self.push(_VALUES[opcode])
+            elif opcode in _STRINGS:
+                self.push(self.text(self.string(_STRINGS[opcode])))
             elif opcode in _TUPLES:
                 self.container(tuple(self.pop(_TUPLES[opcode])))
             elif opcode in _BYTES:
@@ -237,7 +239,11 @@ class _Machine:
         return found
 
     def number(self, form: struct.Struct) -> Any:
-        return form.unpack(self.take(form.size))[0]
+        start = self.position
+        self.position = end = start + form.size
+        if end > len(self.data):
+            raise DumpError("the pickle is cut off at byte %d" % len(self.data))
+        return form.unpack_from(self.data, start)[0]
 
     def string(self, form: struct.Struct) -> bytes:
         size = self.number(form)
@@ -281,7 +287,7 @@ class _Machine:
 
     def deepen(self, outer: Any, added: Any) -> None:
         """Note how deep a container is, where that is more than one."""
-        inner = [self.depths.get(id(one), (1,))[0] for one in added if isinstance(one, (list, tuple, dict))]
+        inner = [self.depths.get(id(one), (1,))[0] for one in added if type(one) in _CONTAINERS]
         if inner:
             depth = max(inner) + 1
             if depth > MOST_DEPTH:
@@ -376,7 +382,7 @@ class Reader:
         fields = self.mapping(data, "the dump")
         version = self.string(fields, "version")
         if not _VERSION.fullmatch(version):
-            raise DumpError("its format is %r; 2.1 to 2.10 are known" % version[:20])
+            raise DumpError("its format is %r, and 2.x is known" % version[:20])
         if "pg_config" not in fields:
             raise DumpError("it has no pg_config, so its process groups are not known")
         groups = {}
