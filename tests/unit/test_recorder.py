@@ -139,6 +139,21 @@ CASES = {
         mismatches=(("W", 2, "size"),),
         checks=("match",),
     ),
+    "one side has finished": Case(
+        TWO,
+        ("W1 W2:all_reduce/8", "W1 W2!:all_reduce/16"),
+        command.STOPPED,
+        mismatches=(("W", 2, "size"),),
+        checks=("match",),
+    ),
+    "one has finished what the other has not": Case(TWO, ("W1 W2!", "W1 W2"), command.STOPPED, checks=("stuck",)),
+    "two are late, and have sent to each other": Case(
+        STAGES,
+        ("W1 T1!", "W1 Q1!send0-1", "W1 U1!", "W1 Q1!recv1-0"),
+        command.STOPPED,
+        {1: ABSENT, 3: ABSENT},
+        checks=("rank", "rank"),
+    ),
     "sizes that may differ": Case(
         TWO, ("W1:all_to_all/8 W2:gather/8 W3:all_gather_v/8", "W1:all_to_all/9 W2:gather/9 W3:all_gather_v/9"), "ok"
     ),
@@ -201,6 +216,7 @@ def test_a_release_that_hangs_is_named_where_no_rank_is_certain() -> None:
     for data in dumps.values():
         data["comm_lib_version"] = "2.28.9"
     assert [check for check, _subject, _state in judged(dumps)] == ["stuck", "release"]
+    assert [check for check, _subject, _state in judged({0: dumps[0]})] == ["rank", "release"]
     dumps[1] = dump("W1", TWO, 1)
     assert [check for check, _subject, _state in judged(dumps)] == ["rank"]
     # Older releases of PyTorch call it otherwise, and a hostile one may hold anything.

@@ -161,33 +161,38 @@ def _shared(depth: int) -> bytes:
 MOST = 100_000
 # What would cost memory or time that its bytes do not show.
 BOMBS = {
-    "objects": _START + b"](" + b"N" * MOST + b"e.",
-    "lists": _START + b"](" + b"]" * MOST + b"e.",
-    "a list again and again": _START + b"]q\x00(" + b"h\x00" * MOST + b"e.",
-    "stored again and again": _START + b"N" + b"".join(b"r" + struct.pack("<I", at) for at in range(2 * MOST)),
-    "texts": _START + b"](" + (b"X\x00\xff\0\0" + bytes(0xFF00)) * 100 + b"e.",
-    "JSON lists": b'{"a": [' + b"[]," * MOST + b"[]]}",
-    "JSON in JSON": b'{"a":' * 90_000,
-    "JSON lists in lists": b'{"a":' + b"[" * 90_000,
-    "a JSON number": b'{"a": ' + b"9" * 1_000_000 + b"}",
-    "a JSON fraction": b'{"a": 1.' + b"9" * 1_000_000 + b"}",
-    "too large": b"\x80" + bytes(recorder_dump.MOST_BYTES),
+    "objects": (_START + b"](" + b"N" * MOST + b"e.", "more than 100000 objects"),
+    "lists": (_START + b"](" + b"]" * MOST + b"e.", "more than 100000 objects"),
+    "a list again and again": (_START + b"]q\x00(" + b"h\x00" * MOST + b"e.", "more than 100000 objects"),
+    "stored again and again": (
+        _START + b"N" + b"".join(b"r" + struct.pack("<I", at) for at in range(MOST)) + b"N",
+        "needs more than 8 MiB",
+    ),
+    "texts": (_START + b"](" + (b"X\x00\xff\0\0" + bytes(0xFF00)) * 200 + b"e.", "needs more than 8 MiB"),
+    "JSON lists": (b'{"a": [' + b"[]," * MOST + b"[]]}", "more than 100000 objects"),
+    "JSON in JSON": (b'{"a":' * 90_000, "nested too deep"),
+    "JSON lists in lists": (b'{"a":' + b"[" * 90_000, "nested too deep"),
+    "a JSON number": (b'{"a": ' + b"9" * 1_000_000 + b"}", "a number of 1000000 digits"),
+    "a JSON fraction": (b'{"a": 1.' + b"9" * 1_000_000 + b"}", "a number of 1000002 digits"),
+    "JSON without a number": (b'{"a": NaN}', "it has NaN in place of a number"),
+    "too large": (b"\x80" + bytes(recorder_dump.MOST_BYTES), "more than 64 MiB"),
 }
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_cost_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_dump, "MOST_OBJECTS", MOST)
-    monkeypatch.setattr(recorder_dump, "MOST_MEMORY", 4 << 20)
+    monkeypatch.setattr(recorder_dump, "MOST_MEMORY", 8 << 20)
+    data, message = BOMBS[name]
     tracemalloc.start()
     began = time.process_time()
-    with pytest.raises(DumpError):
-        Reader().read(BOMBS[name])
+    with pytest.raises(DumpError, match=message):
+        Reader().read(data)
     assert time.process_time() - began < 30
     _now, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # A container counts as one object of it, and has some 100 bytes more.
-    assert most < 6 * (4 << 20) + 4 * len(BOMBS[name])
+    # What is counted is less than what Python needs, and the file itself is read.
+    assert most < 3 * (8 << 20) + 4 * len(data)
 
 
 def test_references_are_counted_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +282,8 @@ def test_any_value_anywhere(value: object) -> None:
         ({"pg_config": {"W": {"ranks": [0, 1]}}}, "are not texts"),
         ({"entries": {}}, "entries of the dump is not a list"),
         ({"entries": [{"state": "done"}]}, "process_group"),
+        ({"entries": [{**GOOD["entries"][0], "state": "done"}]}, "an entry has state 'done'"),
+        ({"entries": [{**GOOD["entries"][0], "input_sizes": [[1] * 65]}]}, "a shape of the dump is not a list"),
         ({"pg_status": {"0": {"last_enqueued_collective": "x"}}}, "last_enqueued_collective is not a number"),
     ],
 )
