@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_du
     Reader,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import UNKNOWN, of_states, worst
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 
 from .command_line import complain
 
@@ -57,13 +57,12 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
     except (RecorderError, OSError) as error:
         return complain("diagnose", error)
     judgement = recorder.judge(dumps.of_ranks, dumps.problems)
-    codes = [of_states(finding.state for finding in judgement.findings)]
-    codes += [] if judgement.complete else [UNKNOWN]
     if as_json:
         print(json.dumps(to_dict(judgement, dumps), indent=1))
     else:
         print("\n".join(map(printable, render(judgement, dumps, terminal.WIDTH, everything))))
-    return worst(codes)
+    # What is missing for a verdict is a finding, too.
+    return of_states(finding.state for finding in judgement.findings)
 
 
 def load(directory: Path) -> Dumps:

@@ -128,6 +128,7 @@ LOGS = [
     ("2.28.3", 2, _SEGMENTATION, ("minor", "crashes with in-process restart")),
     ("2.26.5", 2, _SEGMENTATION, ("minor", "crashes if RAS is queried while communicators are created")),
     ("2.28.9", 2, _SEGMENTATION, None),
+    ("2.27.7", 2, _SEGMENTATION.replace("Segmentation fault (11)", "Bus error (7)"), None),
 ]
 
 
