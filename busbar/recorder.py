@@ -16,12 +16,17 @@ from typing import Any, NamedTuple
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement, Suspect
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import (
+    Judgement,
+    Suspect,
+    describe_group,
+    describe_operation,
+    describe_ranks,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import (
     MOST_BYTES,
     Dump,
     DumpError,
-    Operation,
     Reader,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
@@ -121,23 +126,19 @@ def _content(path: Path) -> bytes:
 
 def verdict(judgement: Judgement) -> tuple[str, str]:
     """Return STOPPED, DIFFERENT, OK or NOT_KNOWN, and a sentence."""
-    hung = [one for one in judgement.mismatches if not one.finished]
-    roots = [one for one in judgement.roots if not _is_in_cycle(one, judgement)]
-    without = [one.rank for one in roots if one.kind == recorder.NO_DUMP]
-    sure = [one.rank for one in roots if one.kind != recorder.NO_DUMP]
+    hung = [mismatch for mismatch in judgement.mismatches if not mismatch.finished]
+    roots = [suspect for suspect in judgement.roots if not _is_in_cycle(suspect, judgement)]
+    without = [suspect.rank for suspect in roots if suspect.kind == recorder.NO_DUMP]
+    sure = [suspect.rank for suspect in roots if suspect.kind != recorder.NO_DUMP]
     if hung:
         return STOPPED, f"ranks call different {hung[0].what}s under one number and wait for each other"
     if sure:
-        return STOPPED, f"{recorder.named(sure)} hold{'s' * (len(sure) == 1)} up the job"
+        return STOPPED, f"{describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
     if judgement.cycles:
-        return STOPPED, f"{recorder.named(judgement.cycles[0])} wait for each other, each in another group"
+        return STOPPED, f"{describe_ranks(judgement.cycles[0])} wait for each other, each in another group"
     if without:
-        is_one = len(without) == 1
-        return (
-            STOPPED,
-            f"{recorder.named(without)} {'is' if is_one else 'are'} the first suspect{'s' * (not is_one)}: no dump",
-        )
-    if judgement.waits and judgement.complete:
+        return STOPPED, f"no dump of {describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}"
+    if judgement.waits and judgement.complete and not any(wait.unknown for wait in judgement.waits):
         return STOPPED, "all ranks have launched the collectives that they wait in: no rank is late"
     if judgement.waits or judgement.pairs:
         return NOT_KNOWN, "ranks wait, and the dumps do not show for whom"
@@ -164,7 +165,7 @@ def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> 
     lines = []
     for group in shown:
         first = group[0]
-        subject = _subject([one.subject for one in group])
+        subject = _subject([finding.subject for finding in group])
         because = " (follows)" if first.because else ""
         text = f"{first.severity}: {subject}: {first.have} [{first.check}]{because}"
         lines += _lines(text, width, most)
@@ -175,22 +176,22 @@ def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> 
     more = [f"{rest} more finding{'s' * (rest > 1)}: --all, or --json"] if rest else []
     if everything:
         for wait in judgement.waits:
-            text = f"waits: {recorder.named(wait.ranks)}: collective {wait.number} in {recorder.name_of(wait.group)}"
-            lines += _lines(f"{text}, {recorder.shape(wait.operation)}", width, most)
+            collective = f"{wait.number} in {describe_group(wait.group)}, {describe_operation(wait.operation)}"
+            lines += _lines(f"waits: {describe_ranks(wait.ranks)}: collective {collective}", width, most)
     return [*head, *lines, *more, *_lines(_facts(judgement, dumps), width, 1)]
 
 
 def _subject(subjects: Sequence[str]) -> str:
     numbers = [int(text[5:]) for text in subjects if re.fullmatch(r"rank [0-9]{1,7}", text)]
-    return recorder.named(numbers) if len(numbers) == len(subjects) else ", ".join(subjects)
+    return describe_ranks(numbers) if len(numbers) == len(subjects) else ", ".join(subjects)
 
 
 def _groups(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings that differ in their rank only as one."""
     alike: dict[tuple[Any, ...], list[Finding]] = {}
-    for one in findings:
-        key = (one.check, one.state, one.severity, one.have, one.fix, one.because)
-        alike.setdefault(key, []).append(one)
+    for finding in findings:
+        key = (finding.check, finding.state, finding.severity, finding.have, finding.fix, finding.because)
+        alike.setdefault(key, []).append(finding)
     return list(alike.values())
 
 
@@ -235,35 +236,31 @@ def to_dict(judgement: Judgement, dumps: Dumps) -> dict[str, Any]:
         "formats": sorted({dump.version for dump in dumps.of_ranks.values()}),
         "suspects": [
             {
-                **one._asdict(),
-                "group": one.group._asdict(),
-                "operation": _operation(one.operation),
+                **suspect._asdict(),
+                "group": suspect.group._asdict(),
+                "operation": suspect.operation._asdict(),
             }
-            for one in judgement.suspects
+            for suspect in judgement.suspects
         ],
         "cycles": [list(cycle) for cycle in judgement.cycles],
         "mismatches": [
             {
-                "group": one.group._asdict(),
-                "number": one.number,
-                "what": one.what,
-                "finished": one.finished,
+                "group": mismatch.group._asdict(),
+                "number": mismatch.number,
+                "what": mismatch.what,
+                "finished": mismatch.finished,
                 "sides": [
-                    {"operation": _operation(operation), "ranks": list(ranks), "place": place}
-                    for operation, ranks, place in one.sides
+                    {"operation": operation._asdict(), "ranks": list(ranks), "place": place}
+                    for operation, ranks, place in mismatch.sides
                 ],
             }
-            for one in judgement.mismatches
+            for mismatch in judgement.mismatches
         ],
         "waits": [
-            {**one._asdict(), "group": one.group._asdict(), "operation": _operation(one.operation)}
-            for one in judgement.waits
+            {**wait._asdict(), "group": wait.group._asdict(), "operation": wait.operation._asdict()}
+            for wait in judgement.waits
         ],
         "pairs": list(judgement.pairs),
         "refused": dumps.problems,
         "findings": [finding.to_dict() for finding in judgement.findings],
     }
-
-
-def _operation(operation: Operation) -> dict[str, Any]:
-    return operation._asdict()

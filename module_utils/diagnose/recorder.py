@@ -122,13 +122,14 @@ class Mismatch(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Ranks that have launched a collective and not finished it."""
+    """Ranks that have launched a collective and not finished it.   unknown: those whose dumps do not show it."""
 
     group: Group
     number: int
     operation: Operation
     ranks: Tuple[int, ...]
     place: str
+    unknown: Tuple[int, ...]
 
 
 class Judgement(NamedTuple):
@@ -151,7 +152,7 @@ class Judgement(NamedTuple):
 
     @property
     def roots(self) -> Tuple[Suspect, ...]:
-        return tuple(one for one in self.suspects if not one.causes)
+        return tuple(suspect for suspect in self.suspects if not suspect.causes)
 
 
 class _Progress:
@@ -181,8 +182,8 @@ class _Rank:
                 self.progress.setdefault(group, _Progress()).add(entry)
             elif entry.state != COMPLETED:
                 self.pairs.append((group, entry))
-        self.whole = dump.entries is not None and [one.record for one in entries] == [*range(len(entries))]
-        rests = dump.status is not None and all(one.enqueued == one.completed for one in dump.status.values())
+        self.whole = dump.entries is not None and [entry.record for entry in entries] == [*range(len(entries))]
+        rests = dump.status is not None and all(status.enqueued == status.completed for status in dump.status.values())
         self.idle = rests if dump.entries is None else all(entry.state == COMPLETED for entry in entries)
         # Without records nothing is known, but that all of its work is done.
         self.is_known = dump.entries is not None or self.idle
@@ -214,11 +215,11 @@ class _Job:
     def __init__(self, dumps: Mapping[int, Dump]) -> None:
         self.ranks = {rank: _Rank(rank, dumps[rank]) for rank in sorted(dumps)}
         groups = {group for dump in dumps.values() for group in dump.groups.values()}
-        groups |= {group for one in self.ranks.values() for group in one.progress}
+        groups |= {group for member in self.ranks.values() for group in member.progress}
         self.members: Dict[Group, Set[int]] = {group: set(group.ranks) for group in groups}
-        for one in self.ranks.values():
-            for group in one.progress:
-                self.members[group].add(one.rank)
+        for member in self.ranks.values():
+            for group in member.progress:
+                self.members[group].add(member.rank)
         world = {rank for group in groups for rank in group.ranks} | set(dumps)
         self.world = sorted(world)
         self.missing = sorted(world - set(dumps))
@@ -281,22 +282,22 @@ def _link_pairs(job: _Job) -> List[Suspect]:
     """Note who waits in a send or receive for whom; return those that have nothing unfinished, or no dump."""
     open_pairs = {
         (group, match.groups())
-        for one in job.ranks.values()
-        for group, entry in one.pairs
+        for member in job.ranks.values()
+        for group, entry in member.pairs
         for match in [_PAIR.match(entry.operation.name)]
         if match
     }
     waiters: Dict[Tuple[int, Group], List[Tuple[int, Entry]]] = {}
-    for one in job.ranks.values():
-        for group, entry in one.pairs:
+    for member in job.ranks.values():
+        for group, entry in member.pairs:
             match = _PAIR.match(entry.operation.name)
-            if match is None or one.rank not in group.ranks:
+            if match is None or member.rank not in group.ranks:
                 continue
             kind, first, second = match.groups()
             other = "recv" if kind == "send" else "send"
             if (group, (other, second, first)) in open_pairs or int(second) >= len(group.ranks):
                 continue
-            waiters.setdefault((group.ranks[int(second)], group), []).append((one.rank, entry))
+            waiters.setdefault((group.ranks[int(second)], group), []).append((member.rank, entry))
     found = []
     for (rank, group), by in sorted(waiters.items(), key=lambda item: item[0]):
         waiting = tuple(sorted({waiter for waiter, _entry in by}))
@@ -372,11 +373,11 @@ def _causes(job: _Job, suspected: FrozenSet[int]) -> Tuple[Dict[int, Tuple[int, 
 def _mismatches(job: _Job) -> List[Mismatch]:
     """Return the first one of each group."""
     by_group: Dict[Group, Dict[int, Dict[int, List[Entry]]]] = {}
-    for one in job.ranks.values():
-        for entry in one.dump.entries or ():
+    for member in job.ranks.values():
+        for entry in member.dump.entries or ():
             if not entry.is_p2p:
-                numbers = by_group.setdefault(one.group(entry.group), {})
-                numbers.setdefault(entry.number, {}).setdefault(one.rank, []).append(entry)
+                numbers = by_group.setdefault(member.group(entry.group), {})
+                numbers.setdefault(entry.number, {}).setdefault(member.rank, []).append(entry)
     found = []
     for group, numbers in sorted(by_group.items()):
         for number in sorted(numbers):
@@ -434,12 +435,14 @@ def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:
     waits = job.waits()
     found = [suspect for group, waiting in waits for suspect in _suspects_of(job, group, waiting)]
     found += _link_pairs(job)
-    causes, cycles = _causes(job, frozenset(one.rank for one in found))
-    suspects = _best(one._replace(causes=causes[one.rank]) for one in found)
+    causes, cycles = _causes(job, frozenset(suspect.rank for suspect in found))
+    suspects = _best(suspect._replace(causes=causes[suspect.rank]) for suspect in found)
     mismatches = _mismatches(job)
-    shown = [_wait(group, waiting) for group, waiting in waits]
-    complete = job.has_world and not job.missing and not problems and all(one.is_known for one in job.ranks.values())
-    pairs = tuple(one.rank for one in job.ranks.values() if one.pairs)
+    shown = [_wait(job, group, waiting) for group, waiting in waits]
+    complete = (
+        job.has_world and not job.missing and not problems and all(member.is_known for member in job.ranks.values())
+    )
+    pairs = tuple(member.rank for member in job.ranks.values() if member.pairs)
     releases = tuple(sorted({dump.nccl for dump in dumps.values() if dump.nccl}))
     findings = _findings(job, suspects, cycles, mismatches, shown, pairs, problems, releases)
     return Judgement(
@@ -471,32 +474,36 @@ def _best(found: Iterable[Suspect]) -> List[Suspect]:
     """Return one of each rank: what is most certain, in the group that most ranks wait in; roots first."""
     order = {CERTAIN: 0, LIKELY: 1, SUSPECT: 2}
     first: Dict[int, Suspect] = {}
-    for one in sorted(found, key=lambda one: (order[one.confidence], -len(one.waiting), one.group, one.number)):
-        first.setdefault(one.rank, one)
-    return sorted(first.values(), key=lambda one: (bool(one.causes), order[one.confidence], one.rank))
+    for suspect in sorted(
+        found, key=lambda suspect: (order[suspect.confidence], -len(suspect.waiting), suspect.group, suspect.number)
+    ):
+        first.setdefault(suspect.rank, suspect)
+    return sorted(first.values(), key=lambda suspect: (bool(suspect.causes), order[suspect.confidence], suspect.rank))
 
 
-def _wait(group: Group, waiting: Mapping[int, Entry]) -> Wait:
+def _wait(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> Wait:
     number = min(entry.number for entry in waiting.values())
     at = {rank: entry for rank, entry in waiting.items() if entry.number == number}
     entry = at[min(at)]
-    return Wait(group, number, entry.operation, tuple(sorted(waiting)), entry.place)
+    members = [job.ranks[rank] for rank in sorted(job.members[group]) if rank in job.ranks]
+    unknown = tuple(member.rank for member in members if member.position(group) is None and not member.idle)
+    return Wait(group, number, entry.operation, tuple(sorted(waiting)), entry.place, unknown)
 
 
-def named(ranks: Sequence[int]) -> str:
+def describe_ranks(ranks: Sequence[int]) -> str:
     """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many more there are."""
     shown = ranges(ranks).split(",")
     text = ",".join(shown[:_PARTS]) + (" and more, %d in all" % len(ranks) if len(shown) > _PARTS else "")
     return "rank%s %s" % ("s" * (len(ranks) > 1), text)
 
 
-def name_of(group: Group) -> str:
+def describe_group(group: Group) -> str:
     return "group %s%s" % (group.name, " (%s)" % group.description if group.description else "")
 
 
-def shape(operation: Operation) -> str:
+def describe_operation(operation: Operation) -> str:
     """Return ``nccl:all_reduce [4096, 8] Float``."""
-    sizes = ["[%s]" % ", ".join(map(str, one)) for one in operation.input_sizes[:2]]
+    sizes = ["[%s]" % ", ".join(map(str, shape)) for shape in operation.input_sizes[:2]]
     more = ["..."] if len(operation.input_sizes) > 2 else []
     return " ".join([operation.name, *sizes, *more, *sorted(set(operation.input_types))])[:_TEXT]
 
@@ -512,84 +519,100 @@ def _findings(
     releases: Sequence[str],
 ) -> List[Finding]:
     source = "flight recorder"
-    found = [_mismatch_finding(one, source) for one in mismatches]
-    hung_in = {(one.group, one.number): finding for one, finding in zip(mismatches, found) if not one.finished}
+    found = [_mismatch_finding(mismatch, source) for mismatch in mismatches]
+    hung_in = {
+        (mismatch.group, mismatch.number): finding
+        for mismatch, finding in zip(mismatches, found)
+        if not mismatch.finished
+    }
     in_cycle = {rank: cycle for cycle in cycles for rank in cycle}
     for cycle in cycles:
-        have = "%s wait for each other" % named(cycle)
-        found.append(ORDER.judge(named(cycle), "drift", "one order", have, source))
-    for one in suspects:
-        because: Union[Finding, str, None] = hung_in.get((one.group, one.number))
-        if one.rank in in_cycle:
-            because = ORDER.finding_id(named(in_cycle[one.rank]))
-        elif one.causes:
-            because = RANK.finding_id("rank %d" % one.causes[0])
-        found.append(_suspect_finding(one, source, because))
-    if not suspects and not any(not one.finished for one in mismatches):
-        found += [_stuck(one, source) for one in waits]
+        have = "%s wait for each other" % describe_ranks(cycle)
+        found.append(ORDER.judge(describe_ranks(cycle), "drift", "one order", have, source))
+    for suspect in suspects:
+        because: Union[Finding, str, None] = hung_in.get((suspect.group, suspect.number))
+        if suspect.rank in in_cycle:
+            because = ORDER.finding_id(describe_ranks(in_cycle[suspect.rank]))
+        elif suspect.causes:
+            because = RANK.finding_id("rank %d" % suspect.causes[0])
+        found.append(_suspect_finding(suspect, source, because))
+    if not suspects and not any(not mismatch.finished for mismatch in mismatches):
+        found += [_stuck(wait, source) for wait in waits]
         if pairs and not waits:
-            have = "%s: open sends or receives; no dump shows for whom they wait" % named(pairs)
+            have = "%s: open sends or receives; no dump shows for whom they wait" % describe_ranks(pairs)
             found.append(STUCK.judge("the job", "unknown", "they end", have, source))
-    unnamed = sorted(set(job.missing) - {one.rank for one in suspects})
+    unnamed = sorted(set(job.missing) - {suspect.rank for suspect in suspects})
     if unnamed:
-        have = "no dump of %s; the job has %d ranks" % (named(unnamed), len(job.world))
+        have = "no dump of %s; the job has %d ranks" % (describe_ranks(unnamed), len(job.world))
         found.append(DUMPS.judge("the job", "unknown", "a dump of each rank", have, source))
     if not job.has_world:
         have = "no dump names the group of all ranks: how many ranks the job has is unknown"
         found.append(DUMPS.judge("the group of all ranks", "unknown", "a dump of each rank", have, source))
     found += [READABLE.judge(name, "unknown", "a dump", why) for name, why in sorted(problems.items())]
     found += _incomplete(job, source)
-    if waits and not [one for one in suspects if one.confidence != SUSPECT] and not mismatches:
+    if waits and not [suspect for suspect in suspects if suspect.confidence != SUSPECT] and not mismatches:
         found += [finding for version in releases for finding in _release(version, source)]
     return worst_first(found)
 
 
-def _mismatch_finding(one: Mismatch, source: str) -> Finding:
+def _mismatch_finding(mismatch: Mismatch, source: str) -> Finding:
     sides = [
-        "%s: %s%s" % (named(ranks), shape(operation), " at %s" % place if place else "")
-        for operation, ranks, place in one.sides[:3]
+        "%s: %s%s" % (describe_ranks(ranks), describe_operation(operation), " at %s" % place if place else "")
+        for operation, ranks, place in mismatch.sides[:3]
     ]
-    more = ["%d more" % (len(one.sides) - 3)] if len(one.sides) > 3 else []
-    subject = "%s collective %d" % (name_of(one.group), one.number)
-    have = "different %ss: %s" % (one.what, "; ".join([*sides, *more]))
+    more = ["%d more" % (len(mismatch.sides) - 3)] if len(mismatch.sides) > 3 else []
+    subject = "%s collective %d" % (describe_group(mismatch.group), mismatch.number)
+    have = "different %ss: %s" % (mismatch.what, "; ".join([*sides, *more]))
     # It has ended: what the ranks got is in doubt, but it is not what they wait for.
-    return MATCH.judge(subject, "drift", "one %s" % one.what, have, source, severity="major" if one.finished else None)
+    return MATCH.judge(
+        subject, "drift", "one %s" % mismatch.what, have, source, severity="major" if mismatch.finished else None
+    )
 
 
-def _suspect_finding(one: Suspect, source: str, because: Union[Finding, str, None]) -> Finding:
-    what = "send or receive" if _PAIR.match(one.operation.name) else "collective"
-    where = "%s %d in %s, %s" % (what, one.number, name_of(one.group), shape(one.operation))
-    waiters = "%s wait%s" % (named(one.waiting), "s" * (len(one.waiting) == 1))
-    at = " at %s" % one.place if one.place else ""
-    if one.kind == BEHIND:
+def _suspect_finding(suspect: Suspect, source: str, because: Union[Finding, str, None]) -> Finding:
+    what = "send or receive" if _PAIR.match(suspect.operation.name) else "collective"
+    where = "%s %d in %s, %s" % (
+        what,
+        suspect.number,
+        describe_group(suspect.group),
+        describe_operation(suspect.operation),
+    )
+    waiters = "%s wait%s" % (describe_ranks(suspect.waiting), "s" * (len(suspect.waiting) == 1))
+    at = " at %s" % suspect.place if suspect.place else ""
+    if suspect.kind == BEHIND:
         have = "not finished: %s%s; %s in a later one" % (where, at, waiters)
         fix = "on the host: `dmesg` (Xid, link down), `nvidia-smi -q`; NCCL's log of the rank, its NIC's counters"
-    elif one.kind == ABSENT:
-        doubt = " (the rank has nothing unfinished)" if one.confidence == LIKELY else ""
+    elif suspect.kind == ABSENT:
+        doubt = " (the rank has nothing unfinished)" if suspect.confidence == LIKELY else ""
         have = "not launched%s: %s; %s in it%s" % (doubt, where, waiters, at)
         fix = _STACK
     else:
         have = "no dump; %s in %s%s" % (waiters, where, at)
         fix = _STOPPED
-    return RANK.judge("rank %d" % one.rank, "drift", "the same place as its peers", have, source, fix, because)
+    return RANK.judge("rank %d" % suspect.rank, "drift", "the same place as its peers", have, source, fix, because)
 
 
-def _stuck(one: Wait, source: str) -> Finding:
-    have = "launched and not finished on %s: %s" % (named(one.ranks), shape(one.operation))
-    return STUCK.judge("%s collective %d" % (name_of(one.group), one.number), "drift", "it ends", have, source)
+def _stuck(wait: Wait, source: str) -> Finding:
+    subject = "%s collective %d" % (describe_group(wait.group), wait.number)
+    have = "launched and not finished on %s: %s" % (describe_ranks(wait.ranks), describe_operation(wait.operation))
+    if not wait.unknown:
+        return STUCK.judge(subject, "drift", "it ends", have, source)
+    have += "; the dump of %s does not show it" % describe_ranks(wait.unknown)
+    why = "whether every rank has launched the collective is unknown: the dumps have unfinished records only"
+    return STUCK.judge(subject, "unknown", "it ends", have, source, why=why)
 
 
 def _incomplete(job: _Job, source: str) -> List[Finding]:
     """Return findings on dumps without the records that are needed."""
     found = []
-    unknown = [one.rank for one in job.ranks.values() if not one.is_known]
+    unknown = [member.rank for member in job.ranks.values() if not member.is_known]
     if unknown:
         have = "the dump lists no collectives"
-        found.append(READABLE.judge(named(unknown), "unknown", "all records", have, source))
-    lost: Counter[Group] = Counter(group for one in job.ranks.values() for group in one.overwritten())
+        found.append(READABLE.judge(describe_ranks(unknown), "unknown", "all records", have, source))
+    lost: Counter[Group] = Counter(group for member in job.ranks.values() for group in member.overwritten())
     for group, number in sorted(lost.items()):
         have = "%d rank%s: unfinished collectives were overwritten" % (number, "s" * (number > 1))
-        found.append(READABLE.judge(name_of(group), "unknown", "all records", have, source))
+        found.append(READABLE.judge(describe_group(group), "unknown", "all records", have, source))
     return found
 
 
@@ -599,9 +622,13 @@ def _release(version: str, source: str) -> List[Finding]:
         release = parse_version(version)
     except ParseError:
         return []
-    hangs = [one for one in known_bad.defects(release, None) if one.effect == HANG and one.needs in ("", SCALE)]
+    hangs = [
+        defect
+        for defect in known_bad.possible_defects(release, None)
+        if defect.effect == HANG and defect.needs in ("", SCALE)
+    ]
     if not hangs:
         return []
-    want, have = known_bad.want(release, None, hangs), known_bad.have(release, hangs)
-    fix = known_bad.fix(release, None, hangs)
-    return [RELEASE.judge("NCCL", "drift", want, have, source, fix, why=known_bad.why(hangs))]
+    want, have = known_bad.describe_good_release(release, None, hangs), known_bad.describe_effects(release, hangs)
+    fix = known_bad.describe_fix(release, None, hangs)
+    return [RELEASE.judge("NCCL", "drift", want, have, source, fix, why=known_bad.describe_causes(hangs))]

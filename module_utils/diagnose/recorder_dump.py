@@ -287,7 +287,7 @@ class _Machine:
 
     def deepen(self, outer: Any, added: Any) -> None:
         """Note how deep a container is, where that is more than one."""
-        inner = [self.depths.get(id(one), (1,))[0] for one in added if type(one) in _CONTAINERS]
+        inner = [self.depths.get(id(item), (1,))[0] for item in added if type(item) in _CONTAINERS]
         if inner:
             depth = max(inner) + 1
             if depth > MOST_DEPTH:
@@ -391,7 +391,7 @@ class Reader:
             groups[group.name] = group
         entries = None
         if fields.get("entries") is not None:
-            entries = tuple(self.entry(one) for one in self.sequence(fields["entries"], "entries"))
+            entries = tuple(self.entry(item) for item in self.sequence(fields["entries"], "entries"))
         nccl = fields.get("comm_lib_version", fields.get("nccl_version"))
         return Dump(
             version,
@@ -426,7 +426,7 @@ class Reader:
     def entry(self, data: object) -> Entry:
         fields = self.mapping(data, "an entry")
         pair = self.sequence(fields.get("process_group"), "process_group", 2)
-        if len(pair) != 2 or not all(isinstance(one, str) for one in pair):
+        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise DumpError("process_group of an entry is not a name and a description")
         name = self.string(fields, "profiling_name")
         is_p2p = fields.get("is_p2p", _P2P.match(name) is not None)
@@ -460,16 +460,16 @@ class Reader:
         shapes = []
         for shape in self.sequence(data, "sizes"):
             numbers = self.sequence(shape, "a shape", 64)
-            if not all(type(one) is int for one in numbers):
+            if not all(type(number) is int for number in numbers):
                 raise DumpError("a shape of an entry is not a list of numbers")
             shapes.append(tuple(numbers))
         return tuple(shapes)
 
     def types(self, data: object) -> Tuple[str, ...]:
         found = self.sequence(data, "types")
-        if not all(isinstance(one, str) for one in found):
+        if not all(isinstance(text, str) for text in found):
             raise DumpError("a type of an entry is not a text")
-        return tuple(self.short(one) for one in found)
+        return tuple(self.short(text) for text in found)
 
     def place(self, frames: object) -> str:
         """Return the caller of PyTorch, innermost first; "" where no frame has the known form."""

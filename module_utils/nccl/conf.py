@@ -452,18 +452,18 @@ def judge_releases(libraries: Sequence[Library], version: Optional[Version], cpu
     found += [("NCCL", version, known_bad.architecture(cpuinfo))] if version is not None and not libraries else []
     findings = []
     for subject, release, machine in found:
-        met = known_bad.met(release, machine)
-        named = met or [one for one in known_bad.defects(release, machine) if one.avoid]
+        met = known_bad.certain_defects(release, machine)
+        named = met or [one for one in known_bad.possible_defects(release, machine) if one.avoid]
         if named:
             findings.append(
                 RELEASE.judge(
                     subject,
                     "drift",
-                    known_bad.want(release, machine, named),
-                    known_bad.have(release, named),
-                    fix=known_bad.fix(release, machine, named),
-                    why=known_bad.why(named),
-                    severity=known_bad.worst(met) if met else "minor",
+                    known_bad.describe_good_release(release, machine, named),
+                    known_bad.describe_effects(release, named),
+                    fix=known_bad.describe_fix(release, machine, named),
+                    why=known_bad.describe_causes(named),
+                    severity=known_bad.worst_severity(met) if met else "minor",
                 )
             )
     return findings

@@ -124,61 +124,65 @@ def architecture(cpuinfo: Optional[str]) -> Optional[str]:
     return ARM if "CPU implementer" in cpuinfo else X86 if "vendor_id" in cpuinfo else None
 
 
-def defects(version: Version, machine: Optional[str]) -> List[Defect]:
+def possible_defects(version: Version, machine: Optional[str]) -> List[Defect]:
     """Return what the release may do on a host.   machine: ``aarch64``; None where it is not known."""
-    return [one for one in DEFECTS if one.holds(version) and one.architecture in ("", machine or one.architecture)]
-
-
-def met(version: Version, machine: Optional[str], needs: FrozenSet[str] = frozenset()) -> List[Defect]:
-    """Return those that the host meets for certain.   needs: what is known to be in use, of NEEDS."""
     return [
-        one
-        for one in defects(version, machine)
-        if (not one.architecture or one.architecture == machine) and (not one.needs or one.needs in needs)
+        defect
+        for defect in DEFECTS
+        if defect.holds(version) and defect.architecture in ("", machine or defect.architecture)
     ]
 
 
-def good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> Optional[Version]:
+def certain_defects(version: Version, machine: Optional[str], needs: FrozenSet[str] = frozenset()) -> List[Defect]:
+    """Return those that the host meets for certain.   needs: what is known to be in use, of NEEDS."""
+    return [
+        defect
+        for defect in possible_defects(version, machine)
+        if (not defect.architecture or defect.architecture == machine) and (not defect.needs or defect.needs in needs)
+    ]
+
+
+def find_good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> Optional[Version]:
     """Return the first release without these defects that the host does not meet another one with; None for none."""
-    ends = [one.good for one in found]
+    ends = [defect.good for defect in found]
     target = version
     for end in ends:
         if end is None:
             return None
         target = max(target, end)
     while True:
-        more = [one.good for one in met(target, machine) if one.good is not None]
+        more = [defect.good for defect in certain_defects(target, machine) if defect.good is not None]
         if not more:
             return target
         target = max(more)
 
 
-def have(version: Version, found: Sequence[Defect]) -> str:
+def describe_effects(version: Version, found: Sequence[Defect]) -> str:
     """Return ``2.28.9: hangs on aarch64``."""
     effects = []
-    for one in found:
-        on = "on %s" % one.architecture if one.architecture else ""
-        effects.append(" ".join(part for part in (one.effect, on, one.needs) if part))
+    for defect in found:
+        on = "on %s" % defect.architecture if defect.architecture else ""
+        effects.append(" ".join(part for part in (defect.effect, on, defect.needs) if part))
     return "%s: %s" % (format_version(version), "; ".join(dict.fromkeys(effects)))
 
 
-def why(found: Sequence[Defect]) -> str:
-    return "; ".join("%s (%s)" % (one.why, one.source) for one in found)
+def describe_causes(found: Sequence[Defect]) -> str:
+    return "; ".join("%s (%s)" % (defect.why, defect.source) for defect in found)
 
 
-def want(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
+def describe_good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
     """Return ``2.29.3 or later``, or that it is another release where no good one is known."""
-    good = good_release(version, machine, found)
+    good = find_good_release(version, machine, found)
     return "another release" if good is None else "%s or later" % format_version(good)
 
 
-def fix(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
-    good = good_release(version, machine, found)
+def describe_fix(version: Version, machine: Optional[str], found: Sequence[Defect]) -> str:
+    good = find_good_release(version, machine, found)
     if good is not None:
         return "install NCCL %s or later, in the images and environments of the jobs, too" % format_version(good)
     return "no release with a fix is known: set NCCL_RAS_ENABLE=0 for the jobs, and do not query RAS"
 
 
-def worst(found: Sequence[Defect]) -> str:
+def worst_severity(found: Sequence[Defect]) -> str:
     """Return the severity of the worst defect."""
-    return min((one.severity for one in found), key=SEVERITIES.index)
+    return min((defect.severity for defect in found), key=SEVERITIES.index)

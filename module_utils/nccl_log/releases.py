@@ -30,21 +30,21 @@ def judge(job: Job) -> List[Finding]:
     if job.version is None:
         return []
     machine, effects = _architecture(job), _effects(job)
-    met = known_bad.met(job.version, machine)
-    found = met or known_bad.met(job.version, machine, _possible(job, effects))
+    met = known_bad.certain_defects(job.version, machine)
+    found = met or known_bad.certain_defects(job.version, machine, _possible(job, effects))
     if not found:
         return []
-    shown = [one for one in met if one.effect in effects]
+    shown = [defect for defect in met if defect.effect in effects]
     return [
         RELEASE.judge(
             job.name,
             "drift",
-            known_bad.want(job.version, machine, found),
-            "NCCL %s" % known_bad.have(job.version, found),
+            known_bad.describe_good_release(job.version, machine, found),
+            "NCCL %s" % known_bad.describe_effects(job.version, found),
             "NCCL version",
-            known_bad.fix(job.version, machine, found),
-            why=known_bad.why(found),
-            severity=known_bad.worst(shown) if shown else None,
+            known_bad.describe_fix(job.version, machine, found),
+            why=known_bad.describe_causes(found),
+            severity=known_bad.worst_severity(shown) if shown else None,
         )
     ]
 
@@ -62,9 +62,9 @@ def _architecture(job: Job) -> Optional[str]:
 def _effects(job: Job) -> Set[str]:
     """Return the effects of known_bad that the log shows."""
     found = set()
-    if any(one.failure.kind == "watchdog" for one in job.failures):
+    if any(report.failure.kind == "watchdog" for report in job.failures):
         found.add(HANG)
-    if any(one.kind == signals.DEATH and _SEGMENTATION in one.about for one in job.quotes):
+    if any(quote.kind == signals.DEATH and _SEGMENTATION in quote.about for quote in job.quotes):
         found.add(CRASH)
     return found
 

@@ -22,13 +22,13 @@ def entry(word: str, record: int, members: Sequence[int]) -> dict[str, Any]:
     match = pair or _WORD.fullmatch(word)
     assert match is not None, word
     group = match["group"]
-    name, size, kind = "all_reduce", 1024, "Float"
+    name, size, kind = "all_reduce", "1024", "Float"
     if pair:
         arrow = "->" if pair["kind"] == "send" else "<-"
         name = f"{pair['kind']} {pair['first']}{arrow}{pair['second']}"
     elif match["what"]:
-        parts = match["what"].split("/")
-        name, size, kind = [*parts, *(name, str(size), kind)[len(parts) :]]
+        parts = str(match["what"]).split("/")
+        name, size, kind = [*parts, *(name, size, kind)[len(parts) :]]
     is_open = bool(pair) or match["open"] == "!"
     frames = [
         {"name": name, "filename": "/venv/torch/distributed/distributed_c10d.py", "line": 3068},
@@ -63,7 +63,7 @@ def dump(words: str, groups: Mapping[str, Sequence[int]], rank: int, first: int 
     """Return a dump of a rank.   first: number of its first record; PyTorch's buffer lost those before."""
     entries = [entry(word, first + place, ()) for place, word in enumerate(words.split())]
     of_rank = {name: ranks for name, ranks in groups.items() if rank in ranks}
-    status = {}
+    status: dict[str, dict[str, int]] = {}
     for one in entries:
         last = status.setdefault(str(one["pg_id"]), {"last_enqueued_collective": -1, "last_started_collective": -1})
         number = one["p2p_seq_id"] or one["collective_seq_id"]

@@ -63,7 +63,7 @@ def test_release_of_a_host(version: str, machine: str | None, row: tuple[str, st
     for found, subject in ((of_library, installed.path), (declared, "NCCL")):
         rows = [(one.check, one.subject, one.state, one.severity, one.want) for one in found]
         assert rows == ([("nccl_conf.release", subject, "drift", *row)] if row else [])
-        assert all(one.have.startswith(f"{version}: ") and row[1].split()[0] in one.fix for one in found if row)
+        assert all((one.have or "").startswith(f"{version}: ") and row[1].split()[0] in one.fix for one in found if row)
 
 
 # Release, use -> effects that are met, and the first good release.
@@ -87,12 +87,12 @@ USES = [
 @pytest.mark.parametrize(("version", "use", "effects", "good"), USES)
 def test_use(version: str, use: str, effects: set[str], good: tuple[int, int, int] | None) -> None:
     number = parse_version(version)
-    met = known_bad.met(number, X86, frozenset([use]))
+    met = known_bad.certain_defects(number, X86, frozenset([use]))
     assert {one.effect for one in met} == effects
     if met:
-        assert known_bad.good_release(number, X86, met) == good
-        assert ("NCCL_RAS_ENABLE=0" in known_bad.fix(number, X86, met)) == (good is None)
-    assert known_bad.met(number, X86) == []
+        assert known_bad.find_good_release(number, X86, met) == good
+        assert ("NCCL_RAS_ENABLE=0" in known_bad.describe_fix(number, X86, met)) == (good is None)
+    assert known_bad.certain_defects(number, X86) == []
 
 
 @pytest.mark.parametrize(("machine", "name"), [(62, X86), (183, ARM), (243, None)])
