@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import (
-    Judgement,
-    Suspect,
-    describe_group,
-    describe_operation,
-    describe_ranks,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import DumpError
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement, Suspect
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import (
     MOST_BYTES,
     Dump,
-    DumpError,
     Reader,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_findings import (
+    describe_group,
+    describe_operation,
+    describe_ranks,
+    findings,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
@@ -67,7 +67,7 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
     else:
         print("\n".join(map(printable, render(judgement, dumps, terminal.WIDTH, everything))))
     # What is missing for a verdict is a finding, too.
-    return of_states(finding.state for finding in judgement.findings)
+    return of_states(finding.state for finding in findings(judgement))
 
 
 def load(directory: Path) -> Dumps:
@@ -160,7 +160,7 @@ def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> 
     head = _lines(
         f"verdict: {word}: {sentence}" if word != NOT_KNOWN else f"verdict: cannot tell: {sentence}", width, 1
     )
-    groups = _groups(judgement.findings)
+    groups = _groups(findings(judgement))
     shown = groups if everything else groups[:FINDINGS]
     lines = []
     for group in shown:
@@ -186,10 +186,10 @@ def _subject(subjects: Sequence[str]) -> str:
     return describe_ranks(numbers) if len(numbers) == len(subjects) else ", ".join(subjects)
 
 
-def _groups(findings: Iterable[Finding]) -> list[list[Finding]]:
+def _groups(found: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings that differ in their rank only as one."""
     alike: dict[tuple[Any, ...], list[Finding]] = {}
-    for finding in findings:
+    for finding in found:
         key = (finding.check, finding.state, finding.severity, finding.have, finding.fix, finding.because)
         alike.setdefault(key, []).append(finding)
     return list(alike.values())
@@ -261,6 +261,6 @@ def to_dict(judgement: Judgement, dumps: Dumps) -> dict[str, Any]:
             for wait in judgement.waits
         ],
         "pairs": list(judgement.pairs),
-        "refused": dumps.problems,
-        "findings": [finding.to_dict() for finding in judgement.findings],
+        "refused": dict(judgement.problems),
+        "findings": [finding.to_dict() for finding in findings(judgement)],
     }

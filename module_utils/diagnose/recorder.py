@@ -14,63 +14,11 @@ import re
 from collections import Counter
 from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from ..core.check import Check
-from ..core.finding import Finding, worst_first
-from ..core.host import ParseError
-from ..nccl import known_bad
-from ..nccl.known_bad import HANG, SCALE
-from ..nccl.ras_views import ranges
-from ..nccl.variables import parse_version
 from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation, Ranks
 
 # What holds up others: a collective that only this rank has not finished; one that it has not launched; no dump.
 BEHIND, ABSENT, NO_DUMP = "behind", "not launched", "no dump"
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
-_STOPPED = "copy its dump here; if its host has none: `ps` (T stopped, Z dead, D in the kernel), `dmesg` there"
-_STACK = "`py-spy dump --pid PID` on the host: data loader, storage, exception handler, another program path"
-
-RANK = Check(
-    "recorder.rank",
-    why="the others wait in this collective for the rank, and every collective after it waits too",
-    severity="critical",
-)
-"Has every rank launched and finished the collectives that its peers wait in"
-MATCH = Check(
-    "recorder.match",
-    why="ranks that call different collectives, sizes or types under one number hang, or mix up their data",
-    fix="compare the code paths of these ranks at the places above: a condition on the rank, uneven batches, a barrier",
-    severity="critical",
-)
-"Do all ranks call the same collective, size and type under each number"
-ORDER = Check(
-    "recorder.order",
-    why="each of these ranks waits in one group for a rank that waits for it in another: the order of calls differs",
-    fix="call the collectives of the groups in the same order on all ranks, or wait for one before the next",
-    severity="critical",
-)
-"Do ranks call the collectives of several groups in the same order"
-DUMPS = Check(
-    "recorder.dumps",
-    why="what a rank without a dump does is unknown; a stopped or dead process writes none",
-    fix="copy the dumps of all hosts into one directory (TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE)",
-)
-"Is there a dump of each rank"
-READABLE = Check(
-    "recorder.readable",
-    why="a dump that cannot be read, or lacks records, says nothing about its rank",
-    fix="copy the file again; for missing records set TORCH_FR_BUFFER_SIZE=20000 (before PyTorch 2.9:"
-    " TORCH_NCCL_TRACE_BUFFER_SIZE=20000)",
-)
-"Could each dump be read, with all records that are needed"
-STUCK = Check(
-    "recorder.stuck",
-    why="every rank has launched the collective and none has finished it: no rank is late",
-    fix="look at the network and the GPUs: NCCL's log of these ranks (busbar diagnose LOG), port counters, Xid",
-)
-"Does a collective that all ranks have launched end"
-RELEASE = Check("recorder.release", why="this release of NCCL is known to hang", severity="minor")
-"Is the NCCL of the dumps a release that is known to hang"
-
 # Collective -> which of input sizes, output sizes and types have to be equal on all ranks. Of any other, none.
 _EQUAL = {
     **dict.fromkeys(("all_reduce", "allreduce_coalesced", "broadcast", "reduce"), (True, True, True)),
@@ -81,9 +29,7 @@ _EQUAL = {
     "all_gather": (False, True, True),
     "reduce_scatter": (True, False, True),
 }
-_PAIR = re.compile(r"\w{1,10}:(send|recv) ([0-9]{1,7})(?:->|<-)([0-9]{1,7})")
-# Parts of a list of ranks, and characters of an operation, in a sentence.
-_PARTS, _TEXT = 8, 160
+PAIR = re.compile(r"\w{1,10}:(send|recv) ([0-9]{1,7})(?:->|<-)([0-9]{1,7})")
 # Seconds between the last records of two ranks; twice the timeout, where that is more.
 _OLD = 3600
 # Names of the group of all ranks.
@@ -133,26 +79,34 @@ class Wait(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """suspects: roots first.   cycles: ranks that wait for each other.   missing: ranks without a dump.
+    """suspects: roots first.   cycles: ranks that wait for each other.   pairs: those that wait in a send or receive.
 
-    world: all ranks that a group names.   pairs: ranks that wait in a send or receive.
-    complete: the world is all ranks of the job, and each has a dump that was read.
+    world: all ranks that a group names; has_world: they are all ranks of the job.   missing: those without a dump.
+    unlisted: those whose dumps list no records.   overwritten: groups of which some have lost records, and how many.
+    problems: file or rank -> why its dump is not read.   releases: of NCCL.
     """
 
     suspects: Tuple[Suspect, ...]
     cycles: Tuple[Tuple[int, ...], ...]
     mismatches: Tuple[Mismatch, ...]
     waits: Tuple[Wait, ...]
-    missing: Tuple[int, ...]
-    world: Tuple[int, ...]
-    complete: bool
     pairs: Tuple[int, ...]
+    world: Tuple[int, ...]
+    has_world: bool
+    missing: Tuple[int, ...]
+    unlisted: Tuple[int, ...]
+    overwritten: Tuple[Tuple[Group, int], ...]
+    problems: Mapping[str, str]
     releases: Tuple[str, ...]
-    findings: Tuple[Finding, ...]
 
     @property
     def roots(self) -> Tuple[Suspect, ...]:
         return tuple(suspect for suspect in self.suspects if not suspect.causes)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether each rank of the job has a dump that was read."""
+        return self.has_world and not (self.missing or self.unlisted or self.problems)
 
 
 class _Progress:
@@ -284,13 +238,13 @@ def _link_pairs(job: _Job) -> List[Suspect]:
         (group, match.groups())
         for member in job.ranks.values()
         for group, entry in member.pairs
-        for match in [_PAIR.match(entry.operation.name)]
+        for match in [PAIR.match(entry.operation.name)]
         if match
     }
     waiters: Dict[Tuple[int, Group], List[Tuple[int, Entry]]] = {}
     for member in job.ranks.values():
         for group, entry in member.pairs:
-            match = _PAIR.match(entry.operation.name)
+            match = PAIR.match(entry.operation.name)
             if match is None or member.rank not in group.ranks:
                 continue
             kind, first, second = match.groups()
@@ -424,38 +378,31 @@ def _equal(operation: Operation) -> Tuple[bool, bool, bool]:
     return _EQUAL.get(operation.name.partition(":")[2], (False, False, False))
 
 
-# -- findings ----------------------------------------------------------------------------------------------------------
+# -- all of it ---------------------------------------------------------------------------------------------------------
 
 
 def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:
-    """Return who holds up whom.   dumps: rank -> its dump.   problems: file -> why it was not read."""
+    """Return which ranks hold up which.   dumps: rank -> its dump.   problems: file -> why it was not read."""
     old = _old(dumps)
-    problems = {**problems, **old}
     job = _Job({rank: dump for rank, dump in dumps.items() if "rank %d" % rank not in old})
     waits = job.waits()
     found = [suspect for group, waiting in waits for suspect in _suspects_of(job, group, waiting)]
     found += _link_pairs(job)
     causes, cycles = _causes(job, frozenset(suspect.rank for suspect in found))
-    suspects = _best(suspect._replace(causes=causes[suspect.rank]) for suspect in found)
-    mismatches = _mismatches(job)
-    shown = [_wait(job, group, waiting) for group, waiting in waits]
-    complete = (
-        job.has_world and not job.missing and not problems and all(member.is_known for member in job.ranks.values())
-    )
-    pairs = tuple(member.rank for member in job.ranks.values() if member.pairs)
-    releases = tuple(sorted({dump.nccl for dump in dumps.values() if dump.nccl}))
-    findings = _findings(job, suspects, cycles, mismatches, shown, pairs, problems, releases)
+    overwritten = Counter(group for member in job.ranks.values() for group in member.overwritten())
     return Judgement(
-        tuple(suspects),
-        tuple(cycles),
-        tuple(mismatches),
-        tuple(shown),
-        tuple(job.missing),
-        tuple(job.world),
-        complete,
-        pairs,
-        releases,
-        tuple(findings),
+        suspects=tuple(_best(suspect._replace(causes=causes[suspect.rank]) for suspect in found)),
+        cycles=tuple(cycles),
+        mismatches=tuple(_mismatches(job)),
+        waits=tuple(_wait(job, group, waiting) for group, waiting in waits),
+        pairs=tuple(member.rank for member in job.ranks.values() if member.pairs),
+        world=tuple(job.world),
+        has_world=job.has_world,
+        missing=tuple(job.missing),
+        unlisted=tuple(member.rank for member in job.ranks.values() if not member.is_known),
+        overwritten=tuple(sorted(overwritten.items())),
+        problems={**problems, **old},
+        releases=tuple(sorted({dump.nccl for dump in dumps.values() if dump.nccl})),
     )
 
 
@@ -488,147 +435,3 @@ def _wait(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> Wait:
     members = [job.ranks[rank] for rank in sorted(job.members[group]) if rank in job.ranks]
     unknown = tuple(member.rank for member in members if member.position(group) is None and not member.idle)
     return Wait(group, number, entry.operation, tuple(sorted(waiting)), entry.place, unknown)
-
-
-def describe_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many more there are."""
-    shown = ranges(ranks).split(",")
-    text = ",".join(shown[:_PARTS]) + (" and more, %d in all" % len(ranks) if len(shown) > _PARTS else "")
-    return "rank%s %s" % ("s" * (len(ranks) > 1), text)
-
-
-def describe_group(group: Group) -> str:
-    return "group %s%s" % (group.name, " (%s)" % group.description if group.description else "")
-
-
-def describe_operation(operation: Operation) -> str:
-    """Return ``nccl:all_reduce [4096, 8] Float``."""
-    sizes = ["[%s]" % ", ".join(map(str, shape)) for shape in operation.input_sizes[:2]]
-    more = ["..."] if len(operation.input_sizes) > 2 else []
-    return " ".join([operation.name, *sizes, *more, *sorted(set(operation.input_types))])[:_TEXT]
-
-
-def _findings(
-    job: _Job,
-    suspects: Sequence[Suspect],
-    cycles: Sequence[Tuple[int, ...]],
-    mismatches: Sequence[Mismatch],
-    waits: Sequence[Wait],
-    pairs: Sequence[int],
-    problems: Mapping[str, str],
-    releases: Sequence[str],
-) -> List[Finding]:
-    source = "flight recorder"
-    found = [_mismatch_finding(mismatch, source) for mismatch in mismatches]
-    hung_in = {
-        (mismatch.group, mismatch.number): finding
-        for mismatch, finding in zip(mismatches, found)
-        if not mismatch.finished
-    }
-    in_cycle = {rank: cycle for cycle in cycles for rank in cycle}
-    for cycle in cycles:
-        have = "%s wait for each other" % describe_ranks(cycle)
-        found.append(ORDER.judge(describe_ranks(cycle), "drift", "one order", have, source))
-    for suspect in suspects:
-        because: Union[Finding, str, None] = hung_in.get((suspect.group, suspect.number))
-        if suspect.rank in in_cycle:
-            because = ORDER.finding_id(describe_ranks(in_cycle[suspect.rank]))
-        elif suspect.causes:
-            because = RANK.finding_id("rank %d" % suspect.causes[0])
-        found.append(_suspect_finding(suspect, source, because))
-    if not suspects and not any(not mismatch.finished for mismatch in mismatches):
-        found += [_stuck(wait, source) for wait in waits]
-        if pairs and not waits:
-            have = "%s: open sends or receives; no dump shows for whom they wait" % describe_ranks(pairs)
-            found.append(STUCK.judge("the job", "unknown", "they end", have, source))
-    unnamed = sorted(set(job.missing) - {suspect.rank for suspect in suspects})
-    if unnamed:
-        have = "no dump of %s; the job has %d ranks" % (describe_ranks(unnamed), len(job.world))
-        found.append(DUMPS.judge("the job", "unknown", "a dump of each rank", have, source))
-    if not job.has_world:
-        have = "no dump names the group of all ranks: how many ranks the job has is unknown"
-        found.append(DUMPS.judge("the group of all ranks", "unknown", "a dump of each rank", have, source))
-    found += [READABLE.judge(name, "unknown", "a dump", why) for name, why in sorted(problems.items())]
-    found += _incomplete(job, source)
-    if waits and not [suspect for suspect in suspects if suspect.confidence != SUSPECT] and not mismatches:
-        found += [finding for version in releases for finding in _release(version, source)]
-    return worst_first(found)
-
-
-def _mismatch_finding(mismatch: Mismatch, source: str) -> Finding:
-    sides = [
-        "%s: %s%s" % (describe_ranks(ranks), describe_operation(operation), " at %s" % place if place else "")
-        for operation, ranks, place in mismatch.sides[:3]
-    ]
-    more = ["%d more" % (len(mismatch.sides) - 3)] if len(mismatch.sides) > 3 else []
-    subject = "%s collective %d" % (describe_group(mismatch.group), mismatch.number)
-    have = "different %ss: %s" % (mismatch.what, "; ".join([*sides, *more]))
-    # It has ended: what the ranks got is in doubt, but it is not what they wait for.
-    return MATCH.judge(
-        subject, "drift", "one %s" % mismatch.what, have, source, severity="major" if mismatch.finished else None
-    )
-
-
-def _suspect_finding(suspect: Suspect, source: str, because: Union[Finding, str, None]) -> Finding:
-    what = "send or receive" if _PAIR.match(suspect.operation.name) else "collective"
-    where = "%s %d in %s, %s" % (
-        what,
-        suspect.number,
-        describe_group(suspect.group),
-        describe_operation(suspect.operation),
-    )
-    waiters = "%s wait%s" % (describe_ranks(suspect.waiting), "s" * (len(suspect.waiting) == 1))
-    at = " at %s" % suspect.place if suspect.place else ""
-    if suspect.kind == BEHIND:
-        have = "not finished: %s%s; %s in a later one" % (where, at, waiters)
-        fix = "on the host: `dmesg` (Xid, link down), `nvidia-smi -q`; NCCL's log of the rank, its NIC's counters"
-    elif suspect.kind == ABSENT:
-        doubt = " (the rank has nothing unfinished)" if suspect.confidence == LIKELY else ""
-        have = "not launched%s: %s; %s in it%s" % (doubt, where, waiters, at)
-        fix = _STACK
-    else:
-        have = "no dump; %s in %s%s" % (waiters, where, at)
-        fix = _STOPPED
-    return RANK.judge("rank %d" % suspect.rank, "drift", "the same place as its peers", have, source, fix, because)
-
-
-def _stuck(wait: Wait, source: str) -> Finding:
-    subject = "%s collective %d" % (describe_group(wait.group), wait.number)
-    have = "launched and not finished on %s: %s" % (describe_ranks(wait.ranks), describe_operation(wait.operation))
-    if not wait.unknown:
-        return STUCK.judge(subject, "drift", "it ends", have, source)
-    have += "; the dump of %s does not show it" % describe_ranks(wait.unknown)
-    why = "whether every rank has launched the collective is unknown: the dumps have unfinished records only"
-    return STUCK.judge(subject, "unknown", "it ends", have, source, why=why)
-
-
-def _incomplete(job: _Job, source: str) -> List[Finding]:
-    """Return findings on dumps without the records that are needed."""
-    found = []
-    unknown = [member.rank for member in job.ranks.values() if not member.is_known]
-    if unknown:
-        have = "the dump lists no collectives"
-        found.append(READABLE.judge(describe_ranks(unknown), "unknown", "all records", have, source))
-    lost: Counter[Group] = Counter(group for member in job.ranks.values() for group in member.overwritten())
-    for group, number in sorted(lost.items()):
-        have = "%d rank%s: unfinished collectives were overwritten" % (number, "s" * (number > 1))
-        found.append(READABLE.judge(describe_group(group), "unknown", "all records", have, source))
-    return found
-
-
-def _release(version: str, source: str) -> List[Finding]:
-    """Return a finding where the release is known to hang; on which hosts it does, the dumps do not show."""
-    try:
-        release = parse_version(version)
-    except ParseError:
-        return []
-    hangs = [
-        defect
-        for defect in known_bad.possible_defects(release, None)
-        if defect.effect == HANG and defect.needs in ("", SCALE)
-    ]
-    if not hangs:
-        return []
-    want, have = known_bad.describe_good_release(release, None, hangs), known_bad.describe_effects(release, hangs)
-    fix = known_bad.describe_fix(release, None, hangs)
-    return [RELEASE.judge("NCCL", "drift", want, have, source, fix, why=known_bad.describe_causes(hangs))]

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump, recorder_findings
 
 from busbar import recorder as command
 from busbar.cli import main
@@ -185,12 +185,14 @@ def test_who_holds_up_the_job(name: str, form: Any) -> None:
     assert {one.rank: one.causes for one in found.suspects if one.causes} == case.follows
     assert found.cycles == case.cycles
     assert tuple((one.group.name, one.number, one.what) for one in found.mismatches) == case.mismatches
-    assert sorted(one.check.partition(".")[2] for one in found.findings if not one.ok) == sorted(case.checks)
+    assert sorted(one.check.partition(".")[2] for one in recorder_findings.findings(found) if not one.ok) == sorted(
+        case.checks
+    )
 
 
 def judged(changed: dict[int, dict[str, Any]]) -> list[tuple[str, str, str]]:
     found = recorder.judge({rank: recorder_dump.Reader().read(pickled(data)) for rank, data in changed.items()}, {})
-    return [(one.check.partition(".")[2], one.subject, one.state) for one in found.findings]
+    return [(one.check.partition(".")[2], one.subject, one.state) for one in recorder_findings.findings(found)]
 
 
 def test_records_that_are_missing_are_unknown() -> None:
@@ -339,5 +341,5 @@ def test_many_late_ranks() -> None:
     dumps = {rank: reader.read(pickled(dump("W1!" if rank % 2 else "", groups, rank))) for rank in range(600)}
     found = recorder.judge(dumps, {})
     assert len(found.roots) == 300
-    assert max(len(one.have or "") for one in found.findings) < 300
+    assert max(len(one.have or "") for one in recorder_findings.findings(found)) < 300
     assert len(json.dumps(command.to_dict(found, command.Dumps(dumps, {}, 0)))) < 1 << 22
