@@ -208,6 +208,26 @@ def test_records_that_are_missing_are_unknown() -> None:
     assert judged(bare) == [("readable", "ranks 0-1", "unknown")]
 
 
+def test_no_verdict_without_the_dump_of_each_rank() -> None:
+    """A dump that was refused, or that lists nothing, is not a dump of a rank in which nothing waits."""
+    read = {rank: recorder_dump.Reader().read(pickled(dump("W1", TWO, rank))) for rank in range(2)}
+    assert command.verdict(recorder.judge(read, {}))[0] == command.OK
+    assert command.verdict(recorder.judge(read, {"rank_7": "cut off"}))[0] == command.NOT_KNOWN
+    read[1] = read[1]._replace(entries=None, status=None)
+    found = recorder.judge(read, {})
+    assert (command.verdict(found)[0], found.unlisted) == (command.NOT_KNOWN, (1,))
+
+
+def test_ranks_whose_dumps_do_not_show_a_collective() -> None:
+    """A rank with nothing unfinished is no such rank: it has not launched it."""
+    for words, unknown in (("W9!", (1,)), ("", ())):
+        groups = {"W": range(2), "A": (0, 1)}
+        dumps = {rank: dump(of, groups, rank, 90) for rank, of in enumerate(("A3!", words))}
+        found = recorder.judge({rank: recorder_dump.Reader().read(pickled(data)) for rank, data in dumps.items()}, {})
+        [wait] = [wait for wait in found.waits if wait.group.name == "A"]
+        assert wait.unknown == unknown
+
+
 @pytest.mark.parametrize(("age", "rows"), [(3000, []), (3700, [("dumps", "rank 1"), ("readable", "rank 1")])])
 def test_a_dump_of_an_earlier_run_accuses_no_rank(age: int, rows: list[tuple[str, str]]) -> None:
     dumps = {0: dump("W1 W2", TWO, 0), 1: dump("W1 W2", TWO, 1)}
