@@ -19,6 +19,7 @@ from . import (
     judge_ras,
     judge_settings,
     mnnvl,
+    releases,
     transport,
     unread_kinds,
     went_on,
@@ -71,6 +72,7 @@ def judge(log: Log) -> List[Finding]:
         if number == 0:
             failed = judge_program.judge(log, job, failed, network)
         found += went_on.milder(failed, proof, job.nodes == 1)
+        found += releases.judge(job)
         found += _versions(job) + _forms(job) + _driver(log, job) + judge_ranks.judge(log, job)
         found += network
         found += judge_settings.judge(job)
