@@ -201,12 +201,14 @@ def _diagnose(command: _Parser) -> None:
     from . import diagnose
 
     text = "log, plain or compressed (gzip, bzip2, xz); - is standard input"
-    command.add_argument("logs", nargs="+", metavar="LOG", help=text)
+    command.add_argument("logs", nargs="*", metavar="LOG", help=text)
     command.add_argument("--json", action="store_true", help="print findings and transports as JSON")
     text = "training log with step times and, optionally, GPU utilisation"
     command.add_argument("--training", metavar="FILE", help=text)
     command.add_argument("--all", dest="everything", action="store_true", help="print all findings, quotes and facts")
-    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything))
+    text = "directory of PyTorch's flight recorder dumps, instead of logs"
+    command.add_argument("--recorder", metavar="DIR", help=text)
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder))
 
 
 def _fill_from(module: str, name: str = "add") -> Fill:

@@ -154,7 +154,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology, virtualization
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, image_conf, proof
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, format_version, parse_version
@@ -222,6 +222,8 @@ class Task:
         self.libraries: List[nccl_library.Library] = []
         self.unreadable = Plan()
         self.scan()
+        cpuinfo = attempt(partial(host.read, virtualization.CPUINFO), virtualization.CPUINFO, [])
+        self.releases = Plan(tuple(conf.judge_releases(self.libraries, self.version, cpuinfo)))
         # Rails, paths and routes are all in sysfs and procfs.
         self.machine = topology.read(host, ask_nvidia_smi=False)
         self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
@@ -273,7 +275,7 @@ class Task:
         have = conf.with_topo_file(replace(have, owner=owner), self.host, self.machine, self.profile, self.derivation)
         self.environment = have.environment
         judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
-        plans = [self.unreadable, conf.plan(have, self.derivation, path, *judged)]
+        plans = [self.unreadable, self.releases, conf.plan(have, self.derivation, path, *judged)]
         for runtime in self.given["containers"]:
             target, text = containers.render(runtime, path)
             plans.append(conf.plan_file(self.host.read_system(target), target, text))

@@ -29,7 +29,7 @@ from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
 from . import environment as nccl_environment
-from . import grammar, image_conf, values
+from . import grammar, image_conf, known_bad, values
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .environment import Environment
@@ -94,6 +94,12 @@ LIBRARY = Check(
     fix="correct busbar_nccl_libraries, or install NCCL there",
 )
 "Could the library that jobs use be read"
+RELEASE = Check(
+    "nccl_conf.release",
+    why="this release of NCCL has a defect that jobs meet",
+    fix="install another release of NCCL",
+)
+"Is the NCCL of the jobs a release without a known defect that hangs, crashes or corrupts jobs on this host"
 FILE = Check(
     "nccl_conf.file",
     why="without it, or with another list, NCCL chooses interfaces and devices automatically and differently on each"
@@ -435,6 +441,32 @@ def read(host: Host, path: str) -> Have:
     environment = nccl_environment.read(host)
     open_to_all = bool(attempt(lambda: mode is None or host.readable_by_others(path), path, problems))
     return Have(text, mode, environment, open_to_all, tuple(map(_unreadable, [*problems, *environment.problems])))
+
+
+def judge_releases(libraries: Sequence[Library], version: Optional[Version], cpuinfo: Optional[str]) -> List[Finding]:
+    """Return findings on releases with known defects.   version: of jobs without a library.   cpuinfo: of the host.
+
+    A defect that needs more than the release and the host is minor, and named only where a vendor says to avoid it.
+    """
+    found = [(one.path, one.version, one.architecture) for one in libraries]
+    found += [("NCCL", version, known_bad.architecture(cpuinfo))] if version is not None and not libraries else []
+    findings = []
+    for subject, release, machine in found:
+        met = known_bad.certain_defects(release, machine)
+        named = met or [one for one in known_bad.possible_defects(release, machine) if one.avoid]
+        if named:
+            findings.append(
+                RELEASE.judge(
+                    subject,
+                    "drift",
+                    known_bad.describe_good_release(release, machine, named),
+                    known_bad.describe_effects(release, named),
+                    fix=known_bad.describe_fix(release, machine, named),
+                    why=known_bad.describe_causes(named),
+                    severity=known_bad.worst_severity(met) if met else "minor",
+                )
+            )
+    return findings
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
