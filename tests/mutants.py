@@ -99,7 +99,7 @@ def selected(path: Path, steps: int = 3) -> tuple[list[str], list[str]]:
     """Return the files of tests that name the module most often, or else those of its users, and files of goldens."""
     words = [path.stem] if path.parent.name in PRODUCT else [path.parent.name, path.stem]
     counts, goldens = {}, {}
-    for file, text in _texts("tests/unit/test_*.py").items():
+    for file, text in _texts("tests/unit/**/test_*.py").items():
         if all(re.search(rf"\b{word}\b", text) for word in words):
             counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text))
         if "mark.golden" in text and re.search(rf"\b{words[0]}\b", text):

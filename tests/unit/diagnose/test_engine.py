@@ -27,6 +27,7 @@ COMPLETION = (
 CLOSED = A + "socketProgress: Connection closed by remote peer 10.0.0.1<40000>"
 OOM = "kernel: Out of memory: Killed process 101 (python)"
 KILLED = "[rank1]: failed (exitcode: -9) local_rank: 1 (pid: 101) of binary: python"
+LOST = "srun: error: node1: task 1: Exited with exit code %d"
 ENDED = "[rank1]: failed (exitcode: 1) local_rank: 1 (pid: 101) of binary: python"
 ORDER = "srun: forcing job termination"
 WATCHDOG = (
@@ -65,11 +66,15 @@ CASES: list[tuple[tuple[str, ...], str, str, dict[str, tuple[str, str]]]] = [
     ((COMPLETION % 1, CLOSED), "completion 12", "reported", {"closed": ("completion 12", LIKELY)}),
     # A port that came back is no failure, unless something else failed.
     ((PORT, BACK), "", "", {}),
+    ((PORT, BACK, PORT), "port port error", PROVEN, {}),
     ((PORT, BACK, COMPLETION % 1), "port port error", PROVEN, {"completion 12": ("port port error", PROVEN)}),
     # A process that was killed, reported late.
     ((CLOSED, KILLED), "exit signal 9", "reported", {"closed": ("exit signal 9", LIKELY)}),
     ((KILLED, OOM), "oom", PROVEN, {"exit signal 9": ("oom", LIKELY)}),
     ((XID, CUDA), "xid 79", PROVEN, {"cuda unspecified launch failure": ("xid 79", LIKELY)}),
+    # A peer that ended itself (abort) did so after its connection was lost; one that exited was lost.
+    ((CLOSED, LOST % 134), "closed", "reported", {"exit signal 6": ("closed", LIKELY)}),
+    ((CLOSED, LOST % 1), "exit exit code 1", "reported", {"closed": ("exit exit code 1", LIKELY)}),
     # An order to end is the root if nothing failed before it.
     ((ORDER, WATCHDOG % 30), "order", PROVEN, {"watchdog": ("order", PROVEN)}),
     ((WATCHDOG % 30, ORDER), "watchdog", "reported", {"order": ("watchdog", LIKELY)}),
@@ -131,6 +136,7 @@ def test_how_a_process_ended(line: str, code: str | None) -> None:
         ("1024 256 float sum -1 10.00 0.10 0.19 0", (1024, 0.19, None, 10.0, 0)),
         ("1024 256 float sum 10.00 0.10 0.19 0 20.00 0.05 0.10 3", (1024, 0.19, 0.10, 10.0, 3)),
         ("1024 256 float none 2 10.00 0.10 0.00 N/A 20.00 0.05 0.00 N/A", (1024, 0.0, 0.0, 10.0, 0)),
+        ("0 0 float sum -1 0.00 0.00 0.00 0 0.00 0.00 0.00 0", (0, 0.0, 0.0, 0.0, 0)),
         ("1024 256 float sum -1 10.00 0.10", None),
         ("1024 256 float sum -1 1.0.0 0.10 0.19 0", None),
         ("1024 tokens float by", None),

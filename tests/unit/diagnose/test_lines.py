@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import lines, log_reader, names
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.facts import decimal
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,24 @@ def test_line_numbers_of_an_editor_are_no_part_of_a_log() -> None:
     text = "".join(f"{number} | n1:7:9 [0] NCCL INFO Using network IB\n" for number in range(98, 103))
     log = log_reader.read(text.encode())
     assert list(log.state.processes) == [("n1", 7, None)]
+
+
+def test_a_number_before_fewer_lines_is_part_of_them() -> None:
+    log = log_reader.read(b"1 | n1:7:9 [0] NCCL INFO Using network IB\n7 | a\n8 | b\n9 | c\n")
+    assert [key[0] for key in log.state.processes] == ["n1"]
+    assert not lines.numbered([b"1 | a", b"7 | b", b"8 | c", b"9 | d"])
+    assert lines.numbered([b"7 | a", b"8 | b", b"9 | c", b"10 | d"])
+
+
+@pytest.mark.parametrize(
+    ("values", "same"), [(("1", "1"), True), (("1", "0x1"), True), (("1", "2"), False), (("Ring", "ring"), False)]
+)
+def test_values_of_one_meaning_are_the_same(values: tuple[str, str], same: bool) -> None:
+    text = "".join(
+        f"n{number}:7:9 [0] NCCL INFO NCCL_ALGO set by environment to {value}.\n" for number, value in enumerate(values)
+    )
+    found = judge(log_reader.read(text.encode())).findings
+    assert ("nccl_log.same_settings" not in {one.check for one in found}) is same
 
 
 @pytest.mark.parametrize("text", ["", "1.2.3", "1e9", "\u0663", "9" * 30, "-1", " 1"])
