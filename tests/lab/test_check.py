@@ -102,7 +102,7 @@ def test_a_fault_is_found_at_the_first_run_and_says_by_what(
     code, said, _lines = check(lab, node)
     assert code == 2
     assert {one["basis"] for one in said["findings"] if one["check"] == wanted} == {basis}
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
 
 
 @pytest.mark.parametrize("lost", [(0,), (1, 6), (0, 1, 2, 3), (0, 2, 4, 6), (3, 4, 5, 6, 7), tuple(range(8))])

@@ -129,7 +129,7 @@ def test_the_first_help_is_one_screen_and_the_options_that_it_counts_are_in_the_
     [
         (["drift", "-i", "x"], "busbar.drift.command._locked", lock.LockedError),
         (["report", "--merge", "x"], "busbar.drift.command._merged", lock.LockedError),
-        (["measure", "-i", "x"], "busbar.measure._Night", lock.LockedError),
+        (["measure", "-i", "x"], "busbar.measure._MeasureRun", lock.LockedError),
         (["remediate", "-i", "x"], "busbar.remediate.remediate", lock.LockedError),
     ],
 )
