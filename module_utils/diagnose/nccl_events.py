@@ -145,7 +145,6 @@ EVENTS: Tuple[Event, ...] = (
         fix="find out what the peers that it names did at that time: their own logs, whether their process runs, and "
         "the receive daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes", state="unknown"),
     Event("net_plugin", checks.NET_PLUGIN, NETWORK, by_code=True),
-    Event("merely_tried", checks.CONNECTION, NOTICE, severity="minor", state="unknown"),
     Event("ras", checks.WARNING, NOTICE, severity="minor", state="unknown"),
     Event("libfabric", checks.NET_PLUGIN, NOTICE, severity="minor", state="unknown"),
     Event("plugin_warning", checks.NET_PLUGIN, WEAK, severity="minor",

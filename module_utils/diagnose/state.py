@@ -128,7 +128,6 @@ class Process:
     gdr_devices: Dict[str, bool] = _EMPTY
     gdr_why: str = ""
     gdr_off: AbstractSet[Tuple[str, str, int, int]] = frozenset()
-    gdr_on: AbstractSet[Tuple[str, str]] = frozenset()
     dmabuf: bool = False
     peers_off: AbstractSet[Tuple[int, int]] = frozenset()
     nvls: Optional[bool] = None
@@ -447,9 +446,7 @@ def _interfaces(_state: State, process: Process, found: Found) -> None:
 
 def _gdr_pair(_state: State, process: Process, found: Found) -> None:
     gpu, hca = found["gpu"] or found["gpu29"], found["hca"] or found["net29"]
-    if found["on"] == "Enabled":
-        process.add("gdr_on", (gpu, hca))
-    else:
+    if found["on"] != "Enabled":
         process.add("gdr_off", (gpu, hca, found["distance"], found["level"]))
 
 

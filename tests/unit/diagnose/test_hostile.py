@@ -102,7 +102,7 @@ MANY = 3000
     ],
 )
 def test_work_is_linear_in_processes_and_events(line: Callable[[int], str]) -> None:
-    """Three thousand of a kind take about as long as any: a square of them takes ten times the limit."""
+    """Work that grows with the square of a number of processes takes longer than the limit."""
     log = log_reader.read("".join(f"{line(number)}\n" for number in range(MANY)).encode())
     begin = time.process_time()
     result = judge(log)
