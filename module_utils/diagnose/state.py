@@ -503,7 +503,7 @@ def _returned(_state: State, process: Process, found: Found) -> None:
 
 def _fabric(_state: State, process: Process, found: Found) -> None:
     uuid = "%s.%s" % (found["a"], found["b"])
-    if uuid != "0.0" or found["state"] != COMPLETED:
+    if uuid != "0.0" or found["state"] != COMPLETED or int(found["health"] or "0", 16):
         process.add("fabrics", (uuid, found["clique"], found["state"], found["health"] or ""))
 
 
