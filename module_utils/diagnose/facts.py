@@ -215,9 +215,6 @@ ROWS: Tuple[Row, ...] = (
         r"Broadcast): opCount (?P<number>[0-9a-f]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20} (?:acc \S{1,20} )?coun"
         r"t (?P<count>\d{1,20}) datatype (?P<datatype>\d{1,3}) op (?P<op>\d{1,12}) root (?P<root>-?\d{1,8}) comm (?"
         "P<comm>0x[0-9a-f]{1,16})"),
-    Row("[Ser", "peer_left", r"\[Service thread\] Connection closed by localRank (?P<local>\d{1,6})"),
-    Row("nccl", "shared_memory_limit",
-        r"ncclMaxSharedMem (?P<size>\d{1,9}) exceeds device/fn maxSharedMem (?P<most>\d{1,9})"),
 )
 # fmt: on
 _KEYED: Dict[str, List[Tuple[str, Pattern[str]]]] = {}

@@ -11,172 +11,147 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Optional, Tuple
 
-from .checks import (
-    BOOTSTRAP,
-    CONNECTION,
-    CUDA,
-    DEVICE,
-    DUPLICATE,
-    FABRIC_MANAGER,
-    HOST_MEMORY,
-    LIMITS,
-    MEMORY_LIMIT,
-    MISMATCH,
-    NET_PLUGIN,
-    NO_WAY,
-    NVLINK_P2P,
-    PORT,
-    QUEUE_PAIR,
-    RETRIES,
-    SETTING,
-    SHARED_MEMORY,
-    STORE,
-    TOPOLOGY,
-    USAGE,
-    VERBS,
-    VERSIONS,
-    WARNING,
-)
+from . import checks
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, OUTSIDE, REPORT, WEAK, Detail, Event
 
 # Characters of a warning that are matched.
 _LONGEST = 2048
 # fmt: off
 EVENTS: Tuple[Event, ...] = (
-    Event("limits", LIMITS, CAUSE, by_code=True),
-    Event("completion", RETRIES, NETWORK, by_code=True),
-    Event("event", PORT, NOTICE, severity="minor", state="unknown"),
-    Event("port_active", PORT, NOTICE, severity="minor", state="unknown"),
-    Event("harmless", WARNING, NOTICE, severity="minor", state="unknown"),
-    Event("port", PORT, OUTSIDE, by_code=True),
-    Event("hca_lost", PORT, NETWORK, why="NCCL gave up on an HCA or on a connection of it, and continues without it "
-        "only where there is another one", fix="look at the port on the node named here: `ibstat`, `rdma link`, "
-        "`dmesg -T | grep -i mlx`, the switch's log at that time; cable and transceiver first"),
-    Event("queue_pair", QUEUE_PAIR, CAUSE, causes="the address (GID) that NCCL uses is not there for this process: "
-        "an index (NCCL_IB_GID_INDEX) that the port does not have, or an interface outside of the container's "
+    Event("limits", checks.LIMITS, CAUSE, by_code=True),
+    Event("completion", checks.RETRIES, NETWORK, by_code=True),
+    Event("event", checks.PORT, NOTICE, severity="minor", state="unknown"),
+    Event("port_active", checks.PORT, NOTICE, severity="minor", state="unknown"),
+    Event("harmless", checks.WARNING, NOTICE, severity="minor", state="unknown"),
+    Event("port", checks.PORT, OUTSIDE, by_code=True),
+    Event("hca_lost", checks.PORT, NETWORK, why="NCCL gave up on an HCA or on a connection of it, and continues "
+        "without it only where there is another one", fix="look at the port on the node named here: `ibstat`, `rdma "
+        "link`, `dmesg -T | grep -i mlx`, the switch's log at that time; cable and transceiver first"),
+    Event("queue_pair", checks.QUEUE_PAIR, CAUSE, causes="the address (GID) that NCCL uses is not there for this "
+        "process: an index (NCCL_IB_GID_INDEX) that the port does not have, or an interface outside of the container's "
         "network; or the HCA refuses a request of the peer, such as its MTU"),
-    Event("memory_limit", MEMORY_LIMIT, CAUSE, causes="the limit of locked memory (`ulimit -l`) in the job or "
+    Event("memory_limit", checks.MEMORY_LIMIT, CAUSE, causes="the limit of locked memory (`ulimit -l`) in the job or "
         "container; or the HCA has no more queues or registrations"),
-    Event("registration", VERBS, CAUSE, by_code=True),
-    Event("verbs", VERBS, CAUSE, by_code=True),
-    Event("hca_skipped", VERBS, WEAK, severity="major", why="NCCL skips an RDMA device that it cannot open and "
+    Event("registration", checks.VERBS, CAUSE, by_code=True),
+    Event("verbs", checks.VERBS, CAUSE, by_code=True),
+    Event("hca_skipped", checks.VERBS, WEAK, severity="major", why="NCCL skips an RDMA device that it cannot open and "
         "continues with the others: this node may use one HCA less than its peers", fix="`ls -l /dev/infiniband` "
         "and `ibv_devinfo` in the job: each device of the node needs its uverbs file there (device plugin, docker "
         "--device); then compare the lines `NET/IB : Using` of all nodes"),
-    Event("duplicate_gpu", DUPLICATE, CAUSE, plain=True),
-    Event("compiled", VERSIONS, CAUSE, why="the program was compiled for another NCCL than the one that is loaded",
+    Event("duplicate_gpu", checks.DUPLICATE, CAUSE, plain=True),
+    Event("compiled", checks.VERSIONS, CAUSE,
+        why="the program was compiled for another NCCL than the one that is loaded",
         fix="`ldd` of the program and LD_LIBRARY_PATH show which libnccl.so.2 is loaded: use the release that the "
         "program was compiled for, or compile it again", plain=True),
-    Event("version", VERSIONS, CAUSE, plain=True),
-    Event("no_interface", BOOTSTRAP, CAUSE, why="this process found no interface that it may use: usually the "
+    Event("version", checks.VERSIONS, CAUSE, plain=True),
+    Event("no_interface", checks.BOOTSTRAP, CAUSE, why="this process found no interface that it may use: usually the "
         "interface in NCCL_SOCKET_IFNAME is missing or not up in the job or container",
         fix="`ip -br address` in the job itself; NCCL_SOCKET_IFNAME has to name an interface that is up and has an "
         "address on every node, or be left out", plain=True),
-    Event("address", CONNECTION, CAUSE,
+    Event("address", checks.CONNECTION, CAUSE,
         why="the address that a peer handed over for a TCP connection is not an IP address",
         fix="see that all ranks load one libnccl.so.2 (`grep libnccl /proc/PID/maps`); calls that send and receive "
         "belong between ncclGroupStart and ncclGroupEnd"),
-    Event("name", BOOTSTRAP, CAUSE, why="a host name, usually in NCCL_COMM_ID, does not resolve here",
+    Event("name", checks.BOOTSTRAP, CAUSE, why="a host name, usually in NCCL_COMM_ID, does not resolve here",
         fix="`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out"),
-    Event("bootstrap", BOOTSTRAP, CAUSE),
-    Event("consequence", WARNING, REPORT),
-    Event("shared_memory", SHARED_MEMORY, CAUSE),
-    Event("uds", NO_WAY, NETWORK,
+    Event("bootstrap", checks.BOOTSTRAP, CAUSE),
+    Event("consequence", checks.WARNING, REPORT),
+    Event("shared_memory", checks.SHARED_MEMORY, CAUSE),
+    Event("uds", checks.NO_WAY, NETWORK,
         why="ranks of a node hand each other memory by Unix sockets, and one was not reached or broke",
         fix="see first whether the peer's process had ended; ranks of a node in several containers need a common "
         "network namespace (host network); NCCL_CUMEM_ENABLE=0 avoids these sockets"),
-    Event("connect", CONNECTION, NETWORK,
+    Event("connect", checks.CONNECTION, NETWORK,
         why="a TCP connection was not made: this usually causes the connections closed after it",
         fix="try the address from the node that reports it (`ip route get ADDRESS`, `ping`); read the peer's log "
         "after Bootstrap; set NCCL_SOCKET_IFNAME to the interface between the nodes if NCCL has chosen another one"),
-    Event("closed", CONNECTION, EFFECT,
+    Event("closed", checks.CONNECTION, EFFECT,
         causes="the peer's process ended; less often a firewall or an idle timeout that cuts TCP connections"),
-    Event("accept", BOOTSTRAP, NETWORK,
+    Event("accept", checks.BOOTSTRAP, NETWORK,
         why="a rank could not accept a TCP connection: usually its own listening socket was closed before",
         fix="see what its process did before: another thread that ended NCCL, or a limit of files (`ulimit -n`)"),
-    Event("device_api", USAGE, CAUSE, why="the program requests NCCL's symmetric memory or its network from within "
-        "kernels (GIN, RMA), and something that these need is not there", fix="check the program's own options for "
-        "GIN, RMA or symmetric memory (DeepEP and NVSHMEM-like libraries use them); check what its documentation "
+    Event("device_api", checks.USAGE, CAUSE, why="the program requests NCCL's symmetric memory or its network from "
+        "within kernels (GIN, RMA), and something that these need is not there", fix="check the program's own options "
+        "for GIN, RMA or symmetric memory (DeepEP and NVSHMEM-like libraries use them); check what its documentation "
         "requires of HCA, driver and NCCL"),
-    Event("host_memory", HOST_MEMORY, CAUSE),
-    Event("nvlink_p2p", NVLINK_P2P, CAUSE),
-    Event("peer_access", NO_WAY, CAUSE, why="memory that GPUs or processes were to share was refused by CUDA",
+    Event("host_memory", checks.HOST_MEMORY, CAUSE),
+    Event("nvlink_p2p", checks.NVLINK_P2P, CAUSE),
+    Event("peer_access", checks.NO_WAY, CAUSE, why="memory that GPUs or processes were to share was refused by CUDA",
         fix="`nvidia-smi topo -p2p r` on the node; several processes of a job on a node need a common IPC and PID "
         "namespace (docker --ipc=host), and each has to see all of the job's GPUs there"),
-    Event("fabric_manager", FABRIC_MANAGER, CAUSE,
+    Event("fabric_manager", checks.FABRIC_MANAGER, CAUSE,
         causes="Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
         by_code=True),
-    Event("driver_old", CUDA, CAUSE,
+    Event("driver_old", checks.CUDA, CAUSE,
         why="the GPU's driver is older than the CUDA that NCCL or the program was built for",
         fix="`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: install a newer driver on "
         "the node (a container has the node's), or an image or wheel for that CUDA", plain=True),
-    Event("cuda", CUDA, CAUSE, by_code=True),
-    Event("nvml", WARNING, CAUSE,
+    Event("cuda", checks.CUDA, CAUSE, by_code=True),
+    Event("nvml", checks.WARNING, CAUSE,
         why="the NVIDIA management library (NVML) was missing, or its response was not usable for NCCL",
         fix="`nvidia-smi` in the job itself; in a container all GPUs of the job and libnvidia-ml.so.1 of the node's "
         "driver", state="unknown"),
-    Event("driver", CUDA, CAUSE),
-    Event("driver_functions", WARNING, NOTICE, state="unknown"),
-    Event("mismatch", MISMATCH, CAUSE),
-    Event("algorithm", SETTING, CAUSE, why="NCCL has no algorithm and protocol left for a call, or does not accept "
-        "the variables that name them: possibly NCCL_ALGO or NCCL_PROTO (an unknown name, or none that fits the "
+    Event("driver", checks.CUDA, CAUSE),
+    Event("driver_functions", checks.WARNING, NOTICE, state="unknown"),
+    Event("mismatch", checks.MISMATCH, CAUSE),
+    Event("algorithm", checks.SETTING, CAUSE, why="NCCL has no algorithm and protocol left for a call, or does not "
+        "accept the variables that name them: possibly NCCL_ALGO or NCCL_PROTO (an unknown name, or none that fits the "
         "call); or a tuner plugin, or a size or type that no algorithm of this release supports; the message does "
         "not show which", fix="remove NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN from the job and from "
         "/etc/nccl.conf (names are Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree, PAT; and LL, LL128, "
         "Simple); if none is set, NCCL_DEBUG_SUBSYS=COLL shows the call with its count and type: try a smaller one, "
         "or another release", plain=True),
-    Event("no_network", SETTING, CAUSE,
+    Event("no_network", checks.SETTING, CAUSE,
         why="this process does not have the requested network, or has none: its plugin is missing or did not start",
         fix="read the plugin's and NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and "
         "NCCL_SOCKET_IFNAME in the job and in /etc/nccl.conf; the interface that they name has to be up in the job "
         "(`ip -br address`)"),
-    Event("no_transport", NO_WAY, CAUSE),
-    Event("no_pci_device", DEVICE, WEAK,
+    Event("no_transport", checks.NO_WAY, CAUSE),
+    Event("no_pci_device", checks.DEVICE, WEAK,
         causes="a device in software, or a container that does not show the device in /sys"),
-    Event("link_layer", NO_WAY, CAUSE, why="HCAs of two link layers (InfiniBand and Ethernet), or other numbers of "
-        "HCAs on two nodes, do not go together",
+    Event("link_layer", checks.NO_WAY, CAUSE, why="HCAs of two link layers (InfiniBand and Ethernet), or other numbers "
+        "of HCAs on two nodes, do not go together",
         fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on every node"),
-    Event("merge", SETTING, WEAK, why="NCCL could not use several ports or HCAs as one",
+    Event("merge", checks.SETTING, WEAK, why="NCCL could not use several ports or HCAs as one",
         fix="take NCCL_NET_FORCE_MERGE and NCCL_IB_MERGE_NICS out of the job; NCCL_NET_MERGE_LEVEL=LOC merges none"),
-    Event("handshake", BOOTSTRAP, CAUSE),
-    Event("topology_file", TOPOLOGY, CAUSE, why="a file with a topology or a graph (NCCL_TOPO_FILE, NCCL_GRAPH_FILE) "
-        "cannot be read, is not in order, or does not fit this node and job",
+    Event("handshake", checks.BOOTSTRAP, CAUSE),
+    Event("topology_file", checks.TOPOLOGY, CAUSE, why="a file with a topology or a graph (NCCL_TOPO_FILE, "
+        "NCCL_GRAPH_FILE) cannot be read, is not in order, or does not fit this node and job",
         fix="`ls -l` of the file in the job itself; take the variable out, or get the file again from its provider"),
-    Event("sharp", NET_PLUGIN, WEAK, why="SHARP, reduction in InfiniBand's switches, could not be set up for this "
-        "job: usually NCCL continues without it (Cannot initialize CollNet), at most slower",
+    Event("sharp", checks.NET_PLUGIN, WEAK, why="SHARP, reduction in InfiniBand's switches, could not be set up for "
+        "this job: usually NCCL continues without it (Cannot initialize CollNet), at most slower",
         fix="`systemctl status sharp_am` on the subnet manager's host and its log: jobs and trees that are taken, "
         "limits, reservations; a job that does not request CollNet does not need SHARP"),
-    Event("fallback", WARNING, NOTICE, severity="minor", state="unknown"),
-    Event("topology", TOPOLOGY, WEAK,
+    Event("fallback", checks.WARNING, NOTICE, severity="minor", state="unknown"),
+    Event("topology", checks.TOPOLOGY, WEAK,
         causes="a virtual machine or container that hides a part of PCI or NVLink, or a GPU or HCA that is gone"),
-    Event("value", SETTING, NOTICE,
+    Event("value", checks.SETTING, NOTICE,
         why="NCCL does not accept the value of a variable or of the program, and uses another one",
         fix="take the variable out, or give it a value that is allowed: `busbar lint` lists them", severity="minor"),
-    Event("gdrcopy", WARNING, NOTICE, severity="minor", state="unknown"),
-    Event("usage", USAGE, CAUSE),
-    Event("confidential", WARNING, NOTICE, state="unknown"),
-    Event("internal", WARNING, WEAK, why="NCCL's state is inconsistent: a bug of NCCL or a plugin, overwritten "
+    Event("gdrcopy", checks.WARNING, NOTICE, severity="minor", state="unknown"),
+    Event("usage", checks.USAGE, CAUSE),
+    Event("confidential", checks.WARNING, NOTICE, state="unknown"),
+    Event("internal", checks.WARNING, WEAK, why="NCCL's state is inconsistent: a bug of NCCL or a plugin, overwritten "
         "memory, or an effect of another failure", fix="repair other failures of this log first; if there are none, "
         "try another NCCL, and report it with the whole log", state="unknown"),
-    Event("port_in_use", STORE, CAUSE, why="a process could not open its port, because another one has it: no "
+    Event("port_in_use", checks.STORE, CAUSE, why="a process could not open its port, because another one has it: no "
         "network is involved, and nothing was sent", fix="`ss -ltnp` on that node shows the process that has the "
         "port: end what is left of an earlier job, or use another port (MASTER_PORT, --master_port, --rdzv_endpoint; "
         "--standalone or port 0 let torchrun choose), and let only one process open it: two jobs, or two launchers "
         "on one node, need two ports", by_code=True, plain=True),
-    Event("system", WARNING, WEAK, state="unknown"),
-    Event("plugin_waits", NET_PLUGIN, EFFECT, why="GCP's plugin (GPUDirect-TCPX or FasTrak) waits for data from a "
-        "peer: this is not a crash and not a refused connection, and the waiting rank is not the cause",
+    Event("system", checks.WARNING, WEAK, state="unknown"),
+    Event("plugin_waits", checks.NET_PLUGIN, EFFECT, why="GCP's plugin (GPUDirect-TCPX or FasTrak) waits for data from "
+        "a peer: this is not a crash and not a refused connection, and the waiting rank is not the cause",
         fix="find out what the peers that it names did at that time: their own logs, whether their process runs, and "
         "the receive daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes", state="unknown"),
-    Event("net_plugin", NET_PLUGIN, NETWORK, by_code=True),
-    Event("merely_tried", CONNECTION, NOTICE, severity="minor", state="unknown"),
-    Event("ras", WARNING, NOTICE, severity="minor", state="unknown"),
-    Event("libfabric", NET_PLUGIN, NOTICE, severity="minor", state="unknown"),
-    Event("plugin_warning", NET_PLUGIN, WEAK, severity="minor",
+    Event("net_plugin", checks.NET_PLUGIN, NETWORK, by_code=True),
+    Event("ras", checks.WARNING, NOTICE, severity="minor", state="unknown"),
+    Event("libfabric", checks.NET_PLUGIN, NOTICE, severity="minor", state="unknown"),
+    Event("plugin_warning", checks.NET_PLUGIN, WEAK, severity="minor",
         why="a warning of the network plugin that this command has no rule for: it need not be a failure",
         fix="read it with the plugin's lines above it; see whether NCCL continues, and read the peers' logs of that "
         "time", state="unknown"),
-    Event("warning", WARNING, WEAK, state="unknown"),
+    Event("warning", checks.WARNING, WEAK, state="unknown"),
 )
 PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("harmless", r"Could not find nccl\w{1,60} symbol|DMA_?BUF [Ss]upport is force enabled"),

@@ -29,8 +29,9 @@ def judge(log: Log, job: Job, groups: Sequence[Group]) -> List[Finding]:
     waiting = _waits(job, groups)
     open_ones = []
     complete = 0
+    apart = {one.key for one in rivals}
     for one in job.communicators:
-        if one in rivals:
+        if one.key in apart:
             continue
         if one.done or "Destroy" in one.gone:
             complete += bool(one.done)

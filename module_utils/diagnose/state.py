@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from sys import intern
 from typing import AbstractSet, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -128,7 +129,6 @@ class Process:
     gdr_devices: Dict[str, bool] = _EMPTY
     gdr_why: str = ""
     gdr_off: AbstractSet[Tuple[str, str, int, int]] = frozenset()
-    gdr_on: AbstractSet[Tuple[str, str]] = frozenset()
     dmabuf: bool = False
     peers_off: AbstractSet[Tuple[int, int]] = frozenset()
     nvls: Optional[bool] = None
@@ -447,9 +447,7 @@ def _interfaces(_state: State, process: Process, found: Found) -> None:
 
 def _gdr_pair(_state: State, process: Process, found: Found) -> None:
     gpu, hca = found["gpu"] or found["gpu29"], found["hca"] or found["net29"]
-    if found["on"] == "Enabled":
-        process.add("gdr_on", (gpu, hca))
-    else:
+    if found["on"] != "Enabled":
         process.add("gdr_off", (gpu, hca, found["distance"], found["level"]))
 
 
@@ -506,7 +504,7 @@ def _returned(_state: State, process: Process, found: Found) -> None:
 
 def _fabric(_state: State, process: Process, found: Found) -> None:
     uuid = "%s.%s" % (found["a"], found["b"])
-    if uuid != "0.0" or found["state"] != COMPLETED:
+    if uuid != "0.0" or found["state"] != COMPLETED or int(found["health"] or "0", 16):
         process.add("fabrics", (uuid, found["clique"], found["state"], found["health"] or ""))
 
 
@@ -632,13 +630,13 @@ class Job:
     world: Optional[Communicator]
     versions: Tuple[str, ...]
 
-    @property
+    @cached_property
     def networks(self) -> Set[str]:
         """Networks that lines say are used, and that connections go over."""
         over = {way.via for one in self.processes for way in one.ways if way.kind == "net"}
         return over.union(*(one.networks for one in self.processes))
 
-    @property
+    @cached_property
     def nodes(self) -> Optional[int]:
         """Nodes as NCCL counts them; else hosts, where all ranks are in the log; None where neither is known."""
         counted = max((one.nodes or 0 for one in self.communicators), default=0)
@@ -649,11 +647,11 @@ class Job:
             return len(hosts) if "" not in hosts else None
         return None
 
-    @property
+    @cached_property
     def hosts(self) -> List[str]:
         return sorted({process.host for process in self.processes if process.host})
 
-    @property
+    @cached_property
     def version(self) -> Optional[Tuple[int, ...]]:
         return tuple(int(part) for part in self.versions[-1].split(".")) if len(self.versions) == 1 else None
 
@@ -684,36 +682,41 @@ class Job:
 
 def jobs(state: State) -> List[Job]:
     """Split a log into jobs: processes without a communicator belong to the job of their host, or to the first."""
-    parent: Dict[Any, Any] = {}
+    parent: Dict[Key, Key] = {}
 
-    def find(node: Any) -> Any:
-        while parent.setdefault(node, node) != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
+    def find(key: Key) -> Key:
+        while parent.setdefault(key, key) != key:
+            parent[key] = parent[parent[key]]
+            key = parent[key]
+        return key
 
-    for communicator in state.communicators.values():
-        for process in communicator.began.values():
-            parent[find(process.key)] = find(communicator.key)
-    groups: Dict[Any, List[Process]] = {}
+    together = [[one] for one in state.communicators.values()] + rival_sets(state.communicators.values())
+    for communicators in together:
+        keys = [process.key for one in communicators for process in one.began.values()]
+        for key in keys:
+            parent[find(key)] = find(keys[0])
+    groups: Dict[Optional[Key], List[Process]] = {}
+    on_host: Dict[str, List[Key]] = {}
+    began = [process for process in state.processes.values() if process.key in parent]
+    for process in began:
+        root = find(process.key)
+        groups.setdefault(root, []).append(process)
+        roots = on_host.setdefault(process.host, [])
+        roots += [root] if root not in roots[-2:] else []
+    first = next(iter(groups), None)
     for process in state.processes.values():
-        if process.key in parent:
-            groups.setdefault(find(process.key), []).append(process)
-    rest = [process for process in state.processes.values() if process.key not in parent]
-    _merge_rivals(state, groups, find, parent)
-    if not groups:
-        groups = {None: rest} if rest else {}
-    else:
-        for process in rest:
-            on_host = [group for group, found in groups.items() if any(one.host == process.host for one in found)]
-            target = on_host[0] if len(on_host) == 1 or (on_host and not process.host) else next(iter(groups))
-            groups[target].append(process)
-    ordered = sorted(groups.values(), key=lambda found: min(process.order for process in found))
+        if process.key not in parent:
+            roots = on_host.get(process.host, [])
+            target = roots[0] if len(roots) == 1 or (roots and not process.host) else first
+            groups.setdefault(target, []).append(process)
+    of_group: Dict[Key, List[Communicator]] = {}
+    for communicator in state.communicators.values():
+        for process in list(communicator.began.values())[:1]:
+            of_group.setdefault(find(process.key), []).append(communicator)
+    ordered = sorted(groups.items(), key=lambda found: min(process.order for process in found[1]))
     made = []
-    for number, processes in enumerate(ordered):
-        keys = {process.key for process in processes}
-        first = [(one, next(iter(one.began.values()), None)) for one in state.communicators.values()]
-        own = [one for one, process in first if process is not None and process.key in keys]
+    for number, (root_key, processes) in enumerate(ordered):
+        own = of_group.get(root_key, []) if root_key is not None else []
         world = max(own, key=lambda one: (one.ranks, len(one.began)), default=None)
         versions = {version for process in processes for version in process.versions}
         if not versions and (number == 0 or len(ordered) == 1):
@@ -722,19 +725,6 @@ def jobs(state: State) -> List[Job]:
         by_number = sorted(versions, key=lambda text: [int(part) for part in text.split(".")])
         made.append(Job(name, tuple(processes), tuple(own), world, tuple(by_number)))
     return made or [Job("job", (), (), None, tuple(sorted(state.versions)))]
-
-
-def _merge_rivals(
-    state: State, groups: Dict[Any, List[Process]], find: Callable[[Any], Any], parent: Dict[Any, Any]
-) -> None:
-    """Join communicators that ranks of one job began in place of one: equal size, no rank twice, none complete."""
-    for rivals in rival_sets(state.communicators.values()):
-        first = find(rivals[0].key)
-        for other in rivals[1:]:
-            at = find(other.key)
-            if at != first:
-                groups.setdefault(first, []).extend(groups.pop(at, []))
-                parent[at] = first
 
 
 def rival_sets(communicators: Iterable[Communicator]) -> List[List[Communicator]]:

@@ -165,7 +165,8 @@ class CollNet:
             return text + "; NCCL reports: %s" % self.why
         if self.plugin:
             return text + "; the plugin's own line of %d ranks is not a proof" % self.plugin
-        return text + ("; NVLS is there, which reduces in the node's NVSwitch, not in the fabric" if self.nvls else "")
+        nvls = "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric"
+        return text + (nvls if self.nvls else "")
 
 
 def collnet(job: Job) -> CollNet:

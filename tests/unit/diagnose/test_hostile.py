@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
@@ -81,6 +82,33 @@ def test_work_does_not_grow_with_a_number_in_the_log(line: str) -> None:
     assert time.process_time() - begin < LIMIT
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
+
+
+INIT = "n%d:%d:1 [0] NCCL INFO ncclCommInitRank comm 0x%x rank %d nranks %d cudaDev 0 busId 1 commId 0x%x - Init START"
+MANY = 3000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        lambda n: INIT % (n, n, n, n, MANY, 5),
+        lambda n: INIT % (n, n, n, n, MANY, n),
+        lambda n: INIT % (n, n, n, 0, 2, n),
+        lambda n: INIT % (n, n, n, 0, 2, n) if n % 2 else f"n{n}:{n}:1 [0] NCCL INFO Using network IB",
+        lambda n: f"n{n}:{n}:1 [0] net.cc:1 NCCL WARN NET/IB : mlx5_{n}:1 Got async event : port error",
+        lambda n: f"n{n}:{n}:1 [0] net.cc:1 NCCL WARN Connection closed by remote peer n{n + 1}<40000>",
+        lambda n: f"n1:1:1 [0] NCCL INFO NCCL_A{n} set by environment to {n}.",
+        lambda n: f"[rank{n}]: failed (exitcode: -9) local_rank: 1 (pid: {n}) of binary: python",
+    ],
+)
+def test_work_is_linear_in_processes_and_events(line: Callable[[int], str]) -> None:
+    """Work that grows with the square of a number of processes takes longer than the limit."""
+    log = log_reader.read("".join(f"{line(number)}\n" for number in range(MANY)).encode())
+    begin = time.process_time()
+    result = judge(log)
+    report(result)
+    screenful(result)
+    assert time.process_time() - begin < 2 * LIMIT
 
 
 def test_what_is_stored_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
