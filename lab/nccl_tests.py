@@ -14,4 +14,4 @@ TOOLKIT = Path(__file__).resolve().parent / "toolkit"
 DATA = TOOLKIT.parent / "data"
 # What an inventory says for a node that has the toolkit.
 REPOSITORY = "file:///usr/src/busbar-lab/nccl-tests.git"
-COMMIT = "51f383ac3d28cfa13c5c4b424f2d742c46be310f"
+COMMIT = "f5484ad69f1ebc8a998c7b4614d0786a1fa850fa"
