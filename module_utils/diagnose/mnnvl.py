@@ -34,6 +34,8 @@ def _health(job: Job) -> List[Finding]:
     for process in job.processes:
         for _uuid, _clique, state, health in process.fabrics:
             ill = [what for shift, what in _ILL if int(health or "0", 16) >> shift & 3 == 1]
+            # Bits 8 to 11: its configuration; 1 is right.
+            ill += ["a wrong configuration"] if int(health or "0", 16) >> 8 & 15 > 1 else []
             ill += ["a registration with the fabric that is not complete (state %d)" % state] if state in (1, 2) else []
             for what in ill:
                 found.setdefault(what, set()).add(process.host)
