@@ -143,7 +143,8 @@ def test_a_warning_is_an_event(text: str, event: str) -> None:
 )
 def test_a_call_that_returned_an_error_is_read_in_the_forms_of_all_releases(text: str) -> None:
     fact = facts.read(text)
-    assert fact is not None and (fact.name, fact.fields["place"], fact.fields["result"]) == ("returned", "init.cc:9", 2)
+    assert fact is not None
+    assert (fact.name, fact.fields["place"], fact.fields["result"]) == ("returned", "init.cc:9", 2)
 
 
 @pytest.mark.parametrize(
