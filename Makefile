@@ -32,7 +32,7 @@ setup: $(VENV)/.done ## the virtual environment, pinned by constraints.txt
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Busbar needs Python 3.11 or later on the control node, this is %d.%d; pass PYTHON=..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lab,report]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,report]'
 	@touch $@
 
 lint: setup ## ruff, mypy strict, ansible-lint production
@@ -137,10 +137,10 @@ demo: setup ## two simulated nodes: converge, break one, see the finding; rootle
 
 lab: setup ## two simulated nodes, site.yml on them; as root in containers with a benchmark table, installs podman where it lacks
 	@if [ "$$(id -u)" -eq 0 ]; then \
-		$(BIN)/busbar lab up && exec $(BIN)/ansible-playbook site.yml -i inventories/lab; \
+		$(BIN)/python -m lab up && exec $(BIN)/ansible-playbook site.yml -i inventories/lab; \
 	else \
 		echo "not root: the nodes are directory trees in .demo, without a benchmark; as root they are containers"; \
-		[ -d .demo/inventory ] || $(BIN)/busbar lab create -d .demo && exec $(BIN)/ansible-playbook site.yml -i .demo/inventory; \
+		[ -d .demo/inventory ] || $(BIN)/python -m lab create -d .demo && exec $(BIN)/ansible-playbook site.yml -i .demo/inventory; \
 	fi
 
 bench: setup ## figures, printed and never asserted
@@ -156,5 +156,5 @@ gate: setup ## the gate's program: 1,000 checks of healthy simulated nodes, ever
 	BUSBAR_GATE_RUNS=1000 BUSBAR_GATE_FAULTS=all $(BIN)/pytest -q tests/lab/test_gate.py
 
 clean: ## remove what make made, the lab included
-	@if [ -e .lab ]; then $(MAKE) --no-print-directory setup && $(BIN)/busbar lab down; fi
+	@if [ -e .lab ]; then $(MAKE) --no-print-directory setup && $(BIN)/python -m lab down; fi
 	rm -rf $(VENV) .cache .demo build dist

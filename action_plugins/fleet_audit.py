@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""host_audit of every host of the play, by threads of one worker. Documented in library/fleet_audit.py.
+"""Run host_audit for every host of the play in threads of one worker. Documented in library/fleet_audit.py.
 
-Ansible forks a worker for each task on each host, and that, with the memory that each fork copies, costs five times
-what the question itself does. Here every host has a thread that does what its worker would do, by Ansible's own
-TaskExecutor: connection, become method and variables are those of any task. How that is called differs between releases
+Ansible forks a worker for each task on each host; with the memory that each fork copies, that costs five times
+the query itself. Here a thread per host does what its worker would do, by Ansible's own
+TaskExecutor: connection, become method and variables are those of any task. The call differs between releases
 of Ansible: plugin_utils/ansible_core.py.
 """
 
@@ -26,36 +26,36 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.utils.display import Display
 
-# Loaded before the fork, so that what is the same for all hosts is made once.
+# Loaded before the fork, so that what all hosts share is built once.
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     ansible_core,
     findings_file,
-    heard,
     intent,
     manifest,
+    partial_results,
     slurm_audit,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import Bound, bounded
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import OutputLimit, limit_output
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 display = Display()
 MODULE = f"{host_audit.COLLECTION}host_audit"
-# Of a host's result; a result of thousands of hosts is walked through value by value.
+# Keys of a host's result that are kept: Ansible walks through each value of the result of thousands of hosts.
 KEPT = (
     *("roles", "evidence", "off", "intent", "verify", "scope", "sharp", "due", "drain", "cabling", "compare"),
     *("failed", "unreachable", "timedout", "wrong_inventory", "msg"),
 )
-# Seconds in which the first host alone makes what all need, which threads would do all at once.
+# Seconds in which the first host alone builds what all need, which threads would otherwise build all at once.
 ALONE = 2.0
-# Seconds after which a worker that waits looks whether it has to end.
+# Seconds between two looks of a waiting worker whether it has to end.
 WAKE = 0.5
 Answer = dict[str, Any]
 Answers = dict[str, Answer]
 PR_SET_PDEATHSIG = 1
 LAST = "trap '' HUP INT TERM; read -r _; kill -s KILL -- -$1"
-# The other end of that shell's input: open as long as this process lives.
+# The writing end of that shell's input: open as long as this process lives.
 _watch: list[subprocess.Popen[bytes]] = []
 
 
@@ -71,7 +71,7 @@ class ActionModule(FleetAction):
 
     def act(self, variables: Values, given: Values) -> Values:
         begun = findings_file.now()
-        file = Path(given["heard"]) if given["heard"] else heard.of_this_run()
+        file = Path(given["heard"]) if given["heard"] else partial_results.of_this_run()
         hosts = list(variables["ansible_play_hosts"])
         hostvars = variables["hostvars"]
         if given["manifest"]:
@@ -80,15 +80,15 @@ class ActionModule(FleetAction):
             manifest.build(nodes, chosen, of_hosts, ansible_core.as_inventory).write(given["manifest"])
         if given["collect"]:
             begun = (variables.get("fleet_audit_result") or {}).get("begun") or begun
-            answers = {host: _of_task(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
+            answers = {host: _task_result(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
         elif given["engine"] == "slurm":
             try:
-                answers = self._ask_slurm(hosts, variables, given["host_timeout"], given["overlap"], file)
+                answers = self._audit_by_slurm(hosts, variables, given["host_timeout"], given["overlap"], file)
             except SlurmError as error:
                 return {"changed": False, "failed": True, "msg": f"--engine slurm: {error}"}
         else:
             run = ansible_core.worker_runs_tasks()
-            asked = run and self._ask(run, hosts, variables, given["host_timeout"], file)
+            asked = run and self._audit(run, hosts, variables, given["host_timeout"], file)
             if asked is None:
                 display.warning(
                     f"fleet_audit does not support ansible-core {ansible_core.INSTALLED}: every host is audited by a"
@@ -98,47 +98,49 @@ class ActionModule(FleetAction):
             answers = asked
         wrong = {host: answer["wrong_inventory"] for host, answer in answers.items() if answer.get("wrong_inventory")}
         if wrong:
-            # Without the answers, of which Ansible would print all.
-            return {"changed": False, "failed": True, "msg": intent.told(wrong)}
+            # Without the results, all of which Ansible would print.
+            return {"changed": False, "failed": True, "msg": intent.summarise_errors(wrong)}
         return {"changed": False, "hosts": answers, "begun": begun}
 
-    def _ask_slurm(
+    def _audit_by_slurm(
         self, hosts: list[str], variables: Mapping[str, Any], limit: float, overlap: bool, file: Path
     ) -> Answers:
-        """Raises SlurmError."""
+        """Return host -> result, by one step of Slurm. Raises SlurmError."""
         here = ansible_core.this_worker()
         hostvars = variables["hostvars"]
-        of_play = _of_play(here._task_vars if here else variables, hostvars.raw_get(variables["inventory_hostname"]))
+        of_play = _play_variables(
+            here._task_vars if here else variables, hostvars.raw_get(variables["inventory_hostname"])
+        )
 
         def variables_of(host: str) -> dict[str, Any]:
             return {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
 
-        _end_as_a_whole()
-        keep = heard.Heard(file).add
-        return slurm_audit.ask(hosts, variables_of, self._templar, limit, overlap, display.display, keep)
+        _bind_to_parent()
+        keep = partial_results.PartialResults(file).add
+        return slurm_audit.audit(hosts, variables_of, self._templar, limit, overlap, display.display, keep)
 
-    def _ask(
+    def _audit(
         self, run: ansible_core.Run, hosts: list[str], variables: Mapping[str, Any], limit: float, file: Path
     ) -> Answers | None:
-        """None where a worker of this Ansible does not run tasks in the way that run thinks."""
+        """Return host -> result; None where this ansible-core runs tasks differently than ``run`` expects."""
         here = ansible_core.this_worker()
         if here is None:
             raise AnsibleError("fleet_audit runs in a worker of ansible-playbook only")
         hostvars = variables["hostvars"]
-        of_play = _of_play(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
+        of_play = _play_variables(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
         task = self._task.copy()
         task.action, task.args, task.register, task.run_once, task.timeout = MODULE, {}, None, False, 0
-        # What blocks and the play say of it is read once, and not by the copy for each host.
+        # Blocks and the play are evaluated once, and not by the copy for each host.
         task.squash()
-        bounds: dict[str, Bound] = {}
+        bounds: dict[str, OutputLimit] = {}
         strange: list[str] = []
 
-        def ask(host: str) -> Answer:
+        def audit_host(host: str) -> Answer:
             try:
                 of_host = {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
                 machine = here._variable_manager._inventory.get_host(host)
-                with bounded(host_audit.LIMIT) as bounds[host]:
-                    # The play context is as it was before this task made it the first host's.
+                with limit_output(host_audit.LIMIT) as bounds[host]:
+                    # The play context, as it was before this task made it the first host's.
                     done = run(here, machine, task.copy(exclude_tasks=True), of_host)
                 return {name: done[name] for name in KEPT if name in done}
             except AnsibleError as error:
@@ -151,32 +153,32 @@ class ActionModule(FleetAction):
             if host in bounds:
                 bounds[host].end()
 
-        _end_as_a_whole()
-        kept, answers = heard.Heard(file), Answers()
-        for host, answer in _ask_all(hosts, ask, leave, context.CLIARGS["forks"], limit, host_audit.MADE):
+        _bind_to_parent()
+        kept, answers = partial_results.PartialResults(file), Answers()
+        for host, answer in _query_all(hosts, audit_host, leave, context.CLIARGS["forks"], limit, host_audit.MADE):
             kept.add(host, answer)
             answers[host] = answer
         if any(answer.get("timedout") for answer in answers.values()):
-            _end_what_is_left()
+            _end_connections()
         return None if hosts and len(strange) == len(hosts) else answers
 
 
-def _of_play(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str, Any]:
-    """What the play and the task add to the variables that a host has by itself, or put in front of them.
+def _play_variables(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables that the play and the task add to a host's, or override.
 
-    Nothing of Ansible's own: the first host's ``ansible_host`` is there, and all others would be asked in its place.
+    Variables of Ansible are left out: with the first host's ``ansible_host`` all other queries would go to it.
     """
     own = {name: value for name, value in of_task.items() if not name.startswith("ansible_")}
     return {name: value for name, value in own.items() if name not in of_host or of_host[name] != value}
 
 
-def _of_task(result: Mapping[str, Any] | None) -> Answer:
-    """What host_audit has registered as its own task, whose failure does not end the play."""
+def _task_result(result: Mapping[str, Any] | None) -> Answer:
+    """Return what host_audit would register as an ordinary task, whose failure does not end the play."""
     given = {name: value for name, value in (result or {}).items() if name in KEPT}
     return given if "roles" in given else {"msg": "it was not queried", **given, "failed": True}
 
 
-def _ask_all(
+def _query_all(
     hosts: Sequence[str],
     ask: Callable[[str], Answer],
     leave: Callable[[str], None],
@@ -184,9 +186,9 @@ def _ask_all(
     limit: float,
     made: threading.Event,
 ) -> Iterator[tuple[str, Answer]]:
-    """Host and answer, in the order in which they come. limit: seconds for a host; what takes longer is left behind.
+    """Yield host and result, in order of arrival. limit: seconds for a host; slower ones are abandoned.
 
-    made: set by ask, once the first host has made what it needs and waits for its answer.
+    made: set by ask, once the first host has built what all need and waits for its result.
     """
     answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
     waiting, ends = deque(hosts), dict[str, float]()
@@ -204,12 +206,12 @@ def _ask_all(
         while waiting and len(ends) < width:
             host = waiting.popleft()
             ends[host] = time.monotonic() + limit
-            # A thread begins with an empty context: what Ansible keeps in ours is one object, and no two may change it.
+            # A thread begins with an empty context: Ansible's in ours is one object, which no two threads may change.
             threading.Thread(target=work, args=(host,), daemon=True).start()
             if host == hosts[0]:
                 made.wait(ALONE)
         try:
-            # Not longer at a time: what ends this worker may reach another thread, and is heard only between two waits.
+            # Short waits: a signal may reach another thread, and is handled here between two waits only.
             given = [answers.get(timeout=max(min(min(ends.values()) - time.monotonic(), WAKE), 0))]
         except queue.Empty:
             late = [host for host, end in ends.items() if end <= time.monotonic()]
@@ -218,34 +220,32 @@ def _ask_all(
             said = f"did not respond within {limit:g} s and was left behind"
             given = [(host, {"failed": True, "timedout": True, "msg": said}) for host in late]
         for host, answer in given:
-            # One that was left behind may still answer.
+            # An abandoned one may still respond.
             if ends.pop(host, None) is not None:
-                # Kept by whoever reads us before it is reported.
+                # Stored by the caller before it is reported.
                 yield host, answer
                 count += 1
                 if count % max(1, len(hosts) // 20) == 0 or count == len(hosts):
                     display.display(f"{count} of {len(hosts)} hosts have responded")
 
 
-def _end_as_a_whole() -> None:
-    """What this worker starts ends with it, and it with ansible-playbook, however either ends."""
-    if not _leads():
+def _bind_to_parent() -> None:
+    """End everything this worker starts with it, and the worker with ansible-playbook, however either ends."""
+    if not _leads_group():
         return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):  # Linux
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A shell in our group waits for the end of its input, whose other end nobody has but us.
+    # A shell in our group waits for the end of its input, whose other end only this process has.
     _watch.append(subprocess.Popen(["/bin/sh", "-c", LAST, "sh", str(os.getpid())], stdin=subprocess.PIPE))
 
 
-def _end_what_is_left() -> None:
-    """Connections to hosts that were left behind."""
-    if _leads():
+def _end_connections() -> None:
+    if _leads_group():
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(os.getpgrp(), signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
 
 
-def _leads() -> bool:
-    """A worker leads a process group of its own."""
+def _leads_group() -> bool:
     return os.getpgrp() == os.getpid()

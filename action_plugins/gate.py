@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Gives the gate's program and intent along, which the control node makes. Documented in library/gate.py."""
+"""Add the gate's program and intent, which the control node builds. Documented in library/gate.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
-from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, gated
+from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, validated_action
 
 
 class ActionModule(ActionBase):
@@ -20,5 +20,5 @@ class ActionModule(ActionBase):
         variables = dict(task_vars or {})
         if arguments.get("stages"):
             texts = host_audit.gate_texts(variables, self._templar, arguments)
-            arguments |= {"sums": gate_files.sums(texts), "texts": bundle.packed(json.dumps(texts))}
-        return {**result, **gated.asked(self, "gate", arguments, task_vars)}
+            arguments |= {"sums": gate_files.sums(texts), "texts": bundle.pack(json.dumps(texts))}
+        return {**result, **validated_action.run_module(self, "gate", arguments, task_vars)}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Prints what the jobs on all hosts of the play wait for. Documented in library/hang_report.py."""
+"""Print what the jobs on all hosts of the play wait for. Documented in library/hang_report.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ActionModule(FleetAction):
 
     def act(self, variables: Values, given: Values) -> Values:
         hostvars = variables["hostvars"]
-        # Also those that are lost meanwhile.
+        # Including hosts that were lost meanwhile.
         hosts = variables["ansible_play_hosts_all"]
         raw = {host: hostvars.raw_get(host) for host in hosts}
         registered = {host: of_host.get(REGISTERED) for host, of_host in raw.items()}

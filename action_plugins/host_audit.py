@@ -1,12 +1,12 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Asks a node everything in one question. Documented in library/host_audit.py.
+"""Audit a node in one query. Documented in library/host_audit.py.
 
-Who is asked is in the table of the suite (plugin_utils/suite.py), what is asked in the roles' own variables, from which
-their tasks have it, too: what they do in check mode and what the audit does cannot drift apart.
+The hosts' roles are in the table of the suite (plugin_utils/suite.py), the module arguments in the roles' variables,
+which their tasks use, too: check mode and audit cannot drift apart.
 
-Ansible forks a worker for every host, and what a worker reads is forgotten with it. So all that is the same for every
-host is made when this file is imported, before the first fork, and arguments that many hosts share are kept in the
+Ansible forks a worker for every host, and what a worker reads is lost with it. So everything that is the same for all
+hosts is built when this file is imported, before the first fork, and arguments that many hosts share are cached in the
 run's own directory.
 """
 
@@ -35,31 +35,31 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer as answers
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    bounded,
+    due_roles,
     expected,
-    fabric_run,
     findings_file,
     gate_files,
     host_variables,
     intent,
     lldp_fleet,
+    output_limit,
     suite,
     verdict,
-    work,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import declaration
-from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept, kept_between_runs, made_of
+from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_between_runs, cached_for
 
 HERE = Path(__file__).resolve().parent.parent
 # In a checkout the roles lie beside action_plugins/, in an installed collection beside plugins/.
 TOP = HERE if (HERE / "roles").is_dir() else HERE.parent
 COLLECTION = "busbar.fabric."
-# These hand our script on to what they run, also as a collection's (community.general.doas).
+# Become methods that pass our script on to what they run, also as a collection's (community.general.doas).
 PIPING = ("sudo", "doas", "pbrun", "dzdo")
 LOCK = "node_lock"
-# Of an answer. A node that is well says 13 KB, one with all the faults of the lab not ten times that.
-LIMIT = bounded.MIB
-# Set once a question has been made, and with it all that questions have in common.
+# Bytes of a result. A healthy node sends 13 KB, one with all the faults of the lab less than ten times that.
+LIMIT = output_limit.MIB
+# Set once a query has been built, and with it all that queries have in common.
 MADE = threading.Event()
 MAIN = f"""
 from {bundle.PACKAGE} import audit
@@ -91,55 +91,56 @@ class ActionModule(ActionBase):
         except ParseError as error:
             result.update(failed=True, wrong_inventory=intent.sentences(error), msg=str(error))
             return result
-        result.update(question.judged(self._ask(question.steps, arguments["timeout"], variables)))
+        result.update(question.judged(self._query(question.steps, arguments["timeout"], variables)))
         return result
 
-    # -- the question ------------------------------------------------------------------------------------------------
+    # -- the query -----------------------------------------------------------------------------------------------------
 
     def _first(self, what: str, variables: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of a task of playbooks/check.yml."""
         from ansible_collections.busbar.fabric.plugins.plugin_utils.check import hosts
 
         try:
-            return hosts.report(variables) if what == "report" else hosts.query(self._ask, variables, self._templar)
+            return hosts.report(variables) if what == "report" else hosts.query(self._query, variables, self._templar)
         except ParseError as error:
             return {"failed": True, "msg": str(error)}
 
-    def _ask(
+    def _query(
         self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any], patience: float = 3600.0
     ) -> dict[str, Any]:
-        """``results``, one for each step; or ``msg``, why there are none. patience: seconds for each call of a tool."""
-        text = made_of(
+        """Return ``results``, one for each step; or ``msg``, why there are none. patience: seconds for a call of a
+        tool.
+        """
+        text = cached_for(
             *(steps, f"script {limit} {patience}"),
-            lambda: script(MAIN % (bundle.packed(json.dumps(sent(steps))), limit, patience)).encode(),
+            lambda: script(MAIN % (bundle.pack(json.dumps(node_steps(steps))), limit, patience)).encode(),
         )
         MADE.set()
         try:
-            with bounded.bounded(LIMIT):
+            with output_limit.limit_output(LIMIT):
                 if self._can_pipe():
                     command = f"{python_of(variables, self._templar)} -I -S -"
                     done = self._low_level_execute_command(command, in_data=text)
                 else:
                     given = {"script": text.decode()}
                     done = self._execute_module(f"{COLLECTION}host_audit", given, task_vars=variables)
-        except bounded.TooMuchError as error:
+        except output_limit.TooMuchError as error:
             return {"msg": str(error)}
         if done.get("failed"):
             return {"msg": printable(str(done.get("msg"))[:1000])}
         return read(steps, done)
 
     def _can_pipe(self) -> bool:
-        """su and its like read a password from where the script would come."""
+        """Return whether the connection can pipe a script: su and its like read a password from there."""
         become = self._connection.become
         return bool(self._connection.has_pipelining) and (become is None or become.name.split(".")[-1] in PIPING)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What one host is asked. steps: ``role``, ``module`` and ``arguments`` of each module call. wanted: its intent.
+    """The query of one host. steps: ``role``, ``module`` and ``arguments`` of each module call. wanted: its intent.
 
-    verify: what lies between hosts is verify.yml's to judge; whether it is asked about this one.
-    check_mode: of the run that asks.
+    verify: verify.yml also tests this host; links between hosts are not judged here.
+    check_mode: of the run.
     """
 
     roles: list[str]
@@ -149,71 +150,71 @@ class Question:
     check_mode: bool
 
     def judged(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The action's result. answer: as read() gives it."""
+        """Return the action's result. answer: as read() returns it."""
         if "msg" in answer:
             return {**answer, "failed": True}
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
         evidence = {name: pair for given in found.values() for name, pair in given.pop("evidence", {}).items()}
-        # One text: Ansible walks through every value of a result again and again, which was a third of the run's cost.
+        # One text: Ansible walks through every value of a result repeatedly, which was a third of the run's cost.
         roles = json.dumps(found)
-        digest = made_of(self.wanted, "digest", lambda: intent.digest(self.wanted))
+        digest = cached_for(self.wanted, "digest", lambda: intent.digest(self.wanted))
         told = {"changed": False, "intent": digest, "roles": roles, "verify": self.verify}
         told["evidence"] = findings_file.packed(evidence)
-        told["off"] = made_of(self.wanted, "off", lambda: expected.off(self.wanted))
+        told["off"] = cached_for(self.wanted, "off", lambda: expected.off(self.wanted))
         told["scope"] = self.wanted["values"]["nccl_benchmark_scope"]
-        files = lldp_fleet.Files.of(self.wanted["values"])
+        files = lldp_fleet.Files.from_values(self.wanted["values"])
         if files != lldp_fleet.Files():
             told["cabling"] = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
-        told["compare"] = made_of(self.wanted, "compare", lambda: declaration(self.wanted))
+        told["compare"] = cached_for(self.wanted, "compare", lambda: declaration(self.wanted))
         told["sharp"] = self.wanted["values"]["busbar_sharp"]
         return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
 
 
 def question_of(names: list[str], variables: Mapping[str, Any], templar: Any) -> Question:
-    """The question to a host about these roles. templar: has the host's variables, too. Raises ParseError."""
+    """Return the query of a host about these roles. templar: with the host's variables. Raises ParseError."""
     if "busbar_intent" not in variables:
         variables = {**variables, "busbar_intent": intent_action.of_host(variables, templar)}
     wanted = variables["busbar_intent"]
-    roles = [role for role in names if verdict.played(role, variables) or _of_fabric(role, wanted, variables)]
+    roles = [role for role in names if verdict.played(role, variables) or _judges_fabric(role, wanted, variables)]
     asked = _steps(roles, variables, templar)
     verify = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
     return Question(roles, asked, wanted, verify, bool(variables.get("ansible_check_mode")))
 
 
-def _of_fabric(role: str, wanted: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
-    """Whether the fabric is judged by what the role's module says of the host, whatever the tags leave out."""
+def _judges_fabric(role: str, wanted: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
+    """Return whether this role's result of the host feeds the fabric's judgement, whatever the tags leave out."""
     named = role == fabric_run.RAILS and wanted["values"]["busbar_fabric_hosts"]
     return bool(named) and verdict.played(suite.FABRIC, variables)
 
 
-def sent(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the node reads of the steps."""
+def node_steps(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the steps without what the node does not read."""
     return [{key: step[key] for key in ("module", "arguments")} for step in steps]
 
 
 def script(main: str) -> str:
-    """All that is piped to a node's Python. main: its last lines."""
+    """Return all that is piped to a node's Python. main: its last lines."""
     return _SCRIPT + main
 
 
 def _steps(roles: list[str], variables: Mapping[str, Any], templar: Any) -> list[dict[str, Any]]:
-    """The lock's and the roles' module calls, whose results they register: ``role``, ``module``, ``arguments``.
+    """Return the module calls of the lock and the roles: ``role``, ``module``, ``arguments``.
 
-    Hosts whose variables say the same are asked the same: only the first of them pays for the templates.
+    Hosts with equal variables have equal queries: only the first of them pays for the templates.
     """
     wanted = variables["busbar_intent"]
     lock = _lock_step(wanted["values"])
-    # The gate's intent holds what other roles ask, whether they are asked now or not.
+    # The gate's intent holds the queries of other roles, whether these are audited now or not.
     asking = [*roles, *gate_files.ROLES] if suite.GATE in roles else roles
     known = {name: value for role in asking for name, value in _ASKED[role].defaults.items()} | dict(variables)
     names = {name for role in asking for name in _ASKED[role].words if name in known and name != "busbar_intent"}
     own = templar.copy_with_new_env(available_variables=known)
     values = {name: host_variables.rendered(known[name], own) for name in names}
-    basis = made_of(wanted, "hash", lambda: _hash(wanted))
-    steps: list[dict[str, Any]] = kept(
+    basis = cached_for(wanted, "hash", lambda: _hash(wanted))
+    steps: list[dict[str, Any]] = cached(
         constants.DEFAULT_LOCAL_TMP,
         [roles, values, basis, lock],
-        lambda: [lock, *(step for role in roles for step in _asked_steps(role, known, templar))],
+        lambda: [lock, *(step for role in roles for step in _role_steps(role, known, templar))],
     )
     return steps
 
@@ -222,7 +223,7 @@ def _hash(wanted: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(wanted, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _asked_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dict[str, Any]]:
+def _role_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dict[str, Any]]:
     role, asked = suite.AUDITED[name], _ASKED[name]
     known = known | asked.variables
     items: list[dict[str, Any]] = [{}]
@@ -231,7 +232,7 @@ def _asked_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dic
         items = [{role.each: item} for item in own.template(asked.variables[f"__{name}_each"])]
     for item in items:
         own = templar.copy_with_new_env(available_variables=known | item)
-        # As a whole: what is omitted drops out of it.
+        # Templated as a whole, so that omitted arguments drop out.
         arguments = own.template(asked.variables[f"__{name}_arguments"])
         if name == suite.GATE and arguments["stages"]:
             arguments = {**arguments, "sums": gate_files.sums(_gate_texts(arguments, known, templar, ""))}
@@ -239,7 +240,7 @@ def _asked_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dic
 
 
 def gate_texts(variables: Mapping[str, Any], templar: Any, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Path -> text of the gate's files on a host. arguments: of the role's module."""
+    """Return path -> text of the gate's files on a host. arguments: of the role's module."""
     known = {name: value for role in gate_files.ROLES for name, value in _ASKED[role].defaults.items()}
     values = variables["busbar_intent"]["values"]
     node = values["drain_slurm_node"] or str(variables["inventory_hostname"]).partition(".")[0]
@@ -247,18 +248,18 @@ def gate_texts(variables: Mapping[str, Any], templar: Any, arguments: Mapping[st
 
 
 def _gate_texts(arguments: Mapping[str, Any], known: dict[str, Any], templar: Any, node: str) -> dict[str, str]:
-    steps = [step for role in gate_files.ROLES for step in _asked_steps(role, known, templar)]
+    steps = [step for role in gate_files.ROLES for step in _role_steps(role, known, templar)]
     intent_text = gate_files.intent(arguments, steps, node)
     return gate_files.texts(_gate_program(), intent_text, arguments["stages"])
 
 
 @functools.cache
 def _gate_program() -> str:
-    return _kept_script(gate_files.names(), gate_files.program)
+    return _cached_script(gate_files.names(), gate_files.program)
 
 
 def python_of(variables: Mapping[str, Any], templar: Any) -> str:
-    """Ansible's discovery, which takes the first of a list, would be a second question to the host."""
+    """Return shell words that find Python: Ansible's discovery, which takes the first of a list, is a second query."""
     given = host_variables.rendered(variables.get("ansible_python_interpreter"), templar)
     given = given or constants.config.get_config_value("INTERPRETER_PYTHON")
     if not given.startswith("auto"):
@@ -268,15 +269,15 @@ def python_of(variables: Mapping[str, Any], templar: Any) -> str:
 
 
 def _lock_step(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Who works on the node: what is seen meanwhile may be half done."""
+    """Return the step that reads who works on the node: its state meanwhile may be half changed."""
     here = {"run": _RUN.to_dict(), "minutes": values["busbar_lock_minutes"]}
     arguments = {"state": "held", "system_root": values["busbar_system_root"], **here}
     return {"role": LOCK, "module": LOCK, "arguments": arguments}
 
 
 def read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]:
-    """``results``, one for each step, all of them valid; or ``msg``, why there are none."""
-    # A login shell may greet us first.
+    """Return ``results``, one for each step, all of them valid; or ``msg``, why there are none."""
+    # A login shell may print something first.
     said = str(done.get("stdout") or "").strip().rpartition("\n")[2]
     if not said.startswith("["):
         said = str(done.get("stderr") or "").strip().rpartition("\n")[2] or said or "nothing"
@@ -300,7 +301,6 @@ def _checked(module: str, given: Any) -> dict[str, Any]:
 def _by_role(
     roles: list[str], steps: list[dict[str, Any]], results: list[dict[str, Any]], wanted: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """role -> what the role would have registered."""
     answers: dict[str, list[dict[str, Any]]] = {}
     for step, answer in zip(steps, results, strict=True):
         answers.setdefault(step["role"], []).append(answer)
@@ -315,52 +315,52 @@ def _by_role(
 
 
 def _due(found: Mapping[str, Any], check_mode: bool) -> list[str]:
-    """Roles that site.yml would have to play: all of them where another run has left its lock, or is at work.
+    """Return the roles that site.yml would have to play; all of them if another run works there or left its lock.
 
-    In check mode the lock is in nobody's way, and a note names the run that has it.
+    In check mode the lock blocks nothing, and a note names the run that has it.
     """
     free = found[LOCK].get("held") and (check_mode or not found[LOCK]["notes"])
-    return [role for role in found if role != LOCK and (not free or work.to_do(found[role], check_mode))]
+    return [role for role in found if role != LOCK and (not free or due_roles.to_do(found[role], check_mode))]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What a role's own files say of its question. words: what may be a variable in it, and more."""
+class _RoleFiles:
+    """A role's query according to its own files. words: possible names of variables in it, and more."""
 
     variables: dict[str, Any]
     defaults: dict[str, Any]
     words: frozenset[str]
 
 
-def _asked_of(role: suite.Role) -> _Asked:
+def _read_role(role: suite.Role) -> _RoleFiles:
     def load(part: str) -> dict[str, Any]:
         path = TOP / "roles" / (role.home or role.name) / part / "main.yml"
         return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True) or {}
 
-    # A folder may hold the question of another role, too.
+    # A folder may hold the query of another role, too.
     variables = {name: value for name, value in load("vars").items() if name.startswith(f"__{role.name}_")}
-    return _Asked(
+    return _RoleFiles(
         variables, load("defaults"), frozenset(re.findall(r"[A-Za-z_]\w*", json.dumps(variables, default=str)))
     )
 
 
 def _bundle() -> str:
-    """Packing them takes a third of a second, which a run over a few hosts feels."""
+    """Return the packed modules. Packing takes 0.3 s, which a run over a few hosts feels, so the result is cached."""
     modules = [LOCK, *(role.module for role in suite.AUDITED.values())]
     wanted = [f"{bundle.PACKAGE}.{name}" for name in ("audit", "rail_info", "platform_facts", "machine.profile_doubts")]
     wanted += [f"{bundle.LIBRARY}.{name}" for name in modules]
-    return _kept_script(wanted, lambda: bundle.script(bundle.closure(wanted, bundle.source_of), ""))
+    return _cached_script(wanted, lambda: bundle.script(bundle.closure(wanted, bundle.source_of), ""))
 
 
-def _kept_script(wanted: list[str], make: Callable[[], str]) -> str:
-    """wanted: names of the modules that it is made of."""
+def _cached_script(wanted: list[str], make: Callable[[], str]) -> str:
+    """Return a script, cached by its sources. wanted: names of its modules."""
     home = Path(constants.config.get_config_value("ANSIBLE_HOME"), "busbar")
     basis = json.dumps([wanted, *(_digest(package) for package in (bundle.PACKAGE, bundle.LIBRARY))])
-    return kept_between_runs(home, basis, make)
+    return cached_between_runs(home, basis, make)
 
 
 def _digest(package: str) -> str:
-    """Of all Python files of a package and their names: what is packed, and what packs it."""
+    """Return a hash of the names and contents of a package's Python files: what is packed, and what packs it."""
     read = hashlib.sha256()
     spec = importlib.util.find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or []:
@@ -370,6 +370,6 @@ def _digest(package: str) -> str:
     return read.hexdigest()
 
 
-_ASKED = {name: _asked_of(role) for name, role in suite.AUDITED.items()}
+_ASKED = {name: _read_role(role) for name, role in suite.AUDITED.items()}
 _SCRIPT = _bundle()
 _RUN = node_lock.this_run()

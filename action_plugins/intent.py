@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Reads the intent for one host out of the inventory. Runs on the control node; documented in library/intent.py."""
+"""Read the intent for one host from the inventory, on the control node. Documented in library/intent.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, busbw, intent, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
-from ansible_collections.busbar.fabric.plugins.plugin_utils.kept import kept
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load, read_yaml
+from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached
 
 BARS = Path("roles") / "nccl_benchmark" / "files" / "bars.yml"
 
@@ -34,12 +34,12 @@ class ActionModule(ControlAction):
 
 
 def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:
-    """What the action returns; hosts that are given the same want the same. Raises ParseError."""
+    """Return the action's result. Hosts with equal variables share it. Raises ParseError."""
     given = {name: rendered(variables[name], templar) for name in variables if intent.mine(name)}
     if accepted.VARIABLE in given:
         given[accepted.VARIABLE] = accepted.plain(given[accepted.VARIABLE])
     site = Path(variables.get("inventory_dir") or ".")
-    wanted: dict[str, Any] = kept(constants.DEFAULT_LOCAL_TMP, [str(site), given], lambda: _read(given, site))
+    wanted: dict[str, Any] = cached(constants.DEFAULT_LOCAL_TMP, [str(site), given], lambda: _read(given, site))
     return wanted
 
 
@@ -51,22 +51,22 @@ def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
     name = values["busbar_platform"]
     path, data = load(name, [site / "profiles", BUILT_IN])
     parsed = profile.parse(data, name)
-    nic_settings.of_profile(parsed)
+    nic_settings.profile_settings(parsed)
     if parsed.rails:
         profile.for_fabric(parsed, values["busbar_fabric"] or None)
     bars = bars_of(site)
     runs = nccl_benchmark.runs(values, parsed, name, bars)
-    # Ansible prints and logs what an action returns: secrets stay variables, which their role's module alone is given.
-    values = intent.shown(values)
+    # Ansible prints and logs a result: secrets stay variables, which only their role's module gets.
+    values = intent.printable_values(values)
     wanted = {"values": values, "profile": data, "profile_name": name, "profile_path": str(path)}
     return {**wanted, "benchmark_runs": [run.to_dict() for run in runs]}
 
 
 def bars_of(site: Path) -> list[tuple[busbw.Bar, ...]]:
-    """Those of the site, then the suite's. site: directory of the inventory. Raises ParseError."""
+    """Return the site's bars, then the suite's. site: directory of the inventory. Raises ParseError."""
     return load_bars([site / "bars.yml", BUILT_IN.parent / BARS])
 
 
 def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
-    """The bars of each file that is there; the site's own comes first. Raises ParseError."""
+    """Return the bars of each file that exists; the site's own comes first. Raises ParseError."""
     return [busbw.parse_bars(read_yaml(path), str(path)) for path in paths if path.exists()]

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Fails once for all hosts whose inventory is wrong. Documented in library/intent_check.py."""
+"""Fail once for all hosts whose inventory is wrong. Documented in library/intent_check.py."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class ActionModule(FleetAction):
         }
         if not wrong:
             return {"changed": False}
-        msg = f"the inventory is wrong, nothing was changed: {intent.told(wrong)}"
+        msg = f"the inventory is wrong, nothing was changed: {intent.summarise_errors(wrong)}"
         return {"changed": False, "failed": True, "msg": msg}

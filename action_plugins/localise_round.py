@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Drives the search for slow nodes, round by round. Documented in library/localise_round.py."""
+"""Drive the search for slow nodes, round by round. Documented in library/localise_round.py."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    due_roles,
     host_variables,
-    localise_because,
-    localise_drive,
     localise_record,
+    localise_root_cause,
+    localise_runs,
     localise_stored,
     localise_table,
     screen,
     suite,
     terminal,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import values
@@ -38,7 +38,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record impo
 
 display = Display()
 _RUNS = answer.many(answer.a_run)
-# The role whose findings say why a node, a GPU or a rail is slow.
+# The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"
 
 
@@ -63,12 +63,12 @@ class ActionModule(FleetAction):
                 display.display(line)
             tests = search.next()
             record = search.recorded(complete=not tests)
-            ask = [] if tests else search.to_ask()
+            ask = [] if tests else search.health_queries()
             made = Path(search.path) if search.path else None
             folder = localise_record.write(path, record, made) if path else None
         except (OSError, ParseError) as error:
             return {**result, "failed": True, "msg": f"the search for slow nodes: {error_text(error)}"}
-        result.update(record=localise_record.to_dict(record), path=str(folder or ""), **search.asked(variables))
+        result.update(record=localise_record.to_dict(record), path=str(folder or ""), **search.next_tasks(variables))
         if tests or ask:
             return {**result, "more": True, "ask": ask}
         text, more = localise_table.render(record, terminal.COLUMNS), f"-v, or {folder or 'the record'}"
@@ -76,16 +76,16 @@ class ActionModule(FleetAction):
         if folder is not None:
             display.display(f"results: {folder}")
         found = search.findings()
-        told = localise_because.rooted(found, search.health, search.rails, search.known)
+        told = localise_root_cause.rooted(found, search.health, search.rails, search.known)
         result["hosts"] = {host: Plan(tuple(told.get(host, ()))).result() for host in hosts}
-        result["cluster"] = localise_because.explained(search.judged, found)
+        result["cluster"] = localise_root_cause.explained(search.judged, found)
         return result
 
 
 class Search:
-    """The searches among all hosts of the play, as far as they have come. Raises ParseError.
+    """The searches among all hosts of the play, with their state. Raises ParseError.
 
-    raw: host -> what the run has registered for it.   judged: host -> what nccl_cluster has found there, before.
+    raw: host -> its registered results.   judged: host -> earlier findings of nccl_cluster.
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
@@ -104,8 +104,8 @@ class Search:
         self.path = str(before.get("path") or "") if goes_on else ""
         self.record = localise_record.from_dict(before["record"]) if goes_on else self._begun()
         self.groups = [
-            localise_drive.Group(group, self.record.nodes, self._kind_of(settings))
-            for settings, group in localise_drive.groups([*self.members.values()]).items()
+            localise_runs.Group(group, self.record.nodes, self._kind_of(settings))
+            for settings, group in localise_runs.groups([*self.members.values()]).items()
         ]
         for group in self.groups:
             group.replay(self.record.tests)
@@ -119,31 +119,31 @@ class Search:
         screens = {}
         for host, of_host in self.raw.items():
             asked = (of_host.get("busbar_intent") or {}).get("benchmark_runs") or []
-            screens[host] = localise_drive.screen(runs_of(of_host), asked)
+            screens[host] = localise_runs.screen(runs_of(of_host), asked)
         now = time.time()
         launchers = [str(values(of_host).get("nccl_benchmark_launcher", "")) for of_host in self.raw.values()]
-        nodes = localise_drive.nodes([*self.members.values()], screens)
+        nodes = localise_runs.nodes([*self.members.values()], screens)
         launcher = next(filter(None, launchers), "")
         return Record(simulated=False, begun=now, finished=now, launcher=launcher, nodes=nodes)
 
-    # -- what was measured ---------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     def take(self) -> list[str]:
-        """Takes what the last round has measured. What is to be said of it; of a search that begins who takes part."""
+        """Take the results of the last round. Return lines for the user; the first time also which nodes take part."""
         if not self.goes_on:
             fit = [host for group in self.groups for host in group.search.screened]
             return localise_table.began(self.record.nodes, fit)
         tests = []
         for group, results in self.results(lost=True):
-            tests += [localise_drive.measured(result, group.bar(result.test)) for result in results]
+            tests += [localise_runs.measured(result, group.bar(result.test)) for result in results]
             if results:
                 group.search.take(results)
         simulated = self.record.simulated or self._is_simulated()
         self.record = replace(self.record, tests=(*self.record.tests, *tests), simulated=simulated)
         return localise_table.round_lines(tests)
 
-    def results(self, lost: bool) -> list[tuple[localise_drive.Group, list[Result]]]:
-        """What came of each test of the round. lost: of one without a figure it is asked which of its hosts is gone."""
+    def results(self, lost: bool) -> list[tuple[localise_runs.Group, list[Result]]]:
+        """Return the result of each test of the round. lost: query which hosts of a test without a figure are gone."""
         found = []
         for group in self.groups:
             tests = group.search.next_round()
@@ -153,7 +153,7 @@ class Search:
             for test in tests:
                 one = self._result(test, answers, failures, {})
                 if lost and is_silent(one):
-                    one = self._result(test, answers, failures, self._gone(test))
+                    one = self._result(test, answers, failures, self._lost_hosts(test))
                 results.append(one)
             found.append((group, results))
         return found
@@ -166,19 +166,19 @@ class Search:
         lost: Mapping[str, str],
     ) -> Result:
         if test.kind == GPUS:
-            return localise_drive.of_gpus(test, gpus_of(self.raw[test.hosts[0]], test.number), lost)
+            return localise_runs.of_gpus(test, gpus_of(self.raw[test.hosts[0]], test.number), lost)
         if test.kind != RAILS:
-            name = localise_drive.job_name(test)
-            return localise_drive.of_job(test, answers.get(name), failures.get(name, ""), lost)
+            name = localise_runs.job_name(test)
+            return localise_runs.of_job(test, answers.get(name), failures.get(name, ""), lost)
         passes = {host: passes_of(self.raw[host], test.number) for host in test.hosts}
-        return localise_drive.of_rails(test, passes, self.untested.get(test.hosts[0], ""), lost)
+        return localise_runs.of_rails(test, passes, self.untested.get(test.hosts[0], ""), lost)
 
-    def _gone(self, test: Test) -> dict[str, str]:
-        """Host -> why it can take part no more, as it was asked just now."""
+    def _lost_hosts(self, test: Test) -> dict[str, str]:
+        """Return host -> why it can no longer take part, according to a query just now."""
         found = {}
         for host in test.hosts:
             asked = answer.given(self.raw[host].get("localise_asked"), "nccl_cluster_member")
-            # Each host of such a test was to be asked: one without an answer has left the play.
+            # Every host of such a test was to be queried: one without a result has left the play.
             unfit = nccl_cluster_plan.unfit(self.raw[host], asked, self.members[host].address, host in self.there)
             found.update({host: unfit[0]} if unfit is not None else {})
         return found
@@ -191,13 +191,13 @@ class Search:
             said += [each for one in of_host.get("localise_gpus_measured") or [] for each in one["results"]]
         return any(isinstance(one, dict) and one.get("simulated") is True for one in said)
 
-    # -- what is next --------------------------------------------------------------------------------------------------
+    # -- next round ----------------------------------------------------------------------------------------------------
 
     def next(self) -> list[Test]:
         return [test for group in self.groups for test in group.search.next_round()]
 
-    def asked(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """What the tasks need of the next round."""
+    def next_tasks(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the variables that the tasks of the next round read."""
         jobs: dict[str, Any] = {}
         sessions: dict[str, Any] = {}
         gpus: dict[str, Any] = {}
@@ -212,7 +212,7 @@ class Search:
                     jobs[test.hosts[0]] = group.job(test)
                     continue
                 candidates = {host: self._candidate(host, variables) for host in test.hosts}
-                of_hosts, why = localise_drive.sessions(test, candidates)
+                of_hosts, why = localise_runs.sessions(test, candidates)
                 untested.update(dict.fromkeys(test.hosts, why) if why else {})
                 for host, passes in of_hosts.items() if not why else ():
                     more = rail_pairs_action.classes(variables["hostvars"][host])
@@ -224,18 +224,18 @@ class Search:
     def _candidate(self, host: str, variables: Mapping[str, Any]) -> Any:
         return rail_pairs_action.candidate(host, variables["hostvars"][host], True, False)
 
-    # -- what was found ------------------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------------------
 
     def recorded(self, complete: bool) -> Record:
-        self.record = localise_drive.recorded(self.record, self.groups, complete, time.time())
+        self.record = localise_runs.recorded(self.record, self.groups, complete, time.time())
         if complete:
-            found = localise_because.named(self.record.findings, self.health, self.rails)
+            found = localise_root_cause.named(self.record.findings, self.health, self.rails)
             self.record = replace(self.record, findings=found)
         return self.record
 
-    def to_ask(self) -> list[str]:
-        """Of the hosts that are slow, once at the end: those whose health is to be asked, right after the load."""
-        asked = () if self.asked_health else localise_because.slow(self.record.findings)
+    def health_queries(self) -> list[str]:
+        """Return the slow hosts whose health is to be audited, once at the end, right after the load."""
+        asked = () if self.asked_health else localise_root_cause.slow(self.record.findings)
         return [host for host in asked if host in self.there]
 
     def findings(self) -> dict[str, list[Finding]]:
@@ -247,39 +247,39 @@ class Search:
 
     @cached_property
     def known(self) -> dict[str, list[Finding]]:
-        """Host that is slow -> findings of its health that the verdict has from the role itself."""
-        slow = localise_because.slow(self.record.findings)
-        results = {host: work.results(self.raw[host], [HEALTH], "", nightly=False) for host in slow}
+        """Return slow host -> findings of its health that the verdict has from the role itself."""
+        slow = localise_root_cause.slow(self.record.findings)
+        results = {host: due_roles.results(self.raw[host], [HEALTH], "", nightly=False) for host in slow}
         return {host: health_of(of_host.get(HEALTH)) for host, of_host in results.items()}
 
     @cached_property
     def health(self) -> dict[str, list[Finding]]:
-        """Host that is slow -> findings of its health: what it said right after the load, where the search asked."""
+        """Return slow host -> findings of its health, those from right after the load where they were audited."""
         asked = {host: health_of(self.raw[host].get("localise_health")) for host in self.known}
         return {host: asked[host] or known for host, known in self.known.items() if asked[host] or known}
 
     @cached_property
     def rails(self) -> dict[str, dict[int, str]]:
-        """Host -> number of each of its rails -> PCI address of the NIC, of the hosts that have findings."""
+        """Return host -> rail number -> PCI address of the NIC, of the hosts that have findings."""
         infos = {host: host_variables.of_host(self.raw[host]) for host in self.health}
         return {host: {rail.number: rail.pci for rail in info.rails} for host, info in infos.items() if info}
 
 
 def runs_of(of_host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What the node's own benchmark has measured now or before; [] where it said nothing that is valid."""
-    role = work.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
-    runs = work.mapping(role).get("runs") or []
+    """Return the runs of the node's own benchmark, measured now or before; [] without a valid result."""
+    role = due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
+    runs = due_roles.mapping(role).get("runs") or []
     return runs if answer.is_valid(_RUNS, runs) else []
 
 
 def health_of(registered: Any) -> list[Finding]:
-    """Findings of node_health; none where it was not queried, or gave no valid answer."""
+    """Return the findings of node_health; none where it was not queried or has no valid result."""
     return [from_dict(dict(item)) for item in answer.findings_of(answer.given(registered))]
 
 
 def passes_of(of_host: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
-    """What perftest answered in each pass of a round; {} where it did not."""
-    found: list[dict[str, Any]] = [{} for _each in localise_drive.PASSES]
+    """Return perftest's result of each pass of a round; {} for a pass without one."""
+    found: list[dict[str, Any]] = [{} for _each in localise_runs.PASSES]
     for one in of_host.get("localise_rails_measured") or []:
         if one["number"] == number:
             found[one["pass"]] = answer.given(one["result"], "perftest")
@@ -287,18 +287,18 @@ def passes_of(of_host: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
 
 
 def gpus_of(of_host: Mapping[str, Any], number: int) -> dict[tuple[int, int], dict[str, Any]]:
-    """Two GPUs -> what nccl_perf answered in a round."""
+    """Return GPU pair -> result of nccl_perf in a round."""
     found = {}
     for one in of_host.get("localise_gpus_measured") or []:
         for each in one["results"] if one["number"] == number else ():
-            # The loop's own: the pair that this run has asked for.
+            # The loop's variable: the pair of this run.
             first, second = each["localise_gpu_job"]["localise_gpu_pair"]
             found[int(first), int(second)] = answer.given(each, "nccl_perf")
     return found
 
 
 def is_silent(result: Result) -> bool:
-    """Whether it gave no figure, or, of rails and GPUs, not all of them."""
+    """Return whether a result lacks its figure, or one of those of rails and GPUs."""
     if result.test.kind == GPUS:
         return any(result.pairs.get(pair) is None for pair in result.test.pairs)
     if result.test.kind == RAILS:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Names the hosts of tests without a figure. Documented in library/localise_silent.py."""
+"""Name the hosts of tests without a figure. Documented in library/localise_silent.py."""
 
 from __future__ import annotations
 

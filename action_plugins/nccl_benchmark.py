@@ -1,13 +1,13 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judges all benchmark runs of a host together. Documented in library/nccl_benchmark.py."""
+"""Judge all benchmark runs of a host together. Documented in library/nccl_benchmark.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_benchmark, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, due_roles, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 
@@ -19,7 +19,7 @@ class ActionModule(ControlAction):
     }
 
     def act(self, variables: Values, given: Values) -> Values:
-        earlier = work.results(variables, nccl_benchmark.EARLIER, "", nightly=False)
+        earlier = due_roles.results(variables, nccl_benchmark.EARLIER, "", nightly=False)
         return judged(given["platform"], given["runs"], given["measured"], earlier)
 
 
@@ -29,10 +29,10 @@ def judged(
     measured: Sequence[Mapping[str, Any]],
     earlier: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """What the role registers; a failure, where a run has failed.
+    """Return what the role registers; a failure, where a run has failed.
 
     runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
-    earlier: role -> what it has registered.
+    earlier: role -> its registered result.
     """
     others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
     valid = [answer.given(one, "nccl_perf") for one in measured]
@@ -50,7 +50,7 @@ def judged(
 
 
 def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the report needs of a run: the bar, the figures of every size, and where they are from."""
+    """Return what the report needs of a run: the bar, the figures of every size, and their origin."""
     found = result.get("measured") or {}
     repeated = {row["size"]: row for row in result.get("statistics") or [] if row["repeats"] > 1}
     return {

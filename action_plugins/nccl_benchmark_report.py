@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Table, files and plots of the benchmark of all hosts. Documented in library/nccl_benchmark_report.py."""
+"""Write table, files and plots of the benchmark of all hosts. Documented in library/nccl_benchmark_report.py."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    benchmark_results,
     busbw_plot,
-    measured,
+    due_roles,
     nccl_benchmark,
     results_compare,
     results_folder,
     screen,
     suite,
     terminal,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
 
 FORMAT = 1
-# Hosts whose name can name a file.
+# Host names that can be file names.
 _PLAIN = r"(?!\.)[\w.:@+-]{1,100}"
 
 
@@ -68,18 +68,18 @@ class ActionModule(FleetAction):
 
 
 def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Host and what the role has registered for it, or the audit has heard: what stands is not in the role's play."""
-    for host, of_host in work.registered(hostvars, set(hosts)):
-        yield host, work.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
+    """Yield host and result of the role, or that of the audit: a role with nothing to do is not played."""
+    for host, of_host in due_roles.registered(hostvars, set(hosts)):
+        yield host, due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
 
 
 def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:
-    """Whether all figures are of earlier runs, and a directory below parent has them: plots cost seconds."""
+    """Return whether all figures are of earlier runs and a directory below parent has them: plots cost seconds."""
     return all(row.age_days is not None for row in rows) and (parent / "latest").exists()
 
 
 def reported(said: Any) -> dict[str, Any]:
-    """What the role has registered for a host; {} where that is nothing, or not valid."""
+    """Return a host's registered result; {} where there is none or it is not valid."""
     if not isinstance(said, dict) or not said.get("runs"):
         return {}
     found = answer.given(said)
@@ -88,7 +88,7 @@ def reported(said: Any) -> dict[str, Any]:
 
 
 def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:
-    """A new directory with a file for each host; the link ``latest`` is moved to it when it is whole."""
+    """Write a new directory with a file for each host; then move the link ``latest`` to it."""
     with results_folder.new(parent, now) as folder:
         for host, of_host in results.items():
             data = {
@@ -105,22 +105,22 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
 
 
 def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """What was measured now beside the last results of the same hosts; "" where there are none of either."""
+    """Compare the new figures with the last results of the same hosts; "" where either is missing."""
     try:
         nodes = [
-            measured.of_node(host, [run for run in of_host["runs"] if not run["stored"] and run["rows"]], "")
+            benchmark_results.of_node(host, [run for run in of_host["runs"] if not run["stored"] and run["rows"]], "")
             for host, of_host in results.items()
         ]
     except ParseError as error:
         return f"not compared with the last results: {error}"
     finished = [node.finished for node in nodes if node.finished is not None]
     runs = tuple(run for node in nodes for run in node.runs)
-    now = measured.Results("this run", max(finished, default=None), runs)
+    now = benchmark_results.Results("this run", max(finished, default=None), runs)
     return results_compare.with_last(parent, now, terminal.COLUMNS)[0]
 
 
 def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
-    """Plots bus bandwidth over size. Returns the files, SVG and PNG, and why there are none."""
+    """Plot bus bandwidth over message size. Return the SVG and PNG files, and why there are none."""
     problem = busbw_plot.ready()
     if problem:
         return [], problem
@@ -130,7 +130,7 @@ def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[P
 
 
 def panels(results: Mapping[str, Mapping[str, Any]]) -> list[busbw_plot.Panel]:
-    """A panel for each collective, with all hosts."""
+    """Return a panel for each collective, with all hosts."""
     points: dict[str, dict[str, dict[int, float]]] = {}
     marks: dict[str, dict[int, tuple[float | None, float | None]]] = {}
     for host, of_host in results.items():

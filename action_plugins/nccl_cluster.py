@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Joins all jobs between nodes: findings of each host, the record, the table. Documented in library/nccl_cluster.py."""
+"""Join all jobs between nodes: findings of each host, the record, the table. Documented in library/nccl_cluster.py."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    benchmark_results,
     cluster_judge,
     cluster_plot,
     cluster_record,
     cluster_table,
-    measured,
+    due_roles,
     results_compare,
     screen,
     suite,
     terminal,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import values
 
 display = Display()
-# Whose findings may explain a slow job.
+# Roles whose findings may explain a slow job.
 EARLIER = tuple(role.name for role in suite.SUITE if role.name != suite.CLUSTER)
 
 
@@ -40,7 +40,7 @@ class ActionModule(FleetAction):
     def act(self, variables: Values, given: Values) -> Values:
         hostvars = variables["hostvars"]
         raw = {host: hostvars.raw_get(host) for host in variables["ansible_play_hosts_all"]}
-        # As it is: to hand it over as an option would be to template every job for it.
+        # Read raw: as an option it would template every job.
         plan = raw[variables["inventory_hostname"]]["nccl_cluster_plan_result"]
         path = given["path"]
         anything = bool(plan["rounds"]) and not self._task.check_mode
@@ -48,15 +48,16 @@ class ActionModule(FleetAction):
         if not anything:
             check_mode = bool(self._task.check_mode)
             result["hosts"] = {
-                host: stood(of_host, [] if check_mode else members_of(plan, host)) for host, of_host in raw.items()
+                host: stored_result(of_host, [] if check_mode else members_of(plan, host))
+                for host, of_host in raw.items()
             }
-            shown(path)
+            print_last(path)
             return result
         record, result["hosts"], result["records"] = joined(plan, raw, time.time())
-        result["search"] = cluster_judge.misses(record.findings) and follows(raw)
+        result["search"] = cluster_judge.misses(record.findings) and localise_enabled(raw)
         display.display(f"\n{_table(record, path)}\n")
         if path:
-            now = measured.of_record(record, "this run")
+            now = benchmark_results.of_record(record, "this run")
             said, before = results_compare.with_last(cluster_record.folder(path), now, terminal.COLUMNS)
             if said:
                 display.display(said + "\n")
@@ -72,15 +73,15 @@ class ActionModule(FleetAction):
         return result
 
 
-def follows(raw: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the site lets the search for what is slow follow by itself."""
+def localise_enabled(raw: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether the site lets the search for the slow node start automatically."""
     return all(values(of_host).get("nccl_benchmark_localise", True) for of_host in raw.values())
 
 
-def stood(of_host: Mapping[str, Any], members: Sequence[Finding] = ()) -> dict[str, Any]:
-    """What the verdict gets of a host that was not measured now: what its last record says, where that is good.
+def stored_result(of_host: Mapping[str, Any], members: Sequence[Finding] = ()) -> dict[str, Any]:
+    """Return the result for the verdict of a host that was not measured now: its last record, where that is good.
 
-    members: else why it was left out; none in check mode, in which nobody would have been measured.
+    members: otherwise why it was left out; none in check mode, which measures nothing.
     """
     stored = answer.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
     if members and (stored.get("due") or not stored):
@@ -89,12 +90,12 @@ def stood(of_host: Mapping[str, Any], members: Sequence[Finding] = ()) -> dict[s
 
 
 def members_of(plan: Mapping[str, Any], host: str) -> list[Finding]:
-    """Whether a host takes part, as the plan says it."""
+    """Return the plan's findings on whether a host takes part."""
     return [from_dict(dict(item)) for item in plan["member_findings"].get(host, [])]
 
 
-def shown(path: str) -> None:
-    """The table of the last record on this control node, where there is one."""
+def print_last(path: str) -> None:
+    """Print the table of the last record on this control node, if there is one."""
     if not path or not cluster_record.folder(path).exists():
         return
     try:
@@ -116,20 +117,20 @@ def _table(record: cluster_record.Record, path: str) -> str:
 def joined(
     plan: Mapping[str, Any], raw: Mapping[str, Mapping[str, Any]], now: float
 ) -> tuple[cluster_record.Record, dict[str, Any], dict[str, Any]]:
-    """The record; host -> what the verdict gets; host -> what the node is to keep.
+    """Return the record; host -> its part of the verdict; host -> what the node is to store.
 
-    plan: what nccl_cluster_plan returned.   raw: host -> what the run has registered for it.
+    plan: returned by nccl_cluster_plan.   raw: host -> its registered results.
     """
     jobs = [job for jobs in plan["rounds"] for job in jobs.values()]
     results, failures = answers(jobs, raw)
     measured = set(plan["measured"])
     earlier = {host: findings_of(raw[host]) for host in raw if host in measured}
-    judged = cluster_judge.judge(jobs, results, failures, earlier, advise=not follows(raw))
+    judged = cluster_judge.judge(jobs, results, failures, earlier, advise=not localise_enabled(raw))
     hosts: dict[str, Any] = {}
     for host, of_host in raw.items():
         members = members_of(plan, host)
         if host not in measured:
-            hosts[host] = stood(of_host, members)
+            hosts[host] = stored_result(of_host, members)
             continue
         found = [*members, *judged.findings.get(host, ())]
         hosts[host] = Plan(tuple(found)).result()
@@ -155,7 +156,7 @@ def joined(
 def answers(
     jobs: Sequence[Mapping[str, Any]], raw: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Name of a job -> what nccl_perf answered, where that is valid; name -> why there is no answer."""
+    """Return job name -> valid result of nccl_perf; job name -> why there is no result."""
     said: dict[tuple[str, str], Any] = {}
     for host, of_host in raw.items():
         for one in of_host.get("nccl_cluster_measured") or []:
@@ -169,7 +170,8 @@ def answers(
         if found and not found.get("failed") and "findings" in found:
             results[name] = found
             continue
-        last = [found, *(work.mapping(raw[head].get(each)) for each in ("nccl_cluster_done", "nccl_cluster_started"))]
+        steps = ("nccl_cluster_done", "nccl_cluster_started")
+        last = [found, *(due_roles.mapping(raw[head].get(each)) for each in steps)]
         texts = [str(one["msg"]) for one in last if one.get("msg")]
         why = " ".join((texts or ["its task ended without a result, or was not run"])[0].split())[:300]
         failures[name] = f"{head}: {why}"
@@ -177,6 +179,6 @@ def answers(
 
 
 def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
-    """What other roles of the run have found on a host."""
-    results = work.results(of_host, EARLIER, EARLIER[0], nightly=False)
+    """Return the findings of other roles of the run on a host."""
+    results = due_roles.results(of_host, EARLIER, EARLIER[0], nightly=False)
     return [from_dict(item) for role in EARLIER for item in answer.findings_of(results.get(role))]

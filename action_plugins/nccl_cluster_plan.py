@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Decides over all hosts of the play who is measured with whom. Documented in library/nccl_cluster_plan.py."""
+"""Decide over all hosts of the play which are measured together. Documented in library/nccl_cluster_plan.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRESS
 
 display = Display()
-# Of a host whose inventory could not be read.
+# Settings of a host whose inventory could not be read.
 UNKNOWN = Settings("unknown", "", (), (0, 0), 0)
 AGAIN = "run it again for this host with -vvv"
 NOT_READ = ("its inventory was not read", AGAIN)
@@ -44,7 +44,7 @@ class ActionModule(FleetAction):
                     continue
                 members.append(kinds.member(host, of_host, host in there))
                 due[host] = reason(of_host)
-            # Of a group of which nobody who could be measured is due, the last results stand.
+            # A group none of whose members is due keeps its last results.
             wanted = {one.settings for one in members if due[one.host] and one.unfit is None}
             asked = [one for one in members if one.settings in wanted or one.unfit is not None]
             plan = cluster_plan.plan(asked, kinds.measures, kinds.expected)
@@ -52,20 +52,20 @@ class ActionModule(FleetAction):
             return {"failed": True, "msg": str(error)}
         reasons = {host: due[host] for host in plan.hosts if due[host]}
         standing = [one.host for one in members if one.host not in plan.left_out and one.host not in plan.untested]
-        text = said(plan, reasons, bool(self._task.check_mode), standing)
+        text = summarise(plan, reasons, bool(self._task.check_mode), standing)
         display.display("\n".join(map(printable, text.split("\n"))))
-        return {"changed": False, **answered(plan, reasons)}
+        return {"changed": False, **task_values(plan, reasons)}
 
 
 class Kinds:
-    """What hosts want, read once for all that want the same: profile, bars and predictions."""
+    """Settings of hosts, with profile, bars and predictions read once for all hosts with the same."""
 
     def __init__(self) -> None:
         self._of_settings: dict[Settings, cluster_wanted.Kind] = {}
         self._expected: dict[tuple[Settings, cluster_plan.Measure, int], cluster_plan.Expected] = {}
 
     def settings(self, of_host: Mapping[str, Any]) -> Settings:
-        """Raises ParseError."""
+        """Return a host's settings. Raises ParseError."""
         intent = of_host.get("busbar_intent") or {}
         if "values" not in intent or "profile" not in intent:
             return UNKNOWN
@@ -77,7 +77,7 @@ class Kinds:
         return found
 
     def of_scope(self, settings: Settings, scope: str) -> cluster_wanted.Kind:
-        """What hosts whose inventory was read, and says that, want of another scope than theirs."""
+        """Return the settings of hosts, whose inventory was read, for another scope than theirs."""
         kind = next(one for found, one in self._of_settings.items() if replace(found, scope=settings.scope) == settings)
         return replace(kind, settings=replace(kind.settings, scope=scope))
 
@@ -91,7 +91,7 @@ class Kinds:
         return self._expected[key]
 
     def _no_such(self, settings: Settings) -> tuple[str, str] | None:
-        """Why the inventory's own words keep a host out; None where they do not."""
+        """Return why the inventory itself keeps a host out, and what to do; None otherwise."""
         if settings is UNKNOWN:
             return NOT_READ
         kind = self._of_settings[settings]
@@ -100,7 +100,7 @@ class Kinds:
         return None
 
     def member(self, host: str, of_host: Mapping[str, Any], there: bool) -> Member:
-        """there: the host is still in the play. Raises ParseError."""
+        """Return the host as a member. there: it is still in the play. Raises ParseError."""
         wanted = values(of_host)
         settings = self.settings(of_host)
         read = answer.given(of_host.get("nccl_cluster_member_result"), "nccl_cluster_member")
@@ -121,7 +121,7 @@ class Kinds:
 
 
 def address_of(host: str, wanted: Mapping[str, Any]) -> str:
-    """How the launcher reaches the host, by the inventory alone: what a node says of itself is not an address."""
+    """Return the host's address for the launcher, from the inventory alone: a node's own result is not trusted."""
     if wanted.get("nccl_benchmark_address"):
         return str(wanted["nccl_benchmark_address"])
     if wanted.get("nccl_benchmark_launcher") == "srun":
@@ -130,7 +130,7 @@ def address_of(host: str, wanted: Mapping[str, Any]) -> str:
 
 
 def unfit(of_host: Mapping[str, Any], read: Mapping[str, Any], address: str, there: bool) -> tuple[str, str] | None:
-    """Why a host cannot take part, and what to do; None where it can. read: what nccl_cluster_member answered."""
+    """Return why a host cannot take part, and what to do; None where it can. read: result of nccl_cluster_member."""
     lock = answer.given(of_host.get("node_lock_result"), "node_lock")
     if lock.get("held") is False:
         return "another run works on it", "run it again when that run has ended"
@@ -150,7 +150,7 @@ def unfit(of_host: Mapping[str, Any], read: Mapping[str, Any], address: str, the
 
 
 def reason(of_host: Mapping[str, Any]) -> str:
-    """Why a host is to be measured, "" where its last result stands, by nccl_benchmark_when."""
+    """Return why a host is to be measured, by nccl_benchmark_when; "" where its last result is kept."""
     when = values(of_host).get("nccl_benchmark_when", "changed")
     if when == "always":
         return "nccl_benchmark_when is always"
@@ -160,8 +160,8 @@ def reason(of_host: Mapping[str, Any]) -> str:
     return str(stored.get("due", "its last result is unknown"))
 
 
-def answered(plan: cluster_plan.Plan, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """What the tasks need of the plan. ``rounds``: head -> job, of each."""
+def task_values(plan: cluster_plan.Plan, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """Return the variables that the tasks read. ``rounds``: head -> job, of each."""
     findings = {host: [one.to_dict() for one in found] for host, found in plan.findings().items()}
     return {
         "rounds": [{job.head: job.to_dict() for job in jobs} for jobs in plan.rounds],
@@ -174,10 +174,12 @@ def answered(plan: cluster_plan.Plan, reasons: Mapping[str, str]) -> dict[str, A
     }
 
 
-def said(plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, standing: Sequence[str] = ()) -> str:
-    """For people: what is run, over whom, why, and without whom.
+def summarise(
+    plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, standing: Sequence[str] = ()
+) -> str:
+    """Describe for the user which runs are made, over which hosts, why, and which hosts are left out.
 
-    standing: hosts whose last result counts, where nothing is run.
+    standing: hosts whose last result is kept, where nothing is run.
     """
     jobs = [job for jobs in plan.rounds for job in jobs]
     verb, singular = ("would be run", "would be run") if check_mode else ("are run", "is run")

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Says what a round of jobs between nodes has measured. Documented in library/nccl_cluster_round.py."""
+"""Report the figures of a round of jobs between nodes. Documented in library/nccl_cluster_round.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ActionModule(FleetAction):
 
     def act(self, variables: Values, given: Values) -> Values:
         raw = {host: variables["hostvars"].raw_get(host) for host in variables["ansible_play_hosts_all"]}
-        # As it is: to hand it over as an option would be to template every job for it.
+        # Read raw: as an option it would template every job.
         rounds = raw[variables["inventory_hostname"]]["nccl_cluster_plan_result"]["rounds"]
         jobs = [*rounds[given["round"]].values()]
         results, failures = nccl_cluster.answers(jobs, raw)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Print the diagnosis of the logs on all hosts of the play. Documented in library/nccl_log_report.py."""
+"""Diagnose and print NCCL's logs of all hosts of the play. Documented in library/nccl_log_report.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGISTERED = "nccl_log_result"
 class ActionModule(FleetAction):
     def act(self, variables: Values, _given: Values) -> Values:
         hostvars = variables["hostvars"]
-        # Also those that are lost meanwhile.
+        # Including hosts that were lost meanwhile.
         hosts = variables["ansible_play_hosts_all"]
         result, missing = diagnose.join({host: hostvars.raw_get(host).get(REGISTERED) for host in hosts})
         show = diagnose.render if display.verbosity else diagnose.screenful

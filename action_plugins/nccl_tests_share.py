@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Chooses which hosts build nccl-tests and which get a copy. Documented in library/nccl_tests_share.py."""
+"""Choose which hosts build nccl-tests and which get a copy. Documented in library/nccl_tests_share.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Contr
 class ActionModule(ControlAction):
     def act(self, variables: Values, _given: Values) -> Values:
         hostvars = variables["hostvars"]
-        # With `serial`, the hosts of this batch: the others have nothing to give yet, or not any more.
+        # With `serial`, the hosts of this batch: the others have no build yet, or no longer need one.
         results = {host: hostvars[host].get("nccl_tests_result") for host in variables["ansible_play_batch"]}
         # Ansible removes its own temporary directory when it ends, however it ends.
         directory = os.path.join(constants.DEFAULT_LOCAL_TMP, "nccl-tests")
@@ -24,9 +24,9 @@ class ActionModule(ControlAction):
 
 
 def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each host has to do, and ``file``: the name on the control node of the build that it makes or gets."""
+    """Return each host's step, with ``file``: the name on the control node of the build that it makes or gets."""
     given = {host: answer.given(result, "nccl_tests_build") for host, result in results.items()}
-    # By the host's place among the others: no answer names a file of the control node.
+    # Named by position: no result of a node names a file of the control node.
     names = {host: str(place) for place, host in enumerate(given)}
     chosen = nccl_tests_share.choose(given)
     return {host: {**step, "file": names[step["source"] or host]} for host, step in chosen.items()}

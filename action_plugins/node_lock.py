@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Says which run this is, and whether the run that has the node is dead. Documented in library/node_lock.py."""
+"""Name this run, and whether the run that holds the node is dead. Documented in library/node_lock.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
-from ansible_collections.busbar.fabric.plugins.plugin_utils import gated
+from ansible_collections.busbar.fabric.plugins.plugin_utils import validated_action
 
 
 class ActionModule(ActionBase):
@@ -27,10 +27,10 @@ class ActionModule(ActionBase):
             "system_root": values["busbar_system_root"],
         }
 
-        answer = gated.asked(self, "node_lock", arguments, variables)
+        answer = validated_action.run_module(self, "node_lock", arguments, variables)
         holder = answer.get("holder")
-        if holder and node_lock.gone(node_lock.from_dict(holder), here):
-            answer = gated.asked(self, "node_lock", {**arguments, "dead": holder["id"]}, variables)
+        if holder and node_lock.has_ended(node_lock.from_dict(holder), here):
+            answer = validated_action.run_module(self, "node_lock", {**arguments, "dead": holder["id"]}, variables)
         # The next play of the run takes it anew, and has to tell what the one before it had to say.
         before = (variables.get("node_lock_result") or {}).get("notes") or []
         result.update(answer)

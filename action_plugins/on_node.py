@@ -1,15 +1,15 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Runs one of Ansible's own actions on a node, and takes no orders from there. Documented in library/on_node.py."""
+"""Run one of Ansible's actions on a node, without the orders in its result. Documented in library/on_node.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
 
-# All that a task of the suite reads of such a result, or that people do.
+# Keys of such a result that a task of the suite, or a user, reads.
 KEPT = ("changed", "failed", "msg", "rc", "skipped", "diff", "stat")
 
 
@@ -31,9 +31,9 @@ class ActionModule(ActionBase):
             shared_loader_obj=self._shared_loader_obj,
         )
         try:
-            with bounded.bounded():
+            with output_limit.limit_output():
                 done = action.run(task_vars=task_vars)
-        except bounded.TooMuchError as error:
+        except output_limit.TooMuchError as error:
             done = {"failed": True, "msg": str(error)}
         finally:
             action.cleanup()

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Asks how far a module in the background is, whose name comes before ``_wait``. Documented in library/NAME_wait.py.
+"""Poll a module in the background, whose name comes before ``_wait``. Documented in library/NAME_wait.py.
 
 nccl_perf_wait.py is a link to this file.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import async_status
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, gated
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, validated_action
 
 
 class ActionModule(async_status.ActionModule):
@@ -20,6 +20,6 @@ class ActionModule(async_status.ActionModule):
     def _execute_module(self, *arguments: Any, **named: Any) -> dict[str, Any]:
         ask = super()._execute_module
         module = self._task.action.rpartition(".")[2].removesuffix("_wait")
-        done = gated.valid(self, module, lambda: ask(*arguments, **named), background=True)
-        # Who answers nonsense is not asked again and again while all other hosts wait.
+        done = validated_action.validate(self, module, lambda: ask(*arguments, **named), background=True)
+        # A node with an invalid result is not polled again and again while all other hosts wait.
         return {**done, "finished": True} if str(done.get("msg")).startswith(answer.SAID) else done

@@ -1,1 +1,1 @@
-../plugin_utils/gated.py
+../plugin_utils/validated_action.py

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Plans who tests with whom over all hosts of the play. Documented in library/rail_pairs.py."""
+"""Plan over all hosts of the play which rails test each other. Documented in library/rail_pairs.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ActionModule(FleetAction):
 
     def act(self, variables: Values, given: Values) -> Values:
         hostvars = variables["hostvars"]
-        # One that was lost meanwhile is not in ansible_play_hosts, and nobody's partner.
+        # A host that was lost meanwhile is not in ansible_play_hosts, and no partner.
         there = set(variables["ansible_play_hosts"])
         candidates = []
         more = {}
@@ -31,7 +31,7 @@ class ActionModule(FleetAction):
             more[host] = classes(of_host)
         planned = rail_pairs.plan(candidates, given["rounds"])
         hosts = {
-            host: {**Plan(findings).result(), "passes": planned.of(host), **more[host]}
+            host: {**Plan(findings).result(), "passes": planned.sessions_of(host), **more[host]}
             for host, findings in planned.findings.items()
         }
         return {"changed": False, "passes": len(planned.passes), "hosts": hosts}
@@ -41,7 +41,7 @@ def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bo
     values = host_variables.values(of_host)
     read = answer.given(of_host.get("rail_info_result"), "rail_info")
     ping = answer.given(of_host.get("rail_ping_result"), "rail_ping")
-    # One that was lost meanwhile starts nothing more.
+    # A host that was lost meanwhile starts nothing more.
     read = ping if ping.get("unreachable") or ping.get("failed") else read
     mtu = values.get("busbar_mtu")
     absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
@@ -50,7 +50,7 @@ def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bo
         kind=host_variables.kind(of_host),
         info=host_variables.of_host({"rail_info_result": read}) if there else None,
         name=str(of_host.get("ansible_host") or host),
-        # The last results of a node in use are as good as any.
+        # Stored results of a node in use are valid.
         busy=() if check_mode else tuple(read.get("busy") or ()),
         mtu=netdev_mtu.rdma_mtu(mtu) if mtu else LARGEST,
         absent=absent,
@@ -58,7 +58,7 @@ def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bo
 
 
 def classes(of_host: Mapping[str, Any]) -> dict[str, int]:
-    """What the tests of a host are sent with, and what its NICs make of it; -1 for none."""
+    """Return the traffic class of a host's tests, and its DSCP and priority; -1 for none."""
     values = host_variables.values(of_host)
     wanted = host_variables.chain(values)
     return {

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Plans whose rails ping each other over all hosts of the play. Documented in library/rail_ping_plan.py."""
+"""Plan over all hosts of the play whose rails ping each other. Documented in library/rail_ping_plan.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def member(host: str, of_host: Mapping[str, Any], info: rail_info.HostInfo) -> r
         rail_ping.Peer(
             host=host,
             rail=rail.number,
-            live=netdev_mtu.LIVE.at(rail.pci),
+            live=netdev_mtu.LIVE.finding_id(rail.pci),
             netdev=rail.netdev,
             address=rail.address or "",
             mtu=rail.mtu,

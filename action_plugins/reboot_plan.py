@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Decides whether a host is rebooted now, and judges what came of it. Documented in library/reboot_plan.py."""
+"""Decide whether a host is rebooted now, and judge the outcome. Documented in library/reboot_plan.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, answer, reboot, suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, answer, due_roles, reboot, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 
@@ -20,7 +20,7 @@ class ActionModule(ControlAction):
         waiting = reboot.reasons(results)
         if given["done"] is not None:
             before = self._templar.template(variables["reboot_result"])
-            # A role that could not be checked again has not said that nothing waits any more.
+            # A role that could not be audited again does not prove that no reboot is pending.
             unasked = [role for role, found in zip(suite.REBOOTS, results, strict=True) if "passed" not in found]
             left = waiting or tuple(f"role {role} could not be checked again" for role in unasked)
             return _result(reboot.judge(before, given["done"], left), variables)
@@ -50,6 +50,6 @@ def _result(decision: reboot.Decision, variables: Values) -> Values:
 
 
 def _results(variables: dict[str, Any], roles: Sequence[str]) -> list[Any]:
-    """What the roles have registered on the host, or the audit has heard for those that had nothing to do."""
-    found = work.results(variables, roles, "", nightly=False)
+    """Return the roles' registered results, or those of the audit for roles with nothing to do."""
+    found = due_roles.results(variables, roles, "", nightly=False)
     return [answer.given(found.get(role)) for role in roles]

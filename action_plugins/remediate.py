@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Reads who is accused, and plans over all of them what is done. Documented in library/remediate.py."""
+"""Read the accused nodes, and plan the repairs over all of them. Documented in library/remediate.py."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    accusation,
     action_log,
-    answer,
+    due_roles,
     findings_file,
     nodeset,
     remediate,
     remediate_judge,
-    work,
+    suspects,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.suspects import Suspect
 
 display = Display()
 _ROOM = 180
@@ -55,11 +54,11 @@ class ActionModule(FleetAction):
     def _read(self, arguments: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
         inventory = [str(host) for host in variables["groups"].get(findings_file.GROUP) or []]
         there = set(variables["ansible_play_hosts_all"])
-        accused = accusation.read(arguments["findings"], set(inventory))
+        accused = suspects.read(arguments["findings"], set(inventory))
         log = action_log.read(arguments["results"]).entries
-        left = action_log.left(log)
+        left = action_log.open_drains(log)
         hosts = set(accused.hosts) | set(left)
-        told = accused.said()
+        told = accused.notes()
         outside = [host for host in inventory if host in hosts and host not in there]
         if outside:
             told.append(f"left out by --limit: {nodeset.brief(outside, _ROOM)}")
@@ -90,7 +89,7 @@ class ActionModule(FleetAction):
         hosts = [str(host) for host in variables["ansible_play_hosts_all"]]
         inventory = [str(host) for host in variables["groups"].get(findings_file.GROUP) or []]
         read = hostvars.raw_get(hosts[0])["remediate_read_result"]
-        accusations = [_accusation(one) for one in read["accusations"]]
+        accusations = [_suspect(one) for one in read["accusations"]]
         log = action_log.read(arguments["results"])
         if log.torn:
             display.warning(f"{action_log.file(arguments['results'])}: a crash has cut off {log.torn} of its lines")
@@ -100,20 +99,20 @@ class ActionModule(FleetAction):
             raw = hostvars.raw_get(host)
             limits = _limits(raw)
             share = max(share, limits.share)
-            fresh = remediate.fresh(work.answer(raw), _boot_id(raw))
+            fresh = remediate.fresh(due_roles.answer(raw))
             if host in read["paired"] and "localise_result" in raw:
                 fresh = replace(remediate_judge.with_measured(fresh, raw["localise_result"]), searched=True)
             own = [one for one in accusations if one.host == host]
-            own += _of_log(host, own, fresh, log.entries, now)
+            own += _interrupted(host, own, fresh, log.entries, now)
             planned = remediate.of_host(host, own, fresh, limits, log.entries, now)
             found.append(remediate.placed(planned, _value(raw, "busbar_leaf", "")))
         plan = remediate.plan(found, inventory, share, log.entries)
         check_mode = bool(self._task.check_mode)
-        for line in remediate.said(plan, check_mode):
+        for line in remediate.plan_lines(plan, check_mode):
             display.display(printable(line))
         if not check_mode:
             run = node_lock.this_run().id
-            action_log.append(arguments["results"], _asked(plan, now, run))
+            action_log.append(arguments["results"], _log_entries(plan, now, run))
         sizes = remediate.batches(arguments["batches"], len(plan.order))
         record = (hostvars.raw_get(hosts[0]).get("localise_round_result") or {}).get("record")
         figures = {name: remediate_judge.between(record, name) for name in plan.hosts}
@@ -126,7 +125,6 @@ class ActionModule(FleetAction):
 
 
 def _value(raw: Mapping[str, Any], name: str, default: Any) -> Any:
-    """Of the host's intent."""
     return ((raw.get("busbar_intent") or {}).get("values") or {}).get(name, default)
 
 
@@ -143,34 +141,28 @@ def _limits(raw: Mapping[str, Any]) -> remediate.Limits:
     return remediate.Limits(**values, drains=_value(raw, "busbar_drain", "none") != "none")
 
 
-def _boot_id(raw: Mapping[str, Any]) -> str:
-    read = answer.given(raw.get("remediate_hardware"), "rma_info")
-    return (read.get("hardware") or {}).get("boot_id") or ""
-
-
-def _accusation(data: Mapping[str, Any]) -> Accusation:
+def _suspect(data: Mapping[str, Any]) -> Suspect:
     lists = {name: tuple(data[name]) for name in ("partners", "evidence", "good")}
-    return Accusation(**{**data, **lists, "finding": from_dict(data["finding"])})
+    return Suspect(**{**data, **lists, "finding": from_dict(data["finding"])})
 
 
-def _of_log(
-    host: str, own: list[Accusation], fresh: remediate.Fresh, entries: tuple[Entry, ...], now: float
-) -> list[Accusation]:
-    """What a run was at that was killed, as far as it is still so."""
-    left = action_log.left(entries).get(host)
+def _interrupted(
+    host: str, own: list[Suspect], fresh: remediate.CurrentResult, entries: tuple[Entry, ...], now: float
+) -> list[Suspect]:
+    """Return what a killed run was repairing on the host, as far as it is still wrong."""
+    left = action_log.open_drains(entries).get(host)
     if left is None:
         return []
     of_run = {one.finding for one in entries if (one.host, one.run) == (host, left.run) and one.finding}
     known = {one.finding.id for one in own}
     return [
-        Accusation(host, fresh.findings[name], action_log.NAME, now, fresh.boot_id)
+        Suspect(host, fresh.findings[name], action_log.NAME, now, fresh.boot_id)
         for name in sorted(of_run - known)
         if name in fresh.findings
     ]
 
 
-def _asked(plan: remediate.Plan, now: float, run: str) -> list[Entry]:
-    """What was asked of whom, and what is not acted on."""
+def _log_entries(plan: remediate.Plan, now: float, run: str) -> list[Entry]:
     outcomes = {remediate.STALE: ("dropped", "done"), remediate.TOLD: ("refused", "held")}
     found = []
     for host in plan.hosts.values():

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One step of the remediation of one host: writes the log before it is done. Documented in library/remediate_step.py.
+"""Do one step of a host's remediation: logs it first. Documented in library/remediate_step.py.
 
-What is known of the host goes from step to step as ``remediate_state``, which every step registers.
+The host's state goes from step to step as ``remediate_state``, which every step registers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     remediate,
     remediate_judge,
     remediate_report,
-    rma_record,
     suite,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
@@ -34,12 +33,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Contr
 
 display = Display()
 _OF_NAME = {role.name: role for role in suite.SUITE}
-_GIVEN = ("drain", "busy", "asked", "measured", "searched", "hardware")
+_GIVEN = ("drain", "busy", "asked", "measured", "searched")
 State = dict[str, Any]
 
 
 class Step:
-    """What one step reads, and what it leaves."""
+    """One step: its inputs, the state it changes, its result."""
 
     def __init__(self, variables: Mapping[str, Any], arguments: Mapping[str, Any], check_mode: bool) -> None:
         self.variables = variables
@@ -51,12 +50,12 @@ class Step:
         self.state: State = dict((variables.get("remediate_state") or {}).get("state") or {})
         self.result: dict[str, Any] = {}
 
-    def told(self) -> dict[str, Any]:
-        """What is registered: the state, and what the tasks ask for by name."""
+    def registered(self) -> dict[str, Any]:
+        """Return what is registered: the state, and the values that tasks read by name."""
         return {"state": self.state, **self.state, **self.result}
 
     def log(self, action: str, outcome: str, why: str = "", **more: Any) -> None:
-        """For each finding that is acted on, or once where there is none. On the disk when it returns."""
+        """Log an action for each finding that is acted on, or once if there is none. On the disk when it returns."""
         at = time.time()
         shared: dict[str, Any] = {
             "at": at,
@@ -69,7 +68,7 @@ class Step:
         entries = []
         role = more.get("role")
         for item in self.acted():
-            # A role that is played since another has changed something is for none of them.
+            # A role that is played because another one changed something belongs to none of them.
             if role and role not in item["roles"]:
                 continue
             found = item["finding"]
@@ -78,12 +77,12 @@ class Step:
         action_log.append(self.arguments["results"], entries or [Entry(**shared)])
 
     def acted(self) -> list[dict[str, Any]]:
-        """Of the plan's items those for which something is done."""
+        """Return the plan's items for which something is done."""
         wanted = (remediate.MEND, remediate.MEASURE, remediate.QUARANTINE)
         return [item for item in self.plan.get("items", []) if item["verdict"] in wanted]
 
-    def fresh(self) -> remediate.Fresh:
-        """What the host says now, and what was measured on it meanwhile."""
+    def fresh(self) -> remediate.CurrentResult:
+        """Return the host's current result, with what was measured on it meanwhile."""
         now = remediate.fresh(self.arguments["asked"])
         found = accepted.standing(now.findings.values(), self.variables)
         now = replace(now, findings={finding.id: finding for finding in found})
@@ -91,18 +90,15 @@ class Step:
         return remediate_judge.with_measured(now, self.arguments["searched"])
 
     def earlier(self) -> dict[str, Mapping[str, Any]]:
-        """Host -> state, of all whose turn was before."""
+        """Return host -> state, of all hosts before this one."""
         hostvars = self.variables["hostvars"]
         order = (self.variables.get("remediate_plan_result") or {}).get("order", [])
         found = {host: hostvars.raw_get(host).get("remediate_state") for host in order if host != self.host}
         return {host: state["state"] for host, state in found.items() if state and "state" in state}
 
-    def simulated(self) -> bool:
-        return bool(self.variables.get("busbar_hardware_root", "/") != "/")
-
 
 def _begin(step: Step) -> None:
-    """Whether its turn has come, from what became of the hosts before it in earlier batches."""
+    """Decide whether the host's turn has come, from the outcome of the hosts in earlier batches."""
     earlier = step.earlier()
     checks = [item["finding"]["check"] for item in step.acted() if item["verdict"] != remediate.QUARANTINE]
     why = remediate_judge.stop(earlier) or remediate_judge.in_vain(earlier, checks)
@@ -124,7 +120,7 @@ def _begin(step: Step) -> None:
 
 
 def _drain(step: Step) -> None:
-    """Written down before it is done: a node that we drain and then forget cannot be. drain: how it is before."""
+    """Log the drain before it is done: a drained node must not be forgotten. drain: the state before."""
     read = step.variables.get("remediate_read_result") or {}
     ours = bool(answer.given(step.arguments["drain"], "slurm_node").get("ours"))
     step.state.update(begun=True, kept_out=ours and step.host not in (read.get("drained") or []))
@@ -155,7 +151,6 @@ def _drained(step: Step) -> None:
 
 
 def _only_kept(step: Step) -> bool:
-    """Nothing is done on the node but that no new job begins there."""
     return all(item["verdict"] == remediate.QUARANTINE for item in step.acted()) and bool(step.acted())
 
 
@@ -165,9 +160,9 @@ def _measure(step: Step) -> None:
 
 
 def _measured(step: Step) -> None:
-    """Before anything is mended: what is fast enough now was a stale finding."""
+    """Judge a measurement made before any repair: a figure that is fast enough now was a stale finding."""
     measured = step.arguments["measured"]
-    now = remediate_judge.with_measured(remediate.Fresh(), measured)
+    now = remediate_judge.with_measured(remediate.CurrentResult(), measured)
     figures = {i["finding"]["id"]: remediate_judge.figure(from_dict(i["finding"]), measured) for i in step.acted()}
     step.state["before"] = figures
     step.state["stale"] = remediate_judge.stale(step.plan, now)
@@ -180,7 +175,7 @@ def _measured(step: Step) -> None:
 
 
 def _role(step: Step) -> None:
-    """Whether a role is played: those that mend it, and those that look at what they have changed."""
+    """Decide whether a role is played: roles that repair, and those that check what was changed."""
     name = step.arguments["role"]
     changed = any((step.variables.get(f"{one}_result") or {}).get("changed") for one in _OF_NAME[name].after)
     step.result["play"] = name in step.plan["roles"] or (changed and name in step.plan["after"])
@@ -221,19 +216,19 @@ def _verify(step: Step) -> None:
 
 
 def _wait(step: Step) -> None:
-    """It is proven with others, once all of this turn are mended, and stays drained until then."""
+    """Leave the node drained until it is measured with others, once all nodes of this turn are repaired."""
     step.state["pending"] = True
 
 
 def _judge(step: Step) -> None:
-    """What the check that failed says now, and so whether the host goes back."""
+    """Judge the host by the current result of the check that failed, and so whether it goes back into service."""
     now = step.fresh()
     step.state["pending"] = False
-    found = remediate_judge.outcome(step.plan, now, bool(step.state["done"]), bool(step.state.get("kept_out")))
-    _settle(step, found, now)
+    found = remediate_judge.judge(step.plan, now, bool(step.state["done"]), bool(step.state.get("kept_out")))
+    _record_outcome(step, found, now)
 
 
-def _settle(step: Step, found: remediate_judge.Outcome, now: remediate.Fresh) -> None:
+def _record_outcome(step: Step, found: remediate_judge.Outcome, now: remediate.CurrentResult) -> None:
     proofs = [{"finding": one.finding, "state": one.state, "have": one.have} for one in found.proofs]
     missed = [one.finding.partition("[")[0] for one in found.proofs if one.state != remediate_judge.OK]
     step.state.update(
@@ -266,7 +261,7 @@ def _settle(step: Step, found: remediate_judge.Outcome, now: remediate.Fresh) ->
                 check=item["finding"]["check"],
                 subject=item["finding"]["subject"],
                 finding=one.finding,
-                # A figure that was well before anything was done was not mended.
+                # A figure that was good before anything was done was not repaired.
                 action="dropped" if step.state.get("stale") else "verified",
                 outcome="done" if one.state == remediate_judge.OK else "failed",
                 attempt=item["attempt"],
@@ -279,7 +274,7 @@ def _settle(step: Step, found: remediate_judge.Outcome, now: remediate.Fresh) ->
 
 
 def _failed(step: Step) -> None:
-    """A task failed, or ran out of time: what was done is not known to be good."""
+    """Log that a task failed or timed out: the repairs so far are not known to be good."""
     why = " ".join(printable(step.arguments["said"] or "a task failed").split())[:200]
     if not step.state.get("begun"):
         step.state.update(go=False, refused=f"a task failed: {why}", closed=True)
@@ -299,9 +294,9 @@ def _failed(step: Step) -> None:
 
 
 def _close(step: Step) -> None:
-    """Before the node is given back or kept: the record of why it is kept is on the disk first.
+    """Log, before the node is given back or kept out, which of the two it is, and why it is kept out.
 
-    One that was drained, and then nothing was done to it, goes back.
+    A node that was drained, and then not touched, goes back.
     """
     back = step.state.get("give_back") or {"state": "undone", "reason": ""}
     step.state["give_back"] = back
@@ -309,30 +304,12 @@ def _close(step: Step) -> None:
         if step.state["drain"]:
             step.log("resumed", "begun")
         return
-    read = answer.given(step.arguments["hardware"], "rma_info")
-    results = step.arguments["results"]
-    step.log("rma", "begun", back["reason"])
-    data = rma_record.record(
-        host=step.host,
-        at=time.time(),
-        run=node_lock.this_run().id,
-        reason=back["reason"],
-        plan=step.plan,
-        hardware=read.get("hardware"),
-        entries=action_log.read(results).entries,
-        proofs=step.state.get("proofs") or (),
-        simulated=step.simulated(),
-    )
-    path = rma_record.write(results, data)
-    step.state["rma"] = str(path)
-    step.log("rma", "done", str(path))
-    step.log(
-        "left_drained" if step.state["drain"] else "refused", "begun" if step.state["drain"] else "held", str(path)
-    )
+    drain = step.state["drain"]
+    step.log("left_drained" if drain else "refused", "begun" if drain else "held", back["reason"])
 
 
 def _closed(step: Step) -> None:
-    """drain: what slurm_node has answered; {} where nothing had to be given back."""
+    """Log the end. drain: result of slurm_node; {} where nothing had to be given back."""
     back = step.state["give_back"]
     drain = answer.given(step.arguments["drain"], "slurm_node")
     action = "left_drained" if back["reason"] else "resumed"
@@ -347,7 +324,6 @@ def _closed(step: Step) -> None:
 
 
 def _report(step: Step) -> None:
-    """Findings of the host for the verdict."""
     read = step.variables.get("remediate_read_result") or {}
     wrong = (read.get("wrong") or {}).get(step.host, "")
     step.result = remediate_report.result(step.plan, step.state, wrong, step.check_mode)
@@ -391,4 +367,4 @@ class ActionModule(ControlAction):
             return {"failed": True, "msg": msg}
         except ParseError as error:
             return {"failed": True, "msg": str(error)}
-        return {**step.told(), "changed": False}
+        return {**step.registered(), "changed": False}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Prints the verdict over all hosts and fails on anything but ok. Documented in library/verdict.py."""
+"""Print the verdict over all hosts and fail on anything but ok. Documented in library/verdict.py."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
     answer,
+    due_roles,
     expected,
     findings_file,
     intent,
@@ -30,7 +31,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     suite,
     terminal,
     verdict,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
@@ -41,7 +41,7 @@ COLLECTION = "busbar.fabric."
 # Counters of a port that grow under every load: traffic, and what congestion control does.
 _USUAL = re.compile("port_(xmit|rcv)_(packets|wait)|%s|[rt]x_prio[0-7]_pause(_duration)?" % "|".join(CONGESTION))
 # What is known of a GPU that nobody has asked of a port.
-_PARTS = ("product", "serial", "part", "firmware", "slot")
+_PARTS = ("product", "serial", "part", "firmware", "slot", "board")
 
 
 class ActionModule(ControlAction):
@@ -79,36 +79,40 @@ class ActionModule(ControlAction):
                 data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
                 for host, of_host in data["hosts"].items():
                     of_host.update(more[host])
-                # For its owner only: findings tell a site's addresses and versions, and quote what tools said.
+                # For its owner only: findings name a site's addresses and versions, and quote tools.
                 results_folder.replace_file(given["path"], findings_file.text(data, found.evidence))
             except OSError as error:
                 return {"failed": True, "msg": f"busbar_findings_path: {error_text(error)}"}
         failure = {} if judged.ok else {"failed": True, "msg": verdict.not_ok(judged)}
         return {"changed": False, "ok": judged.ok, **failure}
 
-    def _of_role(self, role: str, variables: work.Answer) -> dict[str, object]:
+    def _of_role(self, role: str, variables: due_roles.AuditResult) -> dict[str, object]:
         """Print what a role has found on this host, and fail on it, unless the playbook judges all roles."""
         if not boolean(self._templar.template(variables.get("busbar_role_verdict", True))):
             return {"changed": False, "skipped": True}
         host = variables["inventory_hostname"]
         roles = [
             role,
-            *(one.name for one in suite.SUITE if one.home == role and work.has_registered(one.name, variables)),
+            *(one.name for one in suite.SUITE if one.home == role and due_roles.has_registered(one.name, variables)),
         ]
-        results = {name: work.registered_by(name, variables) for name in roles if work.has_registered(name, variables)}
+        results = {
+            name: due_roles.registered_by(name, variables)
+            for name in roles
+            if due_roles.has_registered(name, variables)
+        }
         wanted = variables.get("busbar_intent") or {}
         off = expected.off(wanted) if "values" in wanted else {}
         hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
         entries = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
         judged = verdict.judge({host: results}, roles, partial=False, off={host: off})
         judged = verdict.accept(judged, {host: entries}, accepted.today()).scrubbed(hidden)
-        # That a role which is off has judged nothing is in order.
+        # A role that is off and has judged nothing is in order.
         if all(finding.check == verdict.HOST.id for finding in judged.hosts[0].findings):
             return {"changed": False, "ok": True}
         self._print(judged, variables, None)
         return {"changed": False, "ok": False, "failed": True, "msg": verdict.not_ok(judged)}
 
-    def _print(self, judged: verdict.Verdict, variables: work.Answer, limit: str | None) -> None:
+    def _print(self, judged: verdict.Verdict, variables: due_roles.AuditResult, limit: str | None) -> None:
         check_mode, verbose = bool(self._task.check_mode), display.verbosity > 0
         text = verdict.render(judged, check_mode, terminal.WIDTH, _inventory(variables), limit, verbose)
         display.display(f"\n{text}\n")
@@ -116,11 +120,11 @@ class ActionModule(ControlAction):
 
 @dataclass
 class _Found:
-    """What a run has of its hosts. results: host -> role -> result. more: host -> what else the findings file has.
+    """The results of a run. results: host -> role -> result. more: host -> more entries for the findings file.
 
-    hidden: secrets of the inventory.   on_demand: roles that nobody had to play, and that a host has a result of.
-    off: host -> roles that its own values turn off.   fleet: what the hosts are compared by.
-    audited: host -> what the audit's passed checks have read, packed.   own: host -> secrets of its variables.
+    hidden: secrets of the inventory.   on_demand: roles that need not be played, and that a host has a result of.
+    off: host -> roles that its own values turn off.   fleet: inputs of the comparison of hosts.
+    audited: host -> packed evidence of the audit's passed checks.   own: host -> secrets of its variables.
     accepted: host -> deviations that the inventory accepts.
     """
 
@@ -143,9 +147,9 @@ class _Found:
         return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
     def completed(self, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
-        """Return the roles, and those on demand that some host has a result of; of others they are not missing.
+        """Return the roles, and those on demand that some host has a result of. The others are not missing.
 
-        What is compared between hosts is in their results then. variables: of the run.
+        Adds the comparisons between hosts to the results. variables: of the run.
         """
         played = [role for role in roles if verdict.played(role, variables)]
         joined = self.fleet.join(self.results, played, variables, self.off)
@@ -165,15 +169,15 @@ class _Found:
         variables: Mapping[str, Any],
         nightly: bool,
     ) -> None:
-        """raw: what Ansible's hostvars have of the host. variables: of the run."""
+        """Add a host. raw: its variables, as Ansible's hostvars have them. variables: of the run."""
         of_host = secrets(raw, loader, host)
         self.hidden.update(of_host)
-        self.own[host] = redaction.worth_hiding(of_host)
+        self.own[host] = redaction.secret_texts(of_host)
         # A template that fails accepts nothing.
         with contextlib.suppress(AnsibleError):
             of_inventory = HostVarsVars(raw, loader=loader, host=host)
             self.accepted[host] = accepted.parse(of_inventory[accepted.VARIABLE] if accepted.VARIABLE in raw else ())
-        audit = work.answer(raw)
+        audit = due_roles.answer(raw)
         values = (raw.get("busbar_intent") or {}).get("values", {})
         self.fleet.add(host, raw, audit)
         off = audit.get("off") or (expected.off(raw["busbar_intent"]) if values else {})
@@ -181,15 +185,15 @@ class _Found:
         self.off[host] = {} if list(roles) == [suite.VERIFY] else off
         self.audited[host] = audit.get("evidence", "")
         first = roles[0] if roles and verdict.played(roles[0], variables) else "node_lock"
-        own = [role for role in suite.ON_DEMAND if work.has_registered(role, raw)]
+        own = [role for role in suite.ON_DEMAND if due_roles.has_registered(role, raw)]
         self.on_demand.update(own)
-        results = self.results[host] = work.results(raw, [*dict.fromkeys((*roles, *own))], first, nightly)
+        results = self.results[host] = due_roles.results(raw, [*dict.fromkeys((*roles, *own))], first, nightly)
         for role, told in reboot.untouched(raw).items():
             if role in roles and verdict.played(role, variables):
                 results.setdefault(role, told)
         busbw = _busbw(results.get("nccl_benchmark") or {})
         health = _health(results.get("node_health") or {})
-        # What was worked on afterwards has its end from that, and not from a question that it did not respond to.
+        # A host that was worked on afterwards has its end from that, and not from an audit without a response.
         worked = any(f"{role}_result" in raw for role in roles)
         end = None if worked else _end(audit)
         self.more[host] = {"intent": _intent(raw, audit), "end": end, "busbw": busbw, "health": health}
@@ -204,10 +208,10 @@ def until_now(
     arguments: Mapping[str, Any],
     heard: Mapping[str, Mapping[str, Any]],
 ) -> verdict.Verdict:
-    """The verdict on a run that was ended before its own.
+    """Return the verdict on a run that was ended before its own.
 
-    hostvars: Ansible's own. variables: what the run was started with. arguments: of the run's task of verdict.
-    heard: host -> answer, where the first question has not come to its end. Raises AnsibleError.
+    hostvars: of Ansible. variables: of the start of the run. arguments: of the run's task of verdict.
+    heard: host -> result, where the audit was interrupted. Raises AnsibleError.
     """
     nightly = arguments.get("nightly") is True
     given = arguments.get("roles")
@@ -229,8 +233,8 @@ def _limited_by_tags(variables: dict[str, Any]) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
 
 
-def secrets(raw: work.Answer, loader: object, host: str) -> set[str]:
-    """Return what the inventory holds in secret for a host: by its name, or because it is in a vault.
+def secrets(raw: due_roles.AuditResult, loader: object, host: str) -> set[str]:
+    """Return the secrets of the inventory for a host: by name, or from a vault.
 
     raw: what Ansible's hostvars have of the host.
     """
@@ -239,32 +243,31 @@ def secrets(raw: work.Answer, loader: object, host: str) -> set[str]:
 
 def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str]:
     for name, value in raw.items():
-        # What a run adds holds none of the inventory's secrets, and ``groups`` has every host once for every host.
+        # Registered results hold no secret of the inventory, and ``groups`` has every host once for every host.
         if name in intent.REGISTERED or name == "groups" or name.startswith("__"):
             continue
         try:
             # Templated only where that matters: a password may come from a lookup.
-            given = of_host[name] if redaction.named(name) else value
-            yield from redaction.among({name: given}, EncryptedString)
+            given = of_host[name] if redaction.is_secret_name(name) else value
+            yield from redaction.find_secrets({name: given}, EncryptedString)
         except AnsibleError:  # a lookup that fails, a vault that stays shut: there is no text that could leak
             continue
 
 
 def _end(audit: Mapping[str, Any]) -> str | None:
-    """How the question to a host ended, where that says more than its findings."""
+    """Return how the audit of a host ended, where its findings do not show that; else None."""
     ends = {"unreachable": "unreachable", "timedout": "timed_out", "not_run": "not_run"}
     return next((end for key, end in ends.items() if audit.get(key)), None)
 
 
 def _intent(raw: Mapping[str, Any], audit: Mapping[str, Any]) -> str | None:
-    """The digest of what is wanted of a host, None where nobody could read that."""
     read = raw.get("busbar_intent") or {}
     found: str | None = audit.get("intent")
     return intent.digest(read) if "values" in read else found
 
 
 def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Run of the benchmark -> its figure and bar in GB/s and when it was measured, where there is a figure."""
+    """Return benchmark run -> figure and bar in GB/s and time of measurement, where there is a figure."""
     names = ("busbw", "bar", "finished", "simulated")
     if not answer.is_valid(answer.many(answer.a_run), benchmark.get("runs") or []):
         return {}
@@ -276,7 +279,7 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Devices of a node that something has grown on since the previous run, or is wrong with, with its rails' ports."""
+    """Return the devices of a node that are wrong or have growing counters, with the ports of its rails."""
     devices, ports = role.get("devices") or [], role.get("ports") or []
     if not (answer.is_valid(answer.health_devices, devices) and answer.is_valid(answer.health_ports, ports)):
         return []
@@ -292,7 +295,7 @@ def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
-    """Of which run the findings are. variables: of the task, for any host."""
+    """Return the description of the run for the findings file. variables: of the task, for any host."""
     revision = variables.get("awx_project_revision")
     return findings_file.of_run(
         started=(variables.get("fleet_audit_result") or {}).get("begun"),
@@ -305,5 +308,5 @@ def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     )
 
 
-def _inventory(variables: work.Answer) -> list[str]:
+def _inventory(variables: due_roles.AuditResult) -> list[str]:
     return [str(path) for path in variables.get("ansible_inventory_sources") or []]

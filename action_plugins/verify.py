@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Joins what the end-to-end proof found on one host. Documented in library/verify.py."""
+"""Join the findings of the end-to-end tests on one host. Documented in library/verify.py."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
+    due_roles,
     host_variables,
     intent,
     rail_pairs,
-    slowed_by,
-    work,
+    slowdown_causes,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
 
 OWN = ("consistency_result", "rail_info_result", "rail_pairs_result", "rail_ping_result", "verify_result")
-# What a slow rail can follow from, the likeliest first: checks of other roles, by prefix, of the same NIC.
+# Possible causes of a slow rail, the likeliest first: checks of other roles, by prefix, of the same NIC.
 CAUSES = (
-    *("platform.", "netdev_mtu.", "roce_qos.", *lldp.SLOWING, *slowed_by.RAIL, "multirail.", "pcie_path."),
+    *("platform.", "netdev_mtu.", "roce_qos.", *lldp.SLOWING, *slowdown_causes.RAIL, "multirail.", "pcie_path."),
     "gpudirect.",
 )
-# Of these what nobody could tell explains nothing.
-_SHOWN = (*lldp.SLOWING, *slowed_by.RAIL)
+# Of these an unknown result explains nothing.
+_SHOWN = (*lldp.SLOWING, *slowdown_causes.RAIL)
 SLOWING = (table.MTU.id, table.QOS.id, table.ADDRESS.id)
 EXPLAINED = ("perftest.", "counters.", "rail_ping.")
-# What the steps of a host's part in the tests are registered as.
+# Names under which the steps of a host's part in the tests are registered.
 STEPS = ("verify_server", "verify_client", "verify_done")
 
 
@@ -42,9 +42,9 @@ class ActionModule(ControlAction):
 
     def act(self, variables: Values, given: Values) -> Values:
         names = {"busbar_intent", *OWN, *intent.REGISTERED}
-        # As they are: what was registered once for all hosts holds all of them, and is not to be walked for each.
+        # Read raw: results registered for all hosts are large, and must not be walked for each.
         of_host = {name: variables[name] for name in names if name in variables}
-        heard = work.roles(work.answer({**of_host, "inventory_hostname": variables["inventory_hostname"]}))
+        heard = due_roles.roles(due_roles.answer({**of_host, "inventory_hostname": variables["inventory_hostname"]}))
         of_host = {f"{role}_result": found for role, found in heard.items()} | of_host
         of_host["hostvars"] = variables["hostvars"]
         check_mode = bool(self._task.check_mode)
@@ -63,7 +63,7 @@ class ActionModule(ControlAction):
 
 
 def results(measured: Sequence[Any]) -> list[dict[str, Any]]:
-    """Those that are valid; a test that was planned and is in none of them is said to lack a result."""
+    """Return the valid results; a planned test that is in none of them has no result."""
     given = [answer.given(one, "perftest") for one in measured]
     return [one for one in given if one.get("sessions") is not None and not one.get("failed")]
 
@@ -71,7 +71,7 @@ def results(measured: Sequence[Any]) -> list[dict[str, Any]]:
 def join(
     host: str, of_host: Mapping[str, Any], measured: Sequence[Mapping[str, Any]], check_mode: bool
 ) -> tuple[list[Finding], dict[str, object]]:
-    """Findings that are not ok, and ``passed`` and ``evidence`` of a result. of_host: what this host registered."""
+    """Return findings that are not ok, and ``passed`` and ``evidence``. of_host: the host's registered results."""
     of_all = [
         (of_host.get(name) or {}).get("hosts", {}).get(host) for name in ("consistency_result", "rail_pairs_result")
     ]
@@ -85,7 +85,7 @@ def join(
     passes = (of_all[1] or {}).get("passes", [])
     planned = [perftest.session_of(one) for sessions in passes for one in sessions]
     there = [one["session"] for part in measured for one in part["sessions"]]
-    # In check mode the last result counts, whoever the peer was.
+    # In check mode the last result counts, with any peer.
     keys = ("role", "rail") if check_mode else ("role", "rail", "peer")
     done = {tuple(one[key] for key in keys) for one in there}
     missing: list[Finding] = []
@@ -108,7 +108,7 @@ def join(
 
 
 def failure(of_host: Mapping[str, Any], name: str) -> str:
-    """Say why the named host did not end its part in the tests; "" for one that did."""
+    """Return why the named host did not finish its part in the tests; "" where it did."""
     registered = of_host.get("hostvars", {}).get(name) or {}
     for step in (registered.get(step) or {} for step in STEPS):
         if step.get("unreachable") or step.get("failed"):
@@ -119,7 +119,7 @@ def failure(of_host: Mapping[str, Any], name: str) -> str:
 def without_partner(
     findings: list[Finding], planned: Sequence[perftest.Session], of_host: Mapping[str, Any]
 ) -> list[Finding]:
-    """Add a root for each partner that broke off. A figure that was measured, good or bad, does not follow from it."""
+    """Add a root for each partner that broke off. A figure that was measured does not follow from it."""
     unproven = [one for one in findings if one.check.startswith("perftest.") and one.state == "unknown"]
     for peer in sorted({one.peer for one in planned}):
         lost = {one.subject for one in unproven if one.subject.endswith(f" {peer}")}
@@ -148,7 +148,7 @@ def nothing(of_host: Mapping[str, Any], wrong: str = "") -> Finding:
 
 
 def because(findings: Sequence[Finding], earlier: Sequence[Finding], causes: Mapping[str, str]) -> list[Finding]:
-    """One cause, one line. causes: rail -> the finding of this host that a bad test of it follows from.
+    """Link each bad test to its cause. causes: rail -> id of the finding of this host that explains it.
 
     A test may name a finding of a role that did not run: that is none.
     """
@@ -163,7 +163,7 @@ def because(findings: Sequence[Finding], earlier: Sequence[Finding], causes: Map
 
 
 def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: Sequence[Finding]) -> dict[str, str]:
-    """``rail 3`` -> id of what an earlier role said of its NIC, else of what the comparison of all hosts did."""
+    """Return ``rail 3`` -> id of an earlier role's finding on its NIC, else of the comparison of all hosts."""
     found: dict[str, str] = {}
     for name, rails in sorted((compared.get("rails") or {}).items()):
         found.update((f"rail {rail}", name) for rail in rails if name.startswith(SLOWING))
@@ -173,7 +173,7 @@ def causes_of(of_host: Mapping[str, Any], compared: Mapping[str, Any], earlier: 
         found.update(
             (rail_of[one.identity], one.id)
             for one in earlier
-            # That a switch says nothing slows no rail.
+            # A silent switch slows no rail.
             if one.check.startswith(prefix)
             and one.identity in rail_of
             and not (prefix in _SHOWN and one.state == "unknown")

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Prints what every rail did over all hosts, and keeps it in a file. Documented in library/verify_report.py."""
+"""Print every rail's result over all hosts, and store it in a file. Documented in library/verify_report.py."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ActionModule(FleetAction):
 
 
 def render(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for each rail: the worst of all directions with its hosts, and the median."""
+    """Return a line for each rail: the worst of all directions with its hosts, and the median."""
     tests = {"bw": ("Gb/s", min), "lat": ("us", max)}
     figures: dict[int, dict[str, list[tuple[float, str]]]] = {}
     asked: dict[int, int] = {}
@@ -83,7 +83,7 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
-    """A new file; the link ``latest.json`` is moved to it when it is whole."""
+    """Write a new file; then move the link ``latest.json`` to it."""
     folder.mkdir(parents=True, exist_ok=True)
     results_folder.refuse_planted(folder)
     data = {

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The control node's part of Busbar: the ``busbar`` command and the lab.
 
-The pure core lives in the collection and is imported by its one name. In a checkout the collection is a view of
-the repository; an installed package brings it along in site-packages.
+The pure core is in the collection and is imported by its name. In a checkout the collection is a view of
+the repository; an installed package has it in site-packages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def _make_collection_importable() -> None:
-    """Puts the checkout's view on sys.path when the collection is not importable already."""
+    """Put the checkout's view on sys.path when the collection is not importable already."""
     try:
         found = importlib.util.find_spec("ansible_collections.busbar.fabric") is not None
     except ModuleNotFoundError:

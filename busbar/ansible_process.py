@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""How the ``busbar`` command starts Ansible: with the user's configuration, and so that nothing of it outlives us."""
+"""Start Ansible for the ``busbar`` command: with the user's configuration, and without processes that outlive it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 
-from . import ROOT, keeper
+from . import ROOT, child_reaper
 
-# Options that the command line passes on to every program of Ansible's.
+# Options that the command line passes on to every program of Ansible.
 _passed: list[str] = []
-# What stands before the path of a file in their values; a value without it names no file.
+# Text before the path of a file in their values; a value without it names no file.
 _BEFORE_PATH = {"extra_vars": "@", "vault_password_file": "", "vault_id": "[^@]*@", "become_password_file": ""}
 HOST_KEYS = "ANSIBLE_HOST_KEY_CHECKING"
 
 
 def use_utf8() -> None:
-    """Set a locale of UTF-8 where there is none, for this process and all below it: Ansible starts in no other."""
-    # The first variable that is set decides, as locale(7) has it.
+    """Set a UTF-8 locale if there is none, for this process and its children: Ansible starts in no other."""
+    # The first variable that is set decides (locale(7)).
     name = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
     if "UTF8" not in name.upper().replace("-", ""):
         os.environ["LC_ALL"] = locale.setlocale(locale.LC_ALL, "C.UTF-8")
@@ -54,7 +54,7 @@ def passed() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """All that a program of Ansible's gets: our own environment, and the configuration that counts where we are called.
+    """Return the environment of Ansible's programs: our own, with the configuration of the current folder.
 
     ansible-runner starts Ansible in another folder, so a path in ANSIBLE_CONFIG is made absolute, and an ansible.cfg in
     the current folder is named. Before what Ansible would look for next, the home folder's, comes the checkout's.
@@ -75,24 +75,27 @@ def _config() -> str | None:
     named = os.environ.get("ANSIBLE_CONFIG")
     if named:
         return str(Path(named).expanduser().absolute())
-    # As Ansible: where everybody may write, anybody could have put it there.
+    # As in Ansible: in a folder that all may write, any user could have put it there.
     if os.path.exists("ansible.cfg") and not os.stat(".").st_mode & stat.S_IWOTH:
         return str(Path("ansible.cfg").absolute())
     config = ROOT / "ansible.cfg"
     return str(config) if config.exists() else None
 
 
-def kept(argv: list[str], apart: bool = False) -> list[str]:
-    """The command line that runs another and leaves nothing of it behind, even if we are killed: busbar/keeper.py."""
+def reaped(argv: list[str], apart: bool = False) -> list[str]:
+    """Return argv run below busbar/child_reaper.py, which ends everything it starts, even if this process is killed.
+
+    apart: the reaper runs in its own session.
+    """
     if sys.platform != "linux":
         return argv
     collections = Path(process_group.__file__).parents[6]
     words = [str(os.getpid()), "1" if apart else "0", str(collections)]
-    return [sys.executable, "-I", "-S", str(Path(keeper.__file__)), *words, *argv]
+    return [sys.executable, "-I", "-S", str(Path(child_reaper.__file__)), *words, *argv]
 
 
 def run(**arguments: Any) -> Any:
-    """ansible_runner.run, which would switch off the checking of host keys and leave workers behind."""
+    """Call ansible_runner.run without its defaults: it disables host key checks and leaves workers behind."""
     from ansible_runner.interface import init_runner  # here, so that the other commands do without it
 
     # Its temporary files go with the directory, also after a kill.
@@ -102,7 +105,7 @@ def run(**arguments: Any) -> Any:
     runner = init_runner(**arguments, envvars=given, quiet=True)
     if HOST_KEYS not in os.environ:
         del runner.config.env[HOST_KEYS]
-    runner.config.command = kept(runner.config.command, apart=True)
+    runner.config.command = reaped(runner.config.command, apart=True)
     runner.run()
     return runner
 

@@ -18,9 +18,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, te
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import infer, judge, render
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check.question import Values
 
-from . import ansible_process, command_line, draft, private
+from . import ansible_process, command_line, draft, private_tempdir
 
-# Seconds for the machine as a whole, where reads hang, and for each call of a tool.
+# Seconds for the whole machine, where reads hang, and for each call of a tool.
 _TOTAL, _TOOL = 30.0, 3.0
 # No script of an inventory directory is executed for a first look.
 _ANSIBLE = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_INVENTORY_ENABLED": "host_list,auto,yaml,ini"}
@@ -79,7 +79,7 @@ def _over_ssh(arguments: argparse.Namespace) -> Values:
     for word in arguments.inventory:
         if "," not in word and not Path(word).exists():
             raise ParseError(f"-i {word}: there is no such file; for a host of that name write -i '{word},'")
-    with private.directory() as folder:
+    with private_tempdir.directory() as folder:
         file = folder / "report.json"
         variables = {"check_report_path": str(file), "check_verbose": arguments.verbose}
         variables |= {"check_started": time.time(), "check_draft": bool(arguments.write)}

@@ -21,11 +21,10 @@ from typing import Any, NoReturn
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean, error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED, MEANINGS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, MEANINGS
 
 from . import __version__, ansible_process
 from .command_line import MORE
-from .lab.machine import LabError, LabLockedError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +47,7 @@ def _end_judging(kind: type[BaseException] | None, error: BaseException | None, 
 
 def _run(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
-        # What a file holds may not exist in the terminal's character set.
+        # The text of a file may not exist in the terminal's character set.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     ansible_process.use_utf8()
@@ -62,9 +61,9 @@ def _run(argv: Sequence[str]) -> int:
         # The reader has gone; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
-    except (LabError, OSError) as error:
+    except OSError as error:
         print(f"busbar: {printable(error_text(error))}", file=sys.stderr)
-        return LOCKED if isinstance(error, LabLockedError) else ERROR
+        return ERROR
     return code
 
 
@@ -140,7 +139,6 @@ class _Parser(argparse.ArgumentParser):
         return found, unknown
 
     def _hint(self, words: Sequence[str]) -> str:
-        """Return the way out for the first option that there is one for."""
         options = [word.partition("=")[0] for word in words if word.startswith("-")]
         known = [name for name in self._option_string_actions if name.startswith("--")]
         hints = (_OF_ANSIBLE.get(option) or did_you_mean(option, known, "") for option in options)
@@ -203,70 +201,70 @@ def _diagnose(command: _Parser) -> None:
     from . import diagnose
 
     text = "log, plain or compressed (gzip, bzip2, xz); - is standard input"
-    command.add_argument("logs", nargs="+", metavar="LOG", help=text)
+    command.add_argument("logs", nargs="*", metavar="LOG", help=text)
     command.add_argument("--json", action="store_true", help="print findings and transports as JSON")
     text = "training log with step times and, optionally, GPU utilisation"
     command.add_argument("--training", metavar="FILE", help=text)
     command.add_argument("--all", dest="everything", action="store_true", help="print all findings, quotes and facts")
-    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything))
+    text = "directory of PyTorch's flight recorder dumps, instead of logs"
+    command.add_argument("--recorder", metavar="DIR", help=text)
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder))
 
 
-def _of(module: str, name: str = "add") -> Fill:
-    """Return the function of a module that adds the arguments."""
+def _fill_from(module: str, name: str = "add") -> Fill:
     return lambda command: getattr(importlib.import_module(f".{module}", __package__), name)(command)
 
 
 # Command -> its purpose, an example, and what adds its arguments.
 COMMANDS: dict[str, tuple[str, str, Fill]] = {
-    "check": ("Check this machine, or others, without an inventory", "check", _of("check")),
+    "check": ("Check this machine, or others, without an inventory", "check", _fill_from("check")),
     "lint": ("Check an nccl.conf or job script for harmful settings", "lint /etc/nccl.conf train.sbatch", _lint),
     "diagnose": ("Explain a failed or slow job from its NCCL_DEBUG output", "diagnose nccl.log", _diagnose),
     "drift": (
         "Report which nodes differ from the intent, and since when",
         "drift -i inventory --html drift.html",
-        _of("drift.command", "add_drift"),
+        _fill_from("drift.command", "add_drift"),
     ),
     "report": (
         "Render a past drift run, or merge several runs",
         "report --html drift.html",
-        _of("drift.command", "add_report"),
+        _fill_from("drift.command", "add_report"),
     ),
-    "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _of("hang")),
+    "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _fill_from("hang")),
     "remediate": (
         "Repair nodes with findings, verify, and return them to service",
         "remediate findings.json -i inventory --check",
-        _of("remediate"),
+        _fill_from("remediate"),
     ),
     "preflight": (
         "Find slow or broken nodes of a Slurm job before it starts",
         "preflight --platform hgx-h100 --fabric infiniband",
-        _of("preflight.command"),
+        _fill_from("preflight.command"),
     ),
     "kubernetes": (
         "Set the gate's verdict as condition and taint of the Node",
         "kubernetes --node gpu-07 --check",
-        _of("kubernetes"),
+        _fill_from("kubernetes"),
     ),
-    "compare": (
-        "Compare two benchmark results, with the noise of both",
-        "compare before/cluster.json after/cluster.json",
-        _of("compare"),
+    "benchmark": (
+        "Print a stored benchmark result, or compare it with another",
+        "benchmark after/cluster.json --against before/cluster.json",
+        _fill_from("benchmark"),
     ),
     "size": (
         "Calculate a training step's traffic and the bandwidth it needs",
         "size --parameters 70B --profile hgx-h100 --nodes 16 --tp 8",
-        _of("size"),
+        _fill_from("size"),
     ),
     "measure": (
         "Benchmark idle nodes, oldest results first, within a budget",
         "measure -i inventory --check",
-        _of("measure"),
+        _fill_from("measure"),
     ),
-    "gate": ("Show the gate's verdict on nodes, and which it drains", "gate -i inventory", _of("gate")),
+    "gate": ("Show the gate's verdict on nodes, and which it drains", "gate -i inventory", _fill_from("gate")),
     "fabric": (
-        "Draft a cabling plan from a healthy InfiniBand sweep",
+        "Draft a cabling plan from a sweep, or compare Slurm's topology with it",
         "fabric plan busbar-results -o cabling.csv",
-        _of("fabric"),
+        _fill_from("fabric"),
     ),
-    "lab": ("Create, break and repair simulated nodes", "lab create", _of("lab.command")),
 }

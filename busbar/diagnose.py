@@ -26,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, UNKNOWN, of_states, worst
 
+from . import recorder
 from .command_line import complain
 
 BLOCK = 1 << 20
@@ -37,11 +38,22 @@ _NOT_READ = {
 }
 
 
-def run(paths: Sequence[str], as_json: bool, training: str | None = None, everything: bool = False) -> int:
+def run(
+    paths: Sequence[str],
+    as_json: bool,
+    training: str | None = None,
+    everything: bool = False,
+    dumps: str | None = None,
+) -> int:
     """Read logs of one job, or of several ("-": standard input), and print the diagnosis. Return the exit code.
 
     training: path of a training log with step times and, where it has it, GPU utilisation.   everything: --all.
+    dumps: directory of flight recorder dumps, in place of logs.
     """
+    if (dumps is None) == (not paths) or (dumps is not None and training is not None):
+        return complain("diagnose", "name logs, or --recorder and a directory without --training")
+    if dumps is not None:
+        return recorder.run(dumps, as_json, everything)
     reader = Reader()
     codes: list[int] = []
     read = 0

@@ -3,8 +3,8 @@
 """``busbar check --write DIR``: drafts an inventory from what was recognised, for a person to review and commit.
 
 A shipped profile is taken whole: a part that is missing stays missing. A profile of the machine's own is only drafted
-where nothing is wrong with the machine; the platform custom asks for one, and doubts stand on top of it. What only the
-site knows is a line of a comment.
+where nothing is wrong with the machine; the platform custom requests one, and doubts are at its top. Decisions of the
+site are commented lines.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def write(
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         with (folder / path).open("x", encoding="utf-8") as stream:
             stream.write(text)
-    # How to connect to a host stays in the inventory that it came from.
+    # Connection variables stay in the host's inventory.
     sources = [str(folder), *(word for word in inventory or () if "," not in word)]
     command = shlex.join(["busbar", "check", *(word for source in sources for word in ("-i", source))])
     doubts = sum(text.count("\n# CHECK: ") for text in texts.values())
@@ -76,14 +76,14 @@ def _platform(host: str, data: Data, texts: dict[Path, str], custom: bool) -> st
     if data["recognised"]["platform"] and not custom:
         return str(data["recognised"]["platform"])
     faults = [f"{one['check']} ({one['subject']})" for one in data["findings"] if one["check"].startswith(_HARDWARE)]
-    # A person who asks for a profile decides what is only unlike another machine, or a number of parts.
+    # The user of a drafted profile decides on differences from other machines, and on numbers of parts.
     wrong = [doubt for doubt in data["doubts"] if not custom or profile_doubts.OWN_PARTS in doubt] + faults
     if wrong:
         raise ParseError(
             f"--write: a draft would make what is wrong with {host} the intent: {'; '.join(wrong[:3])}"
             f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; repair it, or name its --platform"
         )
-    # The host's result may be anything.
+    # The host's result is not trusted.
     profile.parse(data["draft"], f"of {host}")
     draft = {**data["draft"], "rails": [{**rail} for rail in data["draft"]["rails"]]}
     for rail in draft["rails"]:
@@ -101,7 +101,7 @@ def _platform(host: str, data: Data, texts: dict[Path, str], custom: bool) -> st
 
 
 def _variables(hosts: Mapping[str, Data]) -> Iterator[str]:
-    """Return the lines of the decisions. What was seen is quoted where all hosts have it."""
+    """Yield the lines of the decisions. Values that all hosts have are quoted."""
     yield from ("---", "# Drafted by busbar check. Each line that is a comment is a decision: remove the # to set it.")
     fabrics = {data["values"].get("busbar_fabric") for data in hosts.values()}
     for name, value in VALUES.items():

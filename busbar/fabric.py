@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar fabric plan``: draft a cabling plan of a sweep.
+"""``busbar fabric plan``: draft a cabling plan of a sweep; doubts about the draft are findings.
 
-Doubts about the draft are findings.
+``busbar fabric topology``: compare Slurm's topology with a sweep.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
 
 from .command_line import complain, print_list
 
@@ -27,10 +27,19 @@ def add(command: argparse.ArgumentParser) -> None:
     action.add_argument("-o", "--output", type=Path, metavar="FILE", help="new file (default: standard output)")
     action.add_argument("-v", "--verbose", action="store_true", help="print each doubt, not one screen")
     action.set_defaults(run=_plan)
+    text = "compare Slurm's topology with a sweep"
+    action = actions.add_parser("topology", help=text, description=f"{text.capitalize()}.")
+    action.add_argument(
+        "record", type=Path, metavar="RECORD", help="record of playbooks/fabric.yml (file or directory)"
+    )
+    action.add_argument("topology", type=Path, metavar="FILE", help="output of scontrol show topology")
+    action.add_argument("-v", "--verbose", action="store_true", help="print each difference, not one screen")
+    action.set_defaults(run=_topology)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_draft, cabling_plan
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import draft as cabling_draft
 
     try:
         made = cabling_draft.read(arguments.record)
@@ -56,3 +65,26 @@ def _plan(arguments: argparse.Namespace) -> int:
         lines = [f"look at this before you use it: {doubt}" for doubt in made.doubts]
         print_list(lines, "" if arguments.verbose else "-v", "doubt")
     return FINDINGS if made.doubts else GOOD
+
+
+def _topology(arguments: argparse.Namespace) -> int:
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan, record, slurm_topology
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+    from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
+
+    try:
+        stored = record.read(arguments.record)
+        source = str(arguments.topology)
+        groups = slurm_topology.parse(cabling_plan.read_text(arguments.topology), source)
+    except ParseError as error:
+        return complain("fabric topology", str(error))
+    if not stored.complete:
+        text = (
+            f"{arguments.record}: the sweep is incomplete: run ansible-playbook playbooks/fabric.yml -i INVENTORY again"
+        )
+        return complain("fabric topology", text, UNKNOWN)
+    found = slurm_topology.compare(groups, Fabric(Evidence(sweeps=stored.sweeps, hosts=stored.hosts)))
+    print_list(found, "" if arguments.verbose else "-v", "difference")
+    if not found:
+        print(f"{len(groups)} switches or blocks of Slurm are groups of leaves of the fabric")
+    return FINDINGS if found else GOOD

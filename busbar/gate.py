@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar gate``: what the gate on some nodes has last said, or says now. Changes nothing in Slurm."""
+"""``busbar gate``: print the gate's last or current verdict on some nodes. Changes nothing in Slurm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN, WORDS, worst
 
-from . import ansible_process, private
+from . import ansible_process, private_tempdir
 from .command_line import ANSIBLE, add_ansible, complain, not_installed
 from .drift import inventory, signals
 from .drift.inventory import InventoryError
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("gate", missing)
     try:
         with signals.raised():
-            found = ask(arguments.hosts, arguments.inventory, arguments.now, arguments.forks)
+            found = query(arguments.hosts, arguments.inventory, arguments.now, arguments.forks)
     except (InventoryError, signals.Interrupted, OSError) as error:
         return complain("gate", error)
     if arguments.json:
@@ -60,14 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
     return worst(map(code, found.values()))
 
 
-def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | None = None) -> dict[str, Any]:
-    """Host -> its state, None where the gate has not run on it yet, a text that says why it is not known.
+def query(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | None = None) -> dict[str, Any]:
+    """Return host -> its state, None where the gate has not run yet, a text where it is unknown, with the reason.
 
     Raises InventoryError and signals.Interrupted.
     """
     limit = ",".join(hosts)
     manifest = inventory.read(paths, limit or None)
-    with private.directory() as folder, signals.collected() as ended:
+    with private_tempdir.directory() as folder, signals.collected() as ended:
         found, _done = ansible_process.run_module(
             private_data_dir=str(folder),
             **({"inventory": inventory.sources(paths)} if paths else {}),
@@ -84,14 +84,14 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | Non
 
 
 def of_answer(result: Mapping[str, object]) -> Any:
-    """What the module has returned on a host, checked by its action plugin; a text where that is not a state."""
+    """Return the module's result on a host, checked by its action plugin; a text where that is not a state."""
     if "state" in result and not result.get("failed"):
         return result["state"]
     return " ".join(str(result.get("msg") or "no response").split())[:500]
 
 
 def code(state: object) -> int:
-    """The exit code that a host's state alone would have."""
+    """Return the exit code of one host's state."""
     if not isinstance(state, Mapping) or state["verdict"] == "unknown":
         return UNKNOWN
     return FINDINGS if state["verdict"] == "fail" or state["kept_out"] is not None else GOOD

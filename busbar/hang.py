@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar hang``: asks the RAS of running jobs on some hosts which rank holds up the others. Changes nothing."""
+"""``busbar hang``: query the RAS of running jobs which rank holds up the others. Changes nothing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import ansible_process, private
+from . import ansible_process, private_tempdir
 from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
 from .drift import inventory, signals
 from .drift.inventory import InventoryError
 from .drift.runner import clean, tail
 
 PLAYBOOK = "busbar.fabric.hang"
-# Of the report. A job of 10,000 ranks in ten communicators has some 20 MB.
+# Bytes of the report. A job of 10,000 ranks in ten communicators has some 20 MB.
 LIMIT = 256 << 20
-# What in a host pattern is no plain name.
+# Characters of a host pattern that are in no plain name.
 _PATTERN = re.compile(r"[*?\[\]!&:,~@]")
 
 
 class HangError(RuntimeError):
-    """Nobody was asked; the message says why."""
+    """No host was queried; the message has the reason."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("hang", missing)
     try:
         with signals.raised():
-            report = ask(arguments.hosts, arguments.inventory, arguments.interval, arguments.forks)
+            report = query(arguments.hosts, arguments.inventory, arguments.interval, arguments.forks)
     except (HangError, InventoryError, signals.Interrupted, OSError) as error:
         return complain("hang", error)
     from ansible_collections.busbar.fabric.plugins.plugin_utils import hang  # here: the other commands do without it
@@ -59,15 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
     return int(report["exit_code"])
 
 
-def ask(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int | None = None) -> dict[str, Any]:
-    """The report of plugin_utils/hang.py. Raises HangError, InventoryError, signals.Interrupted."""
+def query(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int | None = None) -> dict[str, Any]:
+    """Return the report of plugin_utils/hang.py. Raises HangError, InventoryError, signals.Interrupted."""
     limit = ",".join(hosts)
     manifest = inventory.read(paths, limit)
     for host in hosts:
-        # Of several names Ansible passes over those that it does not know.
+        # Ansible ignores unknown ones of several names.
         if host not in manifest.group and not _PATTERN.search(host):
             inventory.read(paths, host)
-    with private.directory() as folder, signals.collected() as ended:
+    with private_tempdir.directory() as folder, signals.collected() as ended:
         file = folder / "hang.json"
         done = ansible_process.run(
             private_data_dir=str(folder),
@@ -76,7 +76,7 @@ def ask(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int
             limit=limit,
             extravars={"hang_report_path": str(file), "hang_interval": interval},
             envvars={"ANSIBLE_FORKS": str(forks)} if forks else {},
-            # No file of each event: the report has what they told.
+            # No file per event: the report has their data.
             event_handler=lambda _event: False,
             cancel_callback=lambda: bool(ended),
         )

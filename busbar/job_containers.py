@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Containers of a job that lack what NCCL needs, and launches that ask a node for more GPUs than it has.
+"""Find containers of a job that lack what NCCL needs, and launches with more GPUs than a node has.
 
-What a template fills in is not known and not judged. docs/containers.md says what a container needs.
+Values that a template fills in are not known and not judged. docs/containers.md describes what a container needs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Mapping(dict[str, object]):
     line = 0
 
     def value_at(self, *path: str) -> object:
-        """Return what lies at the end of a path of keys, None where there is nothing."""
+        """Return the value at the end of a path of keys, None without one."""
         item: object = self
         for key in path:
             item = item.get(key) if isinstance(item, _Mapping) else None
@@ -81,7 +81,7 @@ class _Mapping(dict[str, object]):
 
 
 def judge(job: Job, text: str, name: str) -> list[Finding]:
-    """Return what containers and launches of a job lack. name: of the file."""
+    """Return the findings on containers and launches of a job. name: of the file."""
     found: list[Finding] = []
     sets = [(item.name, item.value) for item in job.assignments]
     wants_rdma = any(variable.startswith("NCCL_IB_") for variable, _value in sets)
@@ -116,7 +116,7 @@ def _plain(node: yaml.Node, done: dict[int, object]) -> object:
 
 
 def _pods(root: _Mapping) -> Iterator[tuple[_Mapping, int]]:
-    """Return each pod's specification, and how many such pods a job over several nodes has; 1 where it is none."""
+    """Yield each pod's specification, and how many such pods a job over several nodes has; 1 where it is none."""
     counts = _COUNTS if root.get("kind") in _KINDS.split() else ()
     waiting: list[tuple[object, int]] = [(root, 1)]
     done: set[int] = set()
@@ -171,7 +171,7 @@ def _container(
 
 
 def _shm(pod: _Mapping, container: _Mapping) -> str:
-    """Return what a container has at /dev/shm in place of memory; "" where it is well or not known."""
+    """Return what a container has at /dev/shm instead of memory; "" where it is well or not known."""
     mounts = {str(mount.get("mountPath", "")).rstrip("/"): mount for mount in container.items_at("volumeMounts")}
     if pod.get("hostIPC") == "true" or "/dev" in mounts or re.search(r"\ue000|\$", "".join(mounts)):
         return ""
@@ -184,13 +184,12 @@ def _shm(pod: _Mapping, container: _Mapping) -> str:
 
 
 def _small(size: object) -> bool:
-    """Return whether a size such as ``64Mi`` is less than 1 GiB; what is not understood is not."""
+    """Return whether a size such as ``64Mi`` is less than 1 GiB; False for an unknown form."""
     known = parse_size(str(size))
     return known is not None and known < 1 << 30
 
 
 def _services(root: _Mapping, name: str) -> Iterator[Finding]:
-    """Judge the services of a compose file."""
     services = root.get("services")
     for key, service in services.items() if isinstance(services, _Mapping) else ():
         if not isinstance(service, _Mapping) or {"<<", "extends", "ipc"} & {*service}:
@@ -208,7 +207,6 @@ def _services(root: _Mapping, name: str) -> Iterator[Finding]:
 
 
 def _docker(text: str, where: str) -> Iterator[Finding]:
-    """Judge `docker run` and its like."""
     gpus = re.search(r"--gpus[= ]\"?(\S+)|--runtime[= ]nvidia|nvidia\.com/gpu=all", text)
     if not gpus or not re.match(r"(?:sudo )?(?:\S*/)?(?:docker|podman|nerdctl) (?:container )?run ", text):
         return

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""NCCL's variables in what starts a job: shell and batch scripts, Dockerfiles, Kubernetes and compose files, Python.
+"""Read NCCL's variables from job files: shell and batch scripts, Dockerfiles, Kubernetes and compose files, Python.
 
 Nothing is run and no template is filled in: a value that only that would give is None. An argument list (`mpirun -x
 NCCL_X=1`, `--export=`, `docker run -e`) counts wherever it stands.
@@ -38,10 +38,10 @@ _ENDINGS = {
     **dict.fromkeys((".service", ".container"), "unit"),
 }
 _TEMPLATE = re.compile(r"[.-](?:j2|jinja2?|tmpl|tpl|gotmpl|tftpl|template|in|erb|example|sample|dist)$")
-# What a template engine fills in: by Helm or Jinja, and what stands alone in its line.
+# Actions of template engines: of Helm or Jinja, and what is alone on its line.
 _ACTION = re.compile(r"\{\{.*?\}\}|\{[%#].*?[%#]\}|<%.*?%>|^[ \t]*%\{[^\n]*\}[ \t]*$", re.DOTALL | re.MULTILINE)
-_FILLED = "\ue000"  # in its place: a character that no shell or YAML gives a meaning
-# More of that kind, which YAML cannot hold without quotes.
+_FILLED = "\ue000"  # in its place: a character without meaning in shell and YAML
+# More actions, which YAML cannot hold without quotes.
 _UNQUOTED = re.compile(r"\$\{[^{}\n]*\}|@[A-Za-z_]\w*@|%\(\w+\)[sd]|<[A-Za-z][^<>\n]*>")
 _IN_SHELL = re.compile(r"(?<==)([\"']?)(?:<[A-Za-z][^<>\n]*>|%\(\w+\)[sd])")
 _PLACEHOLDER = re.compile(rf"{_FILLED}|\$[\w({{]|<[^<>]+>|@\w+@|%\(\w+\)|__[A-Za-z]\w*__")
@@ -62,7 +62,7 @@ _INSTRUCTION = re.compile(r"(?i)[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+(.*)", re.DO
 
 @dataclass(frozen=True)
 class Job:
-    """What a text holds. scripts: shell text and its first line.   unread: lines that are not YAML, from 1."""
+    """The content of a text. scripts: shell text and its first line.   unread: lines that are not YAML, from 1."""
 
     assignments: list[Assignment]
     scripts: list[tuple[str, int]]
@@ -111,14 +111,14 @@ def neutral(text: str) -> str:
 
 
 def read(text: str, kind: str) -> Job:
-    """Return what the text sets and starts. Raises ParseError with the line where it is not of its kind."""
+    """Return the variables that the text sets and the programs it starts. Raises ParseError with the line."""
     job = Job([], [], [], [])
     if kind != "python":
         text = neutral(text)
     if kind != "yaml" and kind != "python":
         text = _IN_SHELL.sub(rf"\1{_FILLED}", text)
     readers = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _python, "unit": _unit}
-    found = readers[kind](text, job) if kind != "env" else _at(parse("set -a\n" + text), 0)
+    found = readers[kind](text, job) if kind != "env" else _shift_lines(parse("set -a\n" + text), 0)
     for item in sorted(found, key=lambda assignment: assignment.line):
         filled = item.value is not None and _PLACEHOLDER.search(item.value)
         job.assignments.append(replace(item, value=None) if filled else item)
@@ -126,14 +126,14 @@ def read(text: str, kind: str) -> Job:
 
 
 def conf_text(name: str, text: str) -> str:
-    """Return the text of an nccl.conf, where it is a template without the lines that are filled in."""
+    """Return the text of an nccl.conf; of a template without the lines that are filled in."""
     if not _ACTION.search(text) and not _TEMPLATE.search(name.lower()):
         return text
     return "\n".join("#" if _PLACEHOLDER.search(line) else line for line in neutral(text).split("\n"))
 
 
 def expansions(text: str) -> dict[str, int]:
-    """Return the variables whose values a text uses, with the most that it does with each."""
+    """Return the variables whose values a text uses, with the strongest use of each."""
     found: dict[str, int] = {}
     for part in re.split(r"\n|;|&&|\|\||\b(?:then|do|else)\b", text):
         message = _MESSAGE.match(part) and not re.search(r"[>|]", part)
@@ -154,12 +154,12 @@ def _script(text: str, job: Job) -> list[Assignment]:
     for number, line in enumerate(text.splitlines(), 1):
         match = _DIRECTIVE.match(line)
         if match:
-            found += _at(parse("sbatch " + match.group(1)), number)
+            found += _shift_lines(parse("sbatch " + match.group(1)), number)
     return found
 
 
-def _at(found: list[Assignment], first: int) -> list[Assignment]:
-    """The assignments of a part of a file that begins in line ``first``, with the lines of the whole file."""
+def _shift_lines(found: list[Assignment], first: int) -> list[Assignment]:
+    """Return assignments of a part that begins in line ``first``, with the lines of the whole file."""
     return [replace(one, line=one.line + first - 1) for one in found]
 
 
@@ -178,12 +178,12 @@ def _dockerfile(text: str, job: Job) -> list[Assignment]:
         first, row = number + 1, rows[number]
         while row.endswith("\\") and number + 1 < len(rows):
             number += 1
-            # Comments between the lines of an instruction are taken out, and the lines have to keep their numbers.
+            # Comments between the lines of an instruction are removed, and the lines have to keep their numbers.
             row += "\n" + (rows[number] if not rows[number].lstrip().startswith("#") else "\\")
         number += 1
         match = _INSTRUCTION.match(row)
         if match:
-            found += _at(_instruction(match.group(1).upper(), match.group(2)), first)
+            found += _shift_lines(_instruction(match.group(1).upper(), match.group(2)), first)
             if match.group(1).upper() != "ENV":
                 job.scripts.append((match.group(2), first))
     return found
@@ -198,7 +198,7 @@ def _instruction(word: str, rest: str) -> list[Assignment]:
         words = None
     if isinstance(words, list):
         rest = shlex.join(map(str, words))
-    # What RUN exports ends with it.
+    # Exports of RUN end with it.
     return [one for one in parse(rest) if word != "RUN" or one.scope == "argument"]
 
 
@@ -224,7 +224,7 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
 
 
 def _documents(text: str, unread: list[int]) -> list[yaml.Node]:
-    """Return the documents without the lines that are not YAML, which are put into ``unread``. Raises ParseError."""
+    """Return the documents; lines that are not YAML go into ``unread``. Raises ParseError."""
     lines = text.split("\n")
     for attempt in range(30):
         try:
@@ -251,14 +251,14 @@ def _line(node: yaml.Node) -> int:
 
 
 def _mapping(node: yaml.MappingNode) -> Iterator[Assignment]:
-    """`name: NCCL_X, value: "1"` of a container, and `NCCL_X: 1` of a ConfigMap or a compose file."""
+    """Read `name: NCCL_X, value: "1"` of a container, and `NCCL_X: 1` of a ConfigMap or a compose file."""
     pairs = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
     name, value = pairs.get("name"), pairs.get("value")
     if isinstance(name, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and MENTION.fullmatch(name.value):
         yield Assignment(name.value, value.value, _line(value), "environment")
     for key, item in node.value:
         if isinstance(key, yaml.ScalarNode) and isinstance(item, yaml.ScalarNode) and MENTION.fullmatch(key.value):
-            # null is "not set", and in a compose file "as it is outside".
+            # null is "not set", and in a compose file "as outside".
             value = None if item.tag.endswith(":null") else item.value
             yield Assignment(key.value, value, _line(item), "environment")
         elif isinstance(item, yaml.ScalarNode) and str(key.value).endswith("nccl.conf"):
@@ -267,7 +267,7 @@ def _mapping(node: yaml.MappingNode) -> Iterator[Assignment]:
 
 
 def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:
-    """`- NCCL_X=1` of a compose file, or the words of a command: `["mpirun", "-x", "NCCL_X=1"]`."""
+    """Read `- NCCL_X=1` of a compose file, or the words of a command: `["mpirun", "-x", "NCCL_X=1"]`."""
     found: list[Assignment] = []
     words: list[yaml.ScalarNode] = [item for item in node.value if isinstance(item, yaml.ScalarNode)]
     if words:
@@ -277,7 +277,7 @@ def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:
             found += _text(item, job)
         elif MENTION.search(item.value):
             before = words[number - 1].value if number else ""
-            found += _at(parse(shlex.join(["start", before, item.value])), _line(item))
+            found += _shift_lines(parse(shlex.join(["start", before, item.value])), _line(item))
     return found
 
 
@@ -287,11 +287,11 @@ def _text(node: yaml.ScalarNode, job: Job) -> list[Assignment]:
     job.scripts.append((value, first))
     if not MENTION.search(value):
         return []
-    return _at(parse("set -a\n" + value), first - 1) if sets_only(value) else _at(parse(value), first)
+    return _shift_lines(parse("set -a\n" + value), first - 1) if sets_only(value) else _shift_lines(parse(value), first)
 
 
 def _python(text: str, _job: Job) -> list[Assignment]:
-    """`os.environ["NCCL_X"] = "1"`, `environ.setdefault("NCCL_X", "1")`, `env={"NCCL_X": "1"}`."""
+    """Read `os.environ["NCCL_X"] = "1"`, `environ.setdefault("NCCL_X", "1")`, `env={"NCCL_X": "1"}`."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar kubernetes``: the gate's last verdict on a node as a condition of the Node, and a taint of our own.
+"""``busbar kubernetes``: write the gate's last verdict as a condition and a taint of the Node.
 
-One shot: reads, changes what differs, ends. Three requests usually, over HTTPS with the token of a service account;
-nothing is installed for that. Only our own condition and our own taint are ever written. Source: the API reference of
+Runs once: reads, changes what differs, ends. Usually three requests, over HTTPS with the token of a service account;
+nothing has to be installed. Only our condition and our taint are ever written. Source: the API reference of
 Kubernetes 1.26 to 1.33, Node v1 core (patch of nodes and of nodes/status; taints are replaced as a whole).
 """
 
@@ -34,11 +34,11 @@ CONDITION = "BusbarNetworkPath"
 TAINT = "busbar.fabric/network-path"
 EFFECT = "NoSchedule"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# A verdict has nothing about a node once it is older than that, in minutes.
+# Minutes after which a verdict is too old.
 MAX_AGE = 60.0
 MAX_SHARE = 0.1
 TIMEOUT = 20.0
-# Times that a node is read again after somebody else has changed it in between.
+# Times that a node is read again after another client changed it in between.
 ATTEMPTS = 6
 PAGE, PAGES, LIMIT = 500, 200, 64 << 20
 # The API takes 1,024 characters of a reason and 32,768 of a message.
@@ -49,11 +49,11 @@ REASON = {"pass": "GatePassed", "warn": "GateWarns", "fail": "GateFailed", "unkn
 
 
 class KubernetesError(RuntimeError):
-    """The question could not be answered; the message says why, and what to do."""
+    """The request failed; the message has the reason, and what to do."""
 
 
 class Conflict(KubernetesError):
-    """Somebody else has changed the node since it was read."""
+    """Another client has changed the node since it was read."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +113,18 @@ def _run(arguments: argparse.Namespace) -> int:
         verdict = Verdict(arguments.verdict, arguments.message[:_MESSAGE], REASON[arguments.verdict])
     else:
         verdict = of_state(arguments.state, arguments.max_age, time.time(), _boot_id())
-    api = Api.of(arguments.server, arguments.token_file, arguments.ca_file)
+    api = Api.connect(arguments.server, arguments.token_file, arguments.ca_file)
     said = apply(api, name, verdict, arguments)
     for line in said:
         print(printable(line))
     return {"True": GOOD, "False": FINDINGS}.get(verdict.status, UNKNOWN)
 
 
-# -- the verdict -----------------------------------------------------------------------------------------------------
+# -- the verdict -------------------------------------------------------------------------------------------------------
 
 
 def of_state(path: Path, max_age: float, now: float, boot_id: str) -> Verdict:
-    """The gate's last verdict; unknown where it is not of this boot, old, or cannot be read."""
+    """Return the gate's last verdict; unknown where it is of another boot, old, or cannot be read."""
 
     def unknown(why: str, reason: str = "GateStateUnreadable") -> Verdict:
         return Verdict("unknown", why, reason)
@@ -153,11 +153,12 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-# -- what is changed -------------------------------------------------------------------------------------------------
+# -- changes -----------------------------------------------------------------------------------------------------------
 
 
 def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> list[str]:
-    """Condition first: it is what people see, whatever becomes of the taint. Returns what was done, for people.
+    """Write condition, then taint: people see the condition, whatever happens to the taint. Return the changes, as
+    text.
 
     Raises KubernetesError.
     """
@@ -180,11 +181,11 @@ def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> 
         try:
             status = {"status": {"conditions": [_condition(node, verdict, message)]}}
             node = api.patch(f"/api/v1/nodes/{name}/status", status)
-            # As it is after that: what others have put there meanwhile stays.
+            # The node after that: changes of others stay.
             if want != _tainted(node):
                 api.patch(f"/api/v1/nodes/{name}", _taint_patch(node, want))
         except Conflict:
-            # Each tries again a little later than before, so that two of them do not meet for ever.
+            # Each retry waits longer, so that two clients do not collide for ever.
             time.sleep(0.05 * (attempt + 1))
             continue
         if want and not tainted:
@@ -194,7 +195,6 @@ def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> 
 
 
 def _held(api: Api, wanted: argparse.Namespace, tainted: bool) -> str:
-    """Why no further node is to be tainted; "" where one may be."""
     nodes = api.nodes(wanted.selector)
     most = _most(wanted.max_share, len(nodes))
     there = sum(map(_tainted, nodes))
@@ -204,12 +204,12 @@ def _held(api: Api, wanted: argparse.Namespace, tainted: bool) -> str:
 
 
 def _most(share: float, nodes: int) -> int:
-    """Nodes that may carry the taint: one at least where any may, and never all."""
+    """Return how many nodes may carry the taint: one at least where any may, and never all."""
     return max(1, min(int(share * nodes), nodes - 1)) if share and nodes > 1 else 0
 
 
 def _taken_back(api: Api, name: str, wanted: argparse.Namespace) -> list[str]:
-    """Many at the same moment have each seen room for one more: who finds that there was none takes its own back."""
+    """Remove our taint if it exceeds the limit: several nodes may have seen room for one more at once."""
     held = _held(api, wanted, True)
     if not held:
         return []
@@ -232,12 +232,12 @@ def _tainted(node: Mapping[str, object]) -> bool:
 
 
 def _ours(taint: Mapping[str, object]) -> bool:
-    """With another effect somebody else has put it there."""
+    """Return whether a taint is ours; with another effect another client has set it."""
     return taint.get("key") == TAINT and taint.get("effect") == EFFECT
 
 
 def _taint_patch(node: Mapping[str, Any], want: bool) -> dict[str, Any]:
-    """All of the others as they are: taints are one list to the API. It refuses where the node has changed since."""
+    """Return the patch with the taints of others unchanged: the API replaces the list. Refused after a change."""
     taints = [one for one in _taints(node) if not _ours(one)]
     if want:
         taints.append({"key": TAINT, "effect": EFFECT, "timeAdded": _time()})
@@ -245,7 +245,7 @@ def _taint_patch(node: Mapping[str, Any], want: bool) -> dict[str, Any]:
 
 
 def _condition(node: Mapping[str, Any], verdict: Verdict, message: str) -> dict[str, Any]:
-    """By a strategic merge conditions are joined by their type: no other is touched."""
+    """Return the patch: a strategic merge joins conditions by type, so that no other is touched."""
     there = [one for one in node.get("status", {}).get("conditions") or [] if one.get("type") == CONDITION]
     since = there[0].get("lastTransitionTime") if there and there[0].get("status") == verdict.status else None
     return {
@@ -262,11 +262,11 @@ def _time() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# -- the API ---------------------------------------------------------------------------------------------------------
+# -- the API -----------------------------------------------------------------------------------------------------------
 
 
 class Api:
-    """As much of the API as is needed: no redirect is followed, and no proxy is used."""
+    """The needed part of the API, without redirects and proxies."""
 
     def __init__(self, server: str, token_file: Path | None, ca_file: Path) -> None:
         """token_file: read for each request, since the kubelet writes a new one every hour; None for no token."""
@@ -275,8 +275,8 @@ class Api:
         self._ca_file = ca_file
 
     @staticmethod
-    def of(server: str | None, token_file: Path, ca_file: Path) -> Api:
-        """Raises KubernetesError."""
+    def connect(server: str | None, token_file: Path, ca_file: Path) -> Api:
+        """Return the API of a server. Raises KubernetesError."""
         if server is None:
             host, port = (os.environ.get(f"KUBERNETES_SERVICE_{what}") for what in ("HOST", "PORT"))
             if not host or not port:
@@ -288,7 +288,7 @@ class Api:
         return Api(server, None if server.startswith("http://") else token_file, ca_file)
 
     def node(self, name: str) -> dict[str, Any]:
-        return _node(self._ask("GET", f"/api/v1/nodes/{name}"))
+        return _node(self._request("GET", f"/api/v1/nodes/{name}"))
 
     def nodes(self, selector: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -296,7 +296,7 @@ class Api:
         for _page in range(PAGES):
             query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
             query |= {"continue": more} if more else {}
-            page = self._ask("GET", "/api/v1/nodes?" + urllib.parse.urlencode(query))
+            page = self._request("GET", "/api/v1/nodes?" + urllib.parse.urlencode(query))
             found += page.get("items") or []
             more = (page.get("metadata") or {}).get("continue") or ""
             if not more:
@@ -304,10 +304,10 @@ class Api:
         raise KubernetesError(f"the API's list of nodes did not end within {PAGES} pages")
 
     def patch(self, path: str, patch: Mapping[str, object]) -> dict[str, Any]:
-        """By a strategic merge. Returns the node as it is then. Raises Conflict, KubernetesError."""
-        return _node(self._ask("PATCH", path, patch))
+        """Patch by a strategic merge. Return the node after it. Raises Conflict, KubernetesError."""
+        return _node(self._request("PATCH", path, patch))
 
-    def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         headers = {"Accept": "application/json", "User-Agent": "busbar"}
         if body is not None:
             headers["Content-Type"] = "application/strategic-merge-patch+json"
@@ -331,22 +331,22 @@ class Api:
         except (ValueError, RecursionError):
             data = None
         if status == 409:
-            raise Conflict(_said(data))
+            raise Conflict(_status_message(data))
         if status != 200 or not isinstance(data, dict):
-            raise KubernetesError(f"{method} {path.partition('?')[0]}: {status}: {_said(data)}{_way_out(status)}")
+            raise KubernetesError(
+                f"{method} {path.partition('?')[0]}: {status}: {_status_message(data)}{_way_out(status)}"
+            )
         return data
 
 
 def _node(data: dict[str, Any]) -> dict[str, Any]:
-    """Raises KubernetesError."""
     meta = data.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("resourceVersion"), str):
         raise KubernetesError("the API's response is not a Node")
     return data
 
 
-def _said(data: object) -> str:
-    """The message of a Status."""
+def _status_message(data: object) -> str:
     return str(data.get("message", ""))[:300] if isinstance(data, dict) else "no response from a Kubernetes API"
 
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar lint``: what NCCL would make of an nccl.conf, or of the variables of a job script, printed for people.
+"""``busbar lint``: print how NCCL reads an nccl.conf, or the variables of a job script.
 
 One unreadable file of several is UNKNOWN; ERROR where none can be read.
 """
@@ -47,7 +47,7 @@ def run(
 ) -> int:
     """Lint files ("-": standard input) against libraries, or against a version where there is no library.
 
-    kind: one of job_variables.KINDS for all of them; None: told by each file's name and content.
+    kind: one of job_variables.KINDS for all of them; None: by each file's name and content.
     """
     try:
         wanted = nccl_variables.parse_version(version) if version is not None else None
@@ -65,7 +65,7 @@ def run(
             if of_file == "conf":
                 text = job_variables.conf_text(name, text)
                 found = nccl_lint.lint(text, scanned, wanted, name)
-                # What to do about it is said below, for whoever types this command.
+                # The advice is printed below, for the user of this command.
                 findings += [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
             else:
                 job = job_variables.read(text, of_file)
@@ -102,7 +102,6 @@ def _job(
     libraries: Sequence[nccl_library.Library],
     version: nccl_variables.Version | None,
 ) -> list[Finding]:
-    """Judge the variables, containers and launches of a job."""
     findings: list[Finding] = []
     expanded = job_variables.expansions(text)
     for item in job.assignments:
@@ -127,7 +126,7 @@ def _job(
 
 
 def _conflicts(text: str, path: str) -> list[Finding]:
-    """What is read before /etc/nccl.conf where this command runs, and says otherwise: the environment, ~/.nccl.conf."""
+    """Return settings read before /etc/nccl.conf on this machine that differ: the environment, ~/.nccl.conf."""
     meant = grammar.settings(grammar.parse(text))
     findings = nccl_lint.conflicts(meant, os.environ, "the environment")
     own = os.path.expanduser("~/.nccl.conf")
@@ -137,7 +136,7 @@ def _conflicts(text: str, path: str) -> list[Finding]:
 
 
 def _read(path: str, name: str) -> str:
-    """Text of a file, byte order mark and carriage returns included: both are findings."""
+    """Return the text of a file with byte order mark and carriage returns: both are findings."""
     try:
         if path == "-":
             if sys.stdin is None:
@@ -161,7 +160,7 @@ def _read(path: str, name: str) -> str:
 
 
 def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
-    """Return the lines of the findings, worst first; those that differ in variable and place are one block.
+    """Return the lines of the findings, worst first; those that differ in variable and place share a block.
 
     verbose: each is a block.
     """
@@ -170,7 +169,7 @@ def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
     for number, finding in enumerate(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))):
         severity = finding.severity if finding.state == "drift" else f"{finding.severity}, {finding.state}"
         rule = finding.check.rsplit(".", 1)[1]
-        # A conflict has no line of its own: its subject says which variable of which place.
+        # A conflict has no line: its subject names variable and place.
         where = finding.subject if rule == "conflict" else finding.source
         words = (severity, rule, *(_VARIABLE.sub("", text) for text in (finding.why, finding.fix)))
         kind: tuple[object, ...] = (number,) if verbose else words

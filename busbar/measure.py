@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar measure``: measure idle nodes, those first whose results are oldest, within a night's budget."""
+"""``busbar measure``: benchmark idle nodes, those with the oldest results first, within a nightly budget."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import LOCKED, WORDS, of_states
 
-from . import ansible_process, private
+from . import ansible_process, private_tempdir
 from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
 from .drift import inventory as inventories
 from .drift import lock, runner, signals
 from .drift.run import HostResult
 
 PLAYBOOK = "busbar.fabric.benchmark"
-# No task has it: what is left of a play with it takes the locks of the nodes, and gives them back.
+# No task has this tag: a play with it takes the locks of the nodes, and gives them back.
 NO_TAG = "busbar_locks_only"
 # Lines of the plan.
 PLAN = 8
@@ -39,7 +39,7 @@ SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with 
 
 
 class MeasureError(RuntimeError):
-    """Nothing can be measured; the message says why, and the way out."""
+    """Nothing can be measured; the message has the reason, and the way out."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -60,16 +60,16 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("measure", missing)
     try:
         with signals.raised():
-            return _Night(arguments).run()
-    except lock.Held as error:
+            return _MeasureRun(arguments).run()
+    except lock.LockedError as error:
         return complain("measure", f"{error}; not started", LOCKED)
     except (MeasureError, runner.RunnerError, signals.Interrupted, OSError, ValueError) as error:
         return complain("measure", error)
 
 
 @dataclass(frozen=True)
-class _Want:
-    """What the inventory wants of one host. slurm: Slurm gives it to jobs."""
+class _HostValues:
+    """The inventory's values of one host. slurm: Slurm gives it to jobs."""
 
     scope: str
     leaf: str
@@ -77,8 +77,8 @@ class _Want:
     slurm: bool
 
 
-class _Night:
-    """One run of the command: what it was asked, what the inventory wants, and what the ledger knows."""
+class _MeasureRun:
+    """One run of the command: its arguments, the inventory's values, and the ledger."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from ansible_collections.busbar.fabric.plugins.plugin_utils import measure, measure_ledger
@@ -89,11 +89,13 @@ class _Night:
         intents = _intents(arguments.inventory, arguments.limit, self._manifest)
         values = {host: intent["values"] for host, intent in intents.items()}
         self._want = {host: _want(of_host) for host, of_host in values.items()}
-        self._budget = float(_one(values, "busbar_measure_budget")) if arguments.budget is None else arguments.budget
+        self._budget = (
+            float(_common_value(values, "busbar_measure_budget")) if arguments.budget is None else arguments.budget
+        )
         self._max_age = float(max(of_host["busbar_baseline_max_age_days"] for of_host in values.values()))
         self._paths = inventories.sources(arguments.inventory)
         self._height = PLAN
-        path = str(_one(values, "nccl_benchmark_results_path"))
+        path = str(_common_value(values, "nccl_benchmark_results_path"))
         if not path:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are stored there; set it")
         self._results = Path(path).absolute()
@@ -106,14 +108,14 @@ class _Night:
             return 0
         ledger = self._ledgers.load(self._results)
         if self._arguments.check:
-            ledger.settle()
+            ledger.book()
             ledger.scan(self._results, time.time())
-            self._say(*self._plan(ledger), check_mode=True)
+            self._print_plan(*self._plan(ledger), check_mode=True)
             return 0
         path = self._ledgers.path_of(self._results)
-        with lock.held(lock.beside(path), f"busbar measure, begun {time.strftime('%Y-%m-%dT%H:%M:%S')}"):
+        with lock.held(lock.lock_file(path), f"busbar measure, begun {time.strftime('%Y-%m-%dT%H:%M:%S')}"):
             ledger = self._ledgers.load(self._results)
-            was = ledger.settle()
+            was = ledger.book()
             if was is not None:
                 said = (
                     f"{self._brief(was.hosts)}: a run before this one was killed there, {was.cost:g} node-minutes count"
@@ -130,7 +132,7 @@ class _Night:
         results: dict[str, HostResult] = {}
         searches: list[str] = []
         found, left, begun = self._plan(ledger)
-        self._say(found, left, begun, check_mode=False)
+        self._print_plan(found, left, begun, check_mode=False)
         try:
             while found.units:
                 hosts, batch = self._batch(found)
@@ -146,13 +148,12 @@ class _Night:
         return _code(results)
 
     def _plan(self, ledger: Any) -> tuple[Any, float, float]:
-        """The plan, the node-minutes that are left of the night, and the moment."""
         now = time.time()
         name, begun = self._measure.night(now)
         left = self._budget - ledger.nights.get(name, 0.0)
         nodes = []
         for host, want in self._want.items():
-            known = ledger.of(host)
+            known = ledger.host(host)
             asked = [want.scope] if want.scope != "node" and not want.alone else ["node", want.scope]
             finished = [known.finished.get(scope) for scope in asked]
             why = SLURM if want.slurm else ""
@@ -171,12 +172,12 @@ class _Night:
             )
         return self._measure.plan(nodes, left, begun), left, now
 
-    def _say(self, found: Any, left: float, now: float, check_mode: bool) -> None:
+    def _print_plan(self, found: Any, left: float, now: float, check_mode: bool) -> None:
         name, _begun = self._measure.night(now)
         lines = [
             f"budget of {name}: {left:g} of {self._budget:g} node-minutes are left",
             "no scheduler is queried: only what runs on a node at that moment, and the node's lock, keep it from jobs",
-            *self._measure.said(found, now, self._max_age, check_mode),
+            *self._measure.plan_lines(found, now, self._max_age, check_mode),
         ]
         if not self._arguments.verbose:
             blocks = [screen.wrapped(line, terminal.WIDTH, 0, screen.LINES) for line in lines]
@@ -192,7 +193,6 @@ class _Night:
         return [host for unit in batch for host in unit.hosts], batch
 
     def _round(self, ledger: Any, hosts: list[str], batch: Any) -> dict[str, HostResult]:
-        """Measure these hosts."""
         begun = time.time()
         night, _begun = self._measure.night(begun)
         try:
@@ -201,19 +201,18 @@ class _Night:
             return self._play(hosts)
         finally:
             spent = (time.time() - begun) / 60 * len(hosts)
-            ledger.settle(round(spent, 2))
+            ledger.book(round(spent, 2))
             ledger.scan(self._results, time.time())
             for unit in batch:
                 for host in unit.hosts:
-                    known = ledger.of(host)
+                    known = ledger.host(host)
                     if known.finished.get(unit.nodes[0].scope, 0.0) >= begun - 1:
                         known.minutes[unit.nodes[0].scope] = round((time.time() - begun) / 60, 2)
             self._ledgers.save(self._results, ledger)
 
     def _play(self, hosts: Sequence[str], *words: str) -> dict[str, HostResult]:
-        """Host -> what the benchmark found of it. words: more for ansible-playbook."""
         manifest = inventories.Manifest(tuple(hosts), self._manifest.secrets, self._manifest.simulated)
-        with private.directory() as folder, signals.collected() as ended:
+        with private_tempdir.directory() as folder, signals.collected() as ended:
             file, limit = folder / "findings.json", folder / "hosts"
             limit.write_text("".join(f"{host}\n" for host in hosts))
             done = ansible_process.run(
@@ -255,7 +254,6 @@ class _Night:
         return repair.command(fix, hosts, self._paths)
 
     def _report(self, results: Mapping[str, HostResult], searches: Sequence[str]) -> None:
-        """Print the verdict on what was measured."""
         rows = screen.rows(finding_groups.fold(finding_groups.rows_of({h: of.findings for h, of in results.items()})))
         good = sum(not result.findings for result in results.values())
         head = f"MEASURED {WORDS[_code(results)]}: {good:,} of {len(results):,} hosts ok"
@@ -276,10 +274,10 @@ def _is_miss(one: Finding) -> bool:
     return one.state == "drift" and one.check.startswith(("nccl_perf.busbw", "nccl_cluster."))
 
 
-def _want(values: Mapping[str, Any]) -> _Want:
+def _want(values: Mapping[str, Any]) -> _HostValues:
     from ansible_collections.busbar.fabric.plugins.plugin_utils import measure
 
-    return _Want(
+    return _HostValues(
         scope=values["nccl_benchmark_scope"],
         leaf=values["busbar_leaf"],
         alone=bool(values["nccl_benchmark_collectives"]),
@@ -287,8 +285,7 @@ def _want(values: Mapping[str, Any]) -> _Want:
     )
 
 
-def _one(values: Mapping[str, Mapping[str, object]], name: str) -> Any:
-    """What all hosts have. Raises MeasureError."""
+def _common_value(values: Mapping[str, Mapping[str, object]], name: str) -> Any:
     found = {repr(of_host[name]): of_host[name] for of_host in values.values()}
     if len(found) > 1:
         raise MeasureError(f"{name} is {' and '.join(sorted(found)[:3])}: set it to the same for all of gpu_nodes")
@@ -296,8 +293,8 @@ def _one(values: Mapping[str, Mapping[str, object]], name: str) -> Any:
 
 
 def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Manifest) -> dict[str, dict[str, Any]]:
-    """Host -> what the module intent says, which touches no host. Raises MeasureError for a wrong inventory."""
-    with private.directory() as folder:
+    """Return host -> result of the module intent, which touches no host. Raises MeasureError for a wrong inventory."""
+    with private_tempdir.directory() as folder:
         found, done = ansible_process.run_module(
             private_data_dir=str(folder),
             inventory=inventories.sources(paths),

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar remediate``: asks accused nodes again and mends what still stands, by ``playbooks/remediate.yml``.
+"""``busbar remediate``: audit accused nodes again and repair confirmed faults, by ``playbooks/remediate.yml``.
 
-What is left of the findings decides the exit code.
+The remaining findings decide the exit code.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, LOCKED, of_states
 
-from . import private
-from .ansible_process import environment, kept, passed
+from . import private_tempdir
+from .ansible_process import environment, passed, reaped
 from .command_line import add_ansible, complain, not_installed
 from .drift import inventory, lock, output, signals
 from .drift.inventory import InventoryError
@@ -33,7 +33,7 @@ _WAY_OUT = ": write one with busbar drift -i INVENTORY --findings FILE, or name 
 
 
 class RemediateError(RuntimeError):
-    """Nothing was done; the message says why."""
+    """Nothing was done; the message has the reason."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -56,14 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with signals.raised():
             return remediate(arguments)
-    except lock.Held as error:
+    except lock.LockedError as error:
         return complain("remediate", error, LOCKED)
     except (RemediateError, InventoryError, signals.Interrupted, OSError) as error:
         return complain("remediate", error)
 
 
 def remediate(arguments: argparse.Namespace) -> int:
-    """The exit code. Raises RemediateError, InventoryError, lock.Held, signals.Interrupted, OSError."""
+    """Return the exit code. Raises RemediateError, InventoryError, lock.LockedError, signals.Interrupted, OSError."""
     for path in arguments.findings:
         if not path.is_file():
             raise RemediateError(f"{path} is not a file{_WAY_OUT}")
@@ -74,19 +74,19 @@ def remediate(arguments: argparse.Namespace) -> int:
         output.require_folder(str(arguments.findings_path))
     manifest = inventory.read(arguments.inventory, arguments.limit)
     results = Path(_given(arguments.extra_vars) or manifest.results or RESULTS)
-    with private.directory() as folder, _alone(results, arguments.check):
+    with private_tempdir.directory() as folder, _exclusive(results, arguments.check):
         file = (arguments.findings_path or folder / "findings.json").absolute()
-        # One of an earlier run would be taken for this one's.
+        # A file of an earlier run would be taken for this one's.
         file.unlink(missing_ok=True)
-        done = subprocess.run(kept(command(arguments, file)), env=environment(), check=False)
+        done = subprocess.run(reaped(command(arguments, file)), env=environment(), check=False)
         if not file.exists():
-            # Of nobody there is no verdict.
+            # Without nodes there is no verdict.
             return ERROR if done.returncode else GOOD
         return exit_code(_read(file), done.returncode)
 
 
 def command(arguments: argparse.Namespace, file: Path) -> list[str]:
-    """The command line of ansible-playbook. file: that takes the findings of the run."""
+    """Return the command line of ansible-playbook. file: the findings file that the run writes."""
     findings = [str(path.absolute()) for path in arguments.findings]
     own = {"remediate_findings": findings, "busbar_findings_path": str(file)}
     words = ["ansible-playbook", PLAYBOOK]
@@ -99,15 +99,15 @@ def command(arguments: argparse.Namespace, file: Path) -> list[str]:
 
 
 def _given(extra_vars: Sequence[str]) -> str:
-    """Where the command line says that results go; "" where it does not, in so many words."""
+    """Return the results path that the command line sets literally; "" where it sets none."""
     words = [word for given in extra_vars for word in given.split()]
     named = [word.partition("=")[2] for word in words if word.startswith("nccl_benchmark_results_path=")]
     return named[-1] if named else ""
 
 
 @contextlib.contextmanager
-def _alone(results: Path, check: bool) -> Iterator[None]:
-    """Two runs at once would each act on the share of nodes that is allowed to one. Raises lock.Held."""
+def _exclusive(results: Path, check: bool) -> Iterator[None]:
+    """Hold the lock: two runs would each use the share of nodes allowed for one. Raises lock.LockedError."""
     if check:
         yield
         return
@@ -125,9 +125,9 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 
 def exit_code(data: Mapping[str, Any], ended: int) -> int:
-    """data: the findings of the run.   ended: with what ansible-playbook did; not with 0 where anything is not ok."""
+    """Return the exit code. data: findings.   ended: exit code of ansible-playbook; not 0 where anything is not ok."""
     states = [one["state"] for host in data["hosts"].values() for one in host["findings"]]
     if not states:
-        # Nobody is accused of anything that still stands; else Ansible says why it failed.
+        # No node has a finding that still stands; otherwise Ansible prints why it failed.
         return GOOD if ended == 0 or not data["hosts"] else ERROR
     return of_states(states)

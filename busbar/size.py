@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar size``: what a training step sends, and whether a cluster's network carries it.
+"""``busbar size``: compute the traffic of a training step, and whether a cluster's network carries it.
 
 Too little bandwidth is a finding; without a requested step there is none.
 """
@@ -23,7 +23,7 @@ from .command_line import complain, number
 if TYPE_CHECKING:
     from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, training_traffic
 
-# Of a profile's file: the suite's have 1 KB.
+# Bytes of a profile's file: the suite's have 1 KB.
 _PROFILE = 1 << 20
 
 
@@ -34,7 +34,7 @@ _UNITS = {"": 0, "K": 3, "M": 6, "B": 9, "T": 12}
 
 def _whole(most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        """``512x8192`` is a product, ``4M`` and ``1.5K`` are whole numbers."""
+        """Parse a whole number: ``512x8192`` is a product, ``4M`` and ``1.5K`` have a unit."""
         value = 1
         for part in text.replace("_", "").split("x"):
             match = _FACTOR.fullmatch(part)
@@ -84,7 +84,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Import what only this command needs, and print its answer."""
+    """Import what only this command needs, and print its result."""
     from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, sizing_report, terminal
 
     try:
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _requested(given: argparse.Namespace) -> tuple[str, training_traffic.Training, sizing.Cluster]:
-    """Raises ParseError, OSError."""
+    """Return title, training and cluster of the arguments. Raises ParseError, OSError."""
     from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, training_traffic
 
     profile = _profile(given.profile)
@@ -149,7 +149,7 @@ def _compute(
 
 
 def _profile(name: str) -> profiles.Profile:
-    """The profile of a file, or by its name: of ./profiles, else of the suite. Raises ParseError, OSError."""
+    """Return a profile from a file, or by name: of ./profiles, else of the suite. Raises ParseError, OSError."""
     path = Path(name)
     if path.suffix not in (".yml", ".yaml"):
         path = Path("profiles") / f"{name}.yml"

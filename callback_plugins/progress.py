@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One line a role. What it says is in plugin_utils/progress.py, how a line moves in plugin_utils/progress_bar.py."""
+"""Print one line a role. plugin_utils/progress.py has the texts, plugin_utils/progress_bar.py the moving line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ansible.utils.color import ANSIBLE_COLOR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     ansible_core,
     findings_file,
-    heard,
+    partial_results,
     progress,
     progress_bar,
     terminal,
@@ -68,16 +68,16 @@ class CallbackModule(Default):
 
     def __init__(self) -> None:
         super().__init__()
-        # Every text is printed, and every process started, under this lock of Ansible's: none is started half-way.
+        # Every text is printed, and every process started, under this lock of Ansible, so that no output is mixed.
         self._lock: threading.RLock = ansible_core.printing_lock(self._display)
         self._run: progress.Run | None = None
         self._line: progress_bar.MovingLine | None = None
         self._moves = False
         self._ticker: progress_bar.Ticker | None = None
         self._process = os.getpid()
-        # Tasks whose items have said why they failed: (host, task).
+        # Tasks whose items have reported why they failed: (host, task).
         self._itemised: set[tuple[str, str]] = set()
-        # What the playbook's task of verdict is given, None where it has none; and of whom it would judge what.
+        # Arguments of the playbook's task of verdict, None where it has none; and the results it would judge.
         self._judges: Mapping[str, Any] | None = None
         self._hosts: dict[str, None] = {}
         self._hostvars: Any = None
@@ -97,7 +97,7 @@ class CallbackModule(Default):
         self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), self._judges is not None)
         self._moves = progress_bar.terminal(sys.stdout)
         drawn = partial(self._bar, progress_bar.drawing(ANSIBLE_COLOR)) if self._moves else None
-        self._line = progress_bar.MovingLine(self._lock, drawn, self._heard)
+        self._line = progress_bar.MovingLine(self._lock, drawn, self._on_text)
         self._line.start()
         self._ticker = progress_bar.Ticker(self._lock, self._tick)
         self._ticker.start()
@@ -131,7 +131,7 @@ class CallbackModule(Default):
             self._print(self._run.finished(stats.processed))
             if stats.custom and self.get_option("show_custom_stats"):
                 for name, said in sorted(stats.custom.items()):
-                    self._print([progress.Line(f"{name}: {progress.shown(str(said))}")])
+                    self._print([progress.Line(f"{name}: {progress.printable_lines(str(said))}")])
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         if self._run is None:
@@ -252,7 +252,7 @@ class CallbackModule(Default):
                 text = self._get_diff(_escaped(each["diff"]))
                 if text.strip():
                     with self._lock:
-                        self._say(self._run, "diff", result, text.rstrip("\n"))
+                        self._print_message(self._run, "diff", result, text.rstrip("\n"))
 
     def v2_runner_retry(self, result: Any) -> None:
         if self._run is None:
@@ -270,14 +270,14 @@ class CallbackModule(Default):
         if self._run is None:
             super().v2_runner_on_async_failed(result)
 
-    # What they are made of.
+    # Helpers.
 
     def _task(self, run: progress.Run, task: Any) -> None:
         with self._lock:
             self._print(run.task(_name(task), _role(task), task.run_once is True))
 
     def _ended(self, run: progress.Run, result: Any, end: str) -> None:
-        # What the verdict fails for is every host's, and not that of the host by which it is asked.
+        # The verdict fails for all hosts, and not for the one on which it runs.
         counts = not _is_verdict(result.task)
         run.ended(result.host.get_name(), end, _role(result.task), counts)
 
@@ -289,17 +289,17 @@ class CallbackModule(Default):
         if _is_verdict(result.task):
             self._print(run.not_ok(str(result.result.get("msg"))))
         else:
-            self._say(run, end, result, progress.failure(result.result), _where(result.task), item)
+            self._print_message(run, end, result, progress.failure(result.result), _where(result.task), item)
 
     def _unreached(self, run: progress.Run, result: Any) -> None:
-        """Hosts to which one task that asks all of them could not get: it has not failed for them."""
+        """Count hosts that a task for all of them could not reach: the task has not failed for them."""
         for host, answer in (result.result.get("hosts") or {}).items():
-            # One that Slurm has lost is tried over its own connection, where roles are played.
+            # A node that Slurm has lost is tried over its own connection, where roles are played.
             if answer.get("unreachable") and ("engine" not in answer or (self._judges or {}).get("nightly")):
                 address = self._hostvars.raw_get(host).get("ansible_host")
                 address = address if isinstance(address, str) else ""
                 text = str(answer.get("msg"))
-                self._print(run.said("unreachable", host, "", _name(result.task), text, "", address) or ())
+                self._print(run.message("unreachable", host, "", _name(result.task), text, "", address) or ())
                 run.unreached(host)
 
     def _debug(self, run: progress.Run, result: Any) -> None:
@@ -307,28 +307,30 @@ class CallbackModule(Default):
             return
         self._clean_results(result.result, result.task.action)
         message, more = result.result.get("msg"), progress.details(result.result)
-        self._say(run, "says", result, "\n".join(more if message is None else [str(message), *more]))
+        self._print_message(run, "says", result, "\n".join(more if message is None else [str(message), *more]))
 
-    def _say(self, run: progress.Run, kind: str, result: Any, text: str, where: str = "", item: str = "") -> None:
+    def _print_message(
+        self, run: progress.Run, kind: str, result: Any, text: str, where: str = "", item: str = ""
+    ) -> None:
         address = result.host.vars.get("ansible_host")
         host, task = result.host.get_name(), _name(result.task) + item
         address = address if isinstance(address, str) else ""
-        self._print(run.said(kind, host, _role(result.task), task, text, where, address) or ())
+        self._print(run.message(kind, host, _role(result.task), task, text, where, address) or ())
 
     def _print(self, lines: Any) -> None:
-        # Who reads no more has read enough.
+        # The reader has gone.
         with contextlib.suppress(BrokenPipeError):
             for line in lines:
                 self._display.display(line.text, color=_colours().get(line.kind))
             if lines:
                 sys.stdout.flush()
 
-    # Beside them.
+    # Output of others.
 
-    def _heard(self, text: str) -> None:
+    def _on_text(self, text: str) -> None:
         found = progress.HEARD.fullmatch(text.strip())
         if found and self._run is not None:
-            self._run.heard(int(found[1]), int(found[2]))
+            self._run.responded(int(found[1]), int(found[2]))
 
     def _bar(self, draw: Any, width: int) -> str:
         return self._run.moving_line(width, draw) if self._run is not None else ""
@@ -340,7 +342,6 @@ class CallbackModule(Default):
             self._print(self._run.tick())
 
     def _still(self) -> None:
-        """Nothing moves any more."""
         atexit.unregister(self._ended_early)
         if self._ticker is not None:
             self._ticker.stop()
@@ -348,7 +349,7 @@ class CallbackModule(Default):
             self._line.stop()
 
     def _ended_early(self) -> None:
-        """Ansible ends without a word to callbacks where somebody interrupts it, and where it makes a mistake."""
+        """Report the end of a run that Ansible ends without a callback: an interrupt, or its own mistake."""
         if self._run is None or os.getpid() != self._process:
             return
         with self._lock:
@@ -357,13 +358,12 @@ class CallbackModule(Default):
             interrupted = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
             why = "INTERRUPTED" if interrupted else "ENDED EARLY"
             self._print(self._run.ended_early(why))
-            if not self._run.told:
+            if not self._run.verdict_printed:
                 self._print(self._until_now())
                 self._print(self._run.question(_question()))
 
     def _until_now(self) -> list[progress.Line]:
-        """The table of the verdict, of what was heard and done. Answers of a question that has not come to its end are
-        in a file."""
+        """Return the verdict's table on the results so far. Those of an interrupted audit are in a file."""
         if self._judges is None or not self._hosts:
             return []
         # Imported here, since a whole run needs none of it. Where Ctrl-C ends Ansible's own import of an action plugin,
@@ -375,13 +375,13 @@ class CallbackModule(Default):
         from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 
         given = {"ansible_run_tags": context.CLIARGS.get("tags"), "ansible_skip_tags": context.CLIARGS.get("skip_tags")}
-        answers = heard.read(heard.of_this_run())
+        answers = partial_results.read(partial_results.of_this_run())
         try:
             judged = verdict_action.until_now(
                 list(self._hosts), self._hostvars, self._loader, given, self._judges, answers
             )
         except AnsibleError as error:
-            return [progress.Line(f"What was done cannot be judged: {progress.shown(str(error))}", "failed")]
+            return [progress.Line(f"What was done cannot be judged: {progress.printable_lines(str(error))}", "failed")]
         check_mode, verbose = bool(context.CLIARGS.get("check")), self._display.verbosity > 0
         text = verdict.render(judged, check_mode, terminal.WIDTH, verbose=verbose)
         return [progress.Line(line) for line in ("", *text.splitlines(), "")]
@@ -400,7 +400,7 @@ def _colours() -> dict[str, str | None]:
 
 
 def _judged(playbook: Any) -> Mapping[str, Any] | None:
-    """The arguments of the playbook's task that is Busbar's verdict; None where it has none."""
+    """Return the arguments of the playbook's task that is Busbar's verdict; None where it has none."""
     tasks = [task for play in playbook.get_plays() for task in play.get_tasks()]
     while tasks:
         task = tasks.pop()
@@ -414,7 +414,6 @@ def _judged(playbook: Any) -> Mapping[str, Any] | None:
 
 
 def _is_verdict(task: Any) -> bool:
-    """Whether a task is the verdict on all hosts, and not the end of a role."""
     return getattr(task, "action", None) == _VERDICT and not _role(task)
 
 
@@ -428,7 +427,7 @@ def _role(task: Any) -> str:
 
 
 def _where(task: Any) -> str:
-    """File and line, from where the run was started if that is shorter."""
+    """Return file and line, from where the run was started if that is shorter."""
     path, _colon, line = (task.get_path() or "").rpartition(":")
     if not path:
         return ""
@@ -444,7 +443,7 @@ def _ignored(result: Any) -> bool:
 
 
 def _rescued(task: Any) -> bool:
-    """Whether a block around the task has a rescue for it: none has one for what its rescue or always does."""
+    """Return whether a block around the task has a rescue for it; tasks in rescue or always have none."""
     child, parent = task, getattr(task, "_parent", None)
     while parent is not None:
         if getattr(parent, "rescue", None) and any(part._uuid == child._uuid for part in parent.block):
@@ -455,7 +454,7 @@ def _rescued(task: Any) -> bool:
 
 def _escaped(diff: Any) -> Any:
     if isinstance(diff, str):
-        return progress.shown(diff) + ("\n" if diff.endswith("\n") else "")
+        return progress.printable_lines(diff) + ("\n" if diff.endswith("\n") else "")
     if isinstance(diff, Mapping):
         return {key: _escaped(value) for key, value in diff.items()}
     if isinstance(diff, list | tuple):
@@ -464,7 +463,7 @@ def _escaped(diff: Any) -> Any:
 
 
 def _question() -> str:
-    """The command that judges the same hosts."""
+    """Return the command that judges the same hosts."""
     words = ["ansible-playbook", _COLLECTION + "drift", "--check"]
     for inventory in context.CLIARGS.get("inventory") or ():
         words += ["-i", inventory]

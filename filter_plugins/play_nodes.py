@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The hosts that a play has work on, for ``hosts:``. Documented in play_nodes.yml."""
+"""Return the hosts that a play has work on, for ``hosts:``. Documented in play_nodes.yml."""
 
 from __future__ import annotations
 
@@ -8,43 +8,42 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, reboot, suite
 
-# Matches nobody, and without the warning that a name which is not there would give.
-NOBODY = ["!all"]
+# Matches no host, without the warning for a name that does not exist.
+NO_HOSTS = ["!all"]
 
 
 def _wants(of_host: Mapping[str, Any], what: str) -> bool:
-    """Return whether the inventory wants it, by the intent or by what the audit has heard."""
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
-    return bool(values.get(f"busbar_{what}", work.answer(of_host).get(what)))
+    return bool(values.get(f"busbar_{what}", due_roles.answer(of_host).get(what)))
 
 
 def _scope(of_host: Mapping[str, Any]) -> str:
-    """Over what the inventory wants its benchmark; "" of a host that did not respond."""
+    """Return the scope of the benchmark that the inventory wants; "" of a host that did not respond."""
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
-    return values.get("nccl_benchmark_scope") or work.answer(of_host).get("scope") or ""
+    return values.get("nccl_benchmark_scope") or due_roles.answer(of_host).get("scope") or ""
 
 
 PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "alone": lambda of_host: bool((of_host.get("fleet_audit_result") or {}).get("by_task")),
-    "inventory": lambda of_host: not work.answers(of_host),
-    "provision": lambda of_host: work.has_play("provision", of_host),
+    "inventory": lambda of_host: not due_roles.answers(of_host),
+    "provision": lambda of_host: due_roles.has_play("provision", of_host),
     "reboot": lambda of_host: reboot.turn(of_host) == "reboot",
     "give_back": lambda of_host: reboot.turn(of_host) == "give_back",
     "sharp": lambda of_host: _wants(of_host, "sharp"),
     "verify": lambda of_host: _wants(of_host, "verify"),
-    "benchmark": lambda of_host: work.due(suite.BENCHMARK, of_host),
-    # Whoever did not respond may be one of them, and is to be named where others are measured.
+    "benchmark": lambda of_host: due_roles.due(suite.BENCHMARK, of_host),
+    # A host that did not respond may be one of them, and is to be named where others are measured.
     "cluster": lambda of_host: _scope(of_host) != "node",
 }
 
-# Of playbooks/fabric.yml: all nodes where somebody is to sweep, who sweeps, all nodes where somebody did.
+# Plays of playbooks/fabric.yml: all nodes where a sweep is planned, the sweeping nodes, all nodes after a sweep.
 FABRIC = ("fabric", "fabric_sweep", "fabric_judge")
 
 
 def _fabric(registered: Mapping[str, Any], hosts: list[str], play: str) -> list[str]:
-    """registered: of the first host, which has what every host of such a play has."""
+    """Return the hosts of a play of the fabric. registered: of the first host, the same on all of them."""
     plan = registered.get("ib_fabric_plan_result") or {}
     if play == "fabric_sweep":
         return [host for host in hosts if host in plan.get("hosts", ())]
@@ -53,24 +52,26 @@ def _fabric(registered: Mapping[str, Any], hosts: list[str], play: str) -> list[
 
 
 def play_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
-    """Of these hosts, in the order of the inventory, which intersect() has not: the first is rebooted alone.
+    """Return the hosts with work, in the order of the inventory, so that the first is rebooted alone.
 
-    Chosen before the play begins: to end each host by itself costs Ansible the cube of their number.
+    Chosen before the play begins: ending hosts one by one costs Ansible the cube of their number.
 
-    hostvars: Ansible's own; of each host only what the run has registered is looked at. {} in a syntax check.
+    hostvars: of Ansible; only registered results are read. {} in a syntax check.
     """
     wanted = set(hosts)
     if play in FABRIC:
         order = [host for host in hostvars if host in wanted]
-        return _fabric(hostvars.raw_get(order[0]) if order else {}, order, play) or NOBODY
+        return _fabric(hostvars.raw_get(order[0]) if order else {}, order, play) or NO_HOSTS
     if play not in PLAYS:
         raise AnsibleFilterError(f"play_nodes knows {', '.join([*PLAYS, *FABRIC])}, not {play!r}")
     has_work = PLAYS[play]
-    found = [(host, of_host) for host, of_host in work.registered(hostvars, wanted) if has_work(of_host)]
-    # Who is measured with whom is decided over all of them, so all are there as soon as one of them is due.
-    if play == "cluster" and not any(_scope(of_host) and work.due(suite.CLUSTER, of_host) for _host, of_host in found):
+    found = [(host, of_host) for host, of_host in due_roles.registered(hostvars, wanted) if has_work(of_host)]
+    # Pairs are chosen over all of them, so all are included as soon as one of them is due.
+    if play == "cluster" and not any(
+        _scope(of_host) and due_roles.due(suite.CLUSTER, of_host) for _host, of_host in found
+    ):
         found = []
-    return [host for host, _of_host in found] or NOBODY
+    return [host for host, _of_host in found] or NO_HOSTS
 
 
 class FilterModule:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""How many hosts are acted on at once, for ``serial:``. Documented in remediate_batches.yml."""
+"""Return the batch sizes of remediation, for ``serial:``. Documented in remediate_batches.yml."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ansible_collections.busbar.fabric.plugins.filter.remediate_nodes import reg
 
 
 def remediate_batches(hostvars: Any, turn: str) -> list[int]:
-    """hostvars: Ansible's own; {} in a syntax check.   turn: "canary", which is one host, or "others"."""
+    """Return batch sizes. hostvars: of Ansible; {} in a syntax check.   turn: "canary" (one host) or "others"."""
     sizes = list(registered_of(hostvars, "remediate_plan_result").get("batches") or [1])
     if turn == "canary":
         return [1]
-    # Whatever the first batch would have held besides the canary comes after it.
+    # The rest of the canary's batch comes after it.
     return ([sizes[0] - 1] if sizes[0] > 1 else []) + sizes[1:] or [1]
 
 

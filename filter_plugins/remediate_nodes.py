@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The hosts that a play of remediate.yml is for, for ``hosts:``. Documented in remediate_nodes.yml."""
+"""Return the hosts of a play of remediate.yml, for ``hosts:``. Documented in remediate_nodes.yml."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import remediate
 
-# Matches nobody, and without the warning that a name which is not there would give.
-NOBODY = ["!all"]
+# Matches no host, without the warning for a name that does not exist.
+NO_HOSTS = ["!all"]
 PLAYS = (
     *("accused", "paired", "canary", "others"),
     *("canary_paired", "others_paired", "canary_pending", "others_pending"),
@@ -19,7 +19,7 @@ PLAYS = (
 
 
 def remediate_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
-    """In the order in which they are acted on. hostvars: Ansible's own; {} in a syntax check."""
+    """Return the hosts in the order of their repair. hostvars: of Ansible; {} in a syntax check."""
     if play not in PLAYS:
         raise AnsibleFilterError(f"remediate_nodes knows {', '.join(PLAYS)}, not {play!r}")
     wanted = set(hosts)
@@ -35,11 +35,11 @@ def remediate_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]
     if what == "paired":
         pairs = read.get("pairs") or {}
         found = remediate.good_first({host: pairs.get(host, []) for host in found})
-    return [host for host in found if host in wanted] or NOBODY
+    return [host for host in found if host in wanted] or NO_HOSTS
 
 
 def registered_of(hostvars: Any, name: str) -> Mapping[str, Any]:
-    """What was registered once for all hosts of a play: the same on each of them."""
+    """Return what was registered once for all hosts of a play: the same on each of them."""
     for host in hostvars:
         result = hostvars.raw_get(host).get(name)
         if result:

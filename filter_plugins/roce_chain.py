@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The RoCE values that follow from busbar_roce, or an error that names the link of the chain that is wrong.
+"""Resolve busbar_roce to the RoCE values, or fail naming the wrong link of the chain.
 
 Documented in roce_chain.yml.
 """
@@ -22,7 +22,7 @@ def roce_chain(
     settings: Mapping[str, object] | None = None,
     variables: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """settings: trust, dscp2prio, pfc, ecn, tos, traffic_class. variables: NCCL_IB_TC and others that jobs get."""
+    """Resolve the chain. settings: trust, dscp2prio, pfc, ecn, tos, traffic_class. variables: of jobs (NCCL_IB_TC)."""
     try:
         chain = resolve(roce, settings or {})
     except ParseError as error:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The group that a play targets, or an error that says why there is nobody. Documented in target_nodes.yml."""
+"""Return the group that a play targets, or fail with the reason for none. Documented in target_nodes.yml."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core,
 
 GROUP = "gpu_nodes"
 FIRST = " For a first verdict without an inventory: busbar check, or busbar check -i 'host1,host2,'"
-# Ansible's own, and that of busbar measure, which no task has.
+# Tags of Ansible, and that of busbar measure, which no task has.
 _TAGS = ("all", "always", "never", "tagged", "untagged", "busbar_locks_only")
 
 
 def target_nodes(
     groups: Mapping[str, Sequence[str]], selected: Sequence[str], limit: str | None, sources: Sequence[str] | None
 ) -> str:
-    """The name of the group, for ``hosts:``. A filter there runs even when no host matches, a task would not."""
+    """Return the group's name, for ``hosts:``. A filter there runs even when no host matches, a task would not."""
     if context.CLIARGS.get("syntax"):
         return GROUP
     if why := ansible_core.unsupported():
@@ -48,7 +48,7 @@ def target_nodes(
 
 
 def _unknown_tag(given: Mapping[str, Sequence[str]]) -> str:
-    """Return which tag no role has, with the nearest; "" where a playbook of others may have tags of its own."""
+    """Return which tag no role has, with the nearest; "" where a playbook of the user may have its own tags."""
     folder = Path(suite.__file__).resolve().parent
     ours = {root / name for root in folder.parents[:2] for name in ("", "playbooks")}
     for playbook in given.get("args") or ():
@@ -60,7 +60,7 @@ def _unknown_tag(given: Mapping[str, Sequence[str]]) -> str:
 
 
 def _patterns(limit: str) -> list[str]:
-    """The patterns in a limit. An @file is read, as Ansible does: an empty one would again mean all hosts."""
+    """Return the patterns in a limit. An @file is read, as Ansible does: an empty one would again mean all hosts."""
     patterns: list[str] = []
     for pattern in split_host_pattern(limit):
         if pattern.startswith("@"):

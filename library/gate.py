@@ -135,7 +135,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     want = gate.Want(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
 
     def judge() -> Plan:
-        others = effective_unit.owned_by_others(host, gate.FILES, gate.own())
+        others = effective_unit.owned_by_others(host, gate.FILES, gate.owned_files())
         return merge(gate.plan(gate.read(host, want), want), Plan(tuple(others)))
 
     return apply.converge(host, check_mode, judge, gate.execute)

@@ -135,7 +135,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
             host_limits.plan(host_limits.read(host), want.limits),
             container_limits.plan(container_limits.read(host, want.runtimes), want),
         )
-        return found.kept(given["backup"]).limit(given["max_disruption"])
+        return found.with_backup(given["backup"]).limit(given["max_disruption"])
 
     return apply.converge(host, check_mode, look)
 

@@ -15,7 +15,8 @@ description:
     once, under a lock of the host, within O(seconds).
   - These tools also exit with 0 if most of the fabric did not respond. A sweep reports whether it is complete, and in
     its C(problems) what is missing.
-  - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, and queries no fabric.
+  - With O(dumps) it reads outputs of these tools, C(ibdiagnet2.db_csv) and C(ibdiagnet2.pm) from a directory, and
+    queries no fabric.
   - Changes nothing, and clears no counter. The findings are only those of the host itself; the control node judges
     what the sweeps show.
 options:
@@ -105,7 +106,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import asked, diags, dumps, sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags, dumps, sweep
 
 LONGEST = 3600
 SPEC: module.Spec = {
@@ -130,13 +131,13 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         raise ParseError("devices and dumps are two ways to a sweep: give one of them")
     if given["dumps"]:
         found = list(dumps.read(host, given["dumps"]))
-        findings = asked.of_files(found)
+        findings = [diags.sweeps_read(found, found[0].source)]
     else:
         reading = diags.read(
             host, given["devices"], given["seconds"], given["counters"], given["partitions"], given["known"]
         )
-        found = list(reading.sweeps)
-        findings = asked.judge(reading)
+        found = reading.sweeps
+        findings = reading.findings
     return dict(Plan(tuple(findings)).result(), sweeps=[sweep.to_dict(one) for one in found])
 
 

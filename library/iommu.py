@@ -112,7 +112,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     def look() -> Plan:
         boot = kernel_args.read(host) if asked or (given["passthrough"] and state.decides) else None
         found = iommu.plan(state, boot, given["passthrough"], asked)
-        return found.kept(given["backup"]).limit(given["max_disruption"])
+        return found.with_backup(given["backup"]).limit(given["max_disruption"])
 
     notes = [] if state.decides else ["the IOMMU is the hypervisor's (%s): there is nothing to set" % state.hypervisor]
     done = apply.converge(host, check_mode, look)

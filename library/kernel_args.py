@@ -139,7 +139,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
 
     def look() -> Plan:
         found = kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
-        return found.kept(given["backup"]).limit(given["max_disruption"])
+        return found.with_backup(given["backup"]).limit(given["max_disruption"])
 
     return apply.converge(host, check_mode, look)
 

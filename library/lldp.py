@@ -148,15 +148,15 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    asked = profile.asked(given)
+    asked = profile.from_options(given)
     settings = {name: given[name] for name in ("prio2tc", "tsa", "tc_bandwidth")}
-    roce = Want.of(chain.resolve(given["roce"], given), settings)
-    want = ports.Asked(given["asked"], given["dcbx"], given["mtu"], roce)
+    roce = Want.from_values(chain.resolve(given["roce"], given), settings)
+    want = ports.LldpIntent(given["asked"], given["dcbx"], given["mtu"], roce)
     own: Tuple[ports.Port, ...] = ()
     if want.asked != ports.NONE and profile.roce_rails(asked):
         machine = topology.read(host, ask_nvidia_smi=False)
         own = ports.rail_ports(machine, rails.match(machine, asked), asked)
-    heard = neighbour.read(host) if own else neighbour.Heard()
+    heard = neighbour.read(host) if own else neighbour.LldpState()
     found = ports.plan(heard, own, want).result()
     return dict(found, notes=ports.notes(heard, own, want), neighbours=ports.to_dicts(heard, own, want))
 

@@ -130,8 +130,8 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     policy = multirail.policy(given["policy"], given["values"], given["source_routing"])
     want = multirail.Want(policy, given["gateway"], given["mtu_judged"])
-    asked = profile.asked(given)
-    # Without a policy nobody needs to know which NIC is which rail.
+    asked = profile.from_options(given)
+    # Without a policy the rails' NICs are not needed.
     machine = topology.read(host, ask_nvidia_smi=False) if policy.name else None
     nics = rails.ethernet(rails.match(machine, asked), asked) if machine is not None else {}
     permitted = apply.Permission(host, [nic.pci for nic in nics.values()], given["max_disruption"])

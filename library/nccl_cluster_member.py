@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    want = profile.asked(given)
+    want = profile.from_options(given)
     found = rails.match(topology.read(host, ask_nvidia_smi=False), want)
     own: Dict[str, Dict[str, Any]] = {}
     for rail in want.rails:
@@ -133,7 +133,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         launch.read(host, given["launcher"])
     except ReadError as error:
         unfit.append(_unfit(str(error), "repair that on the node, then run it again"))
-    # Another node's nccl_perf has them run here, as root, and looks at its own alone.
+    # Another node's nccl_perf has them run here, as root, and checks only its own programs.
     programs = ["%s/%s_perf" % (given["nccl_tests_path"], name) for name in perf_output.COLLECTIVES]
     doubts = [trusted.doubt(program, host.system_root) for program in programs if os.path.lexists(program)]
     unfit += [_unfit("nccl-tests is not run: %s" % doubt, trusted.WAY_OUT) for doubt in doubts if doubt][:1]

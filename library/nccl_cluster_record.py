@@ -100,15 +100,15 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     if given["scope"] == "node":
         return dict(Plan().result(), due="")
     if given["measured"] and not check_mode:
-        keep(host, given)
+        store_record(host, given)
     plan = cluster_member.judge(host, given["scope"], given["max_age_days"], time.time())
     due = "; ".join("%s: %s" % (finding.subject, finding.have) for finding in plan.findings if not finding.ok)
     return dict(plan.result(), due=due[:1000])
 
 
-def keep(host: Host, given: Mapping[str, Any]) -> None:
-    """Writes the record. Raises ReadError, ParseError."""
-    # What only writes is not in the script that nodes are sent at night.
+def store_record(host: Host, given: Mapping[str, Any]) -> None:
+    """Write the record. Raises ReadError, ParseError."""
+    # The audit's script does not contain what only writes.
     from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 
     path = cluster_member.STORE % given["scope"]

@@ -154,7 +154,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology, virtualization
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, image_conf, proof
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, format_version, parse_version
@@ -187,13 +187,13 @@ def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str,
     result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
     versions = sorted({format_version(library.version) for library in task.libraries})
     facts = {"nccl": ", ".join(versions)}
-    return dict(result, variables=task.derivation.meant, notes=[*result["notes"], *task.notes()], facts=facts)
+    return dict(result, variables=task.derivation.expected, notes=[*result["notes"], *task.notes()], facts=facts)
 
 
 class Task:
-    """What one call of the module was asked, and what of the host stays as it is while the files change.
+    """Options of one call, and the state of the host that does not change with the files.
 
-    files: paths of all files that a look had to change.
+    files: paths of all changed files.
     """
 
     def __init__(self, host: Host, given: Mapping[str, Any]) -> None:
@@ -222,6 +222,8 @@ class Task:
         self.libraries: List[nccl_library.Library] = []
         self.unreadable = Plan()
         self.scan()
+        cpuinfo = attempt(partial(host.read, virtualization.CPUINFO), virtualization.CPUINFO, [])
+        self.releases = Plan(tuple(conf.judge_releases(self.libraries, self.version, cpuinfo)))
         # Rails, paths and routes are all in sysfs and procfs.
         self.machine = topology.read(host, ask_nvidia_smi=False)
         self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
@@ -244,12 +246,12 @@ class Task:
         self.proofs = [(one.path, self.prove(one)) for one in self.libraries] if proves else []
 
     def image(self, text: Optional[str]) -> image_conf.Image:
-        """What of the file that is there, and not the suite's, is to stay. Raises ReadError."""
+        """Return what stays of the present file if it is not the suite's. Raises ReadError."""
         cloud = self.machine.virtualization.cloud
         return image_conf.read(text, cloud, self.libraries, self.version, self.hcas)
 
     def scan(self) -> None:
-        """Of the jobs' libraries; of those in the standard places where none is listed and no version is declared."""
+        """Scan the jobs' libraries, or those in the standard places if neither libraries nor a version are given."""
         paths: Sequence[str] = self.given["libraries"]
         if not paths and self.version is None:
             paths = nccl_library.find(self.host)
@@ -264,7 +266,7 @@ class Task:
 
     def prove(self, library: nccl_library.Library) -> proof.Proof:
         text = conf.render(self.derivation.variables)
-        return proof.prove(self.host.system(library.path), text, self.derivation.meant, base=self.host.system_root)
+        return proof.prove(self.host.system(library.path), text, self.derivation.expected, base=self.host.system_root)
 
     def look(self) -> Plan:
         path = self.given["path"]
@@ -273,19 +275,19 @@ class Task:
         have = conf.with_topo_file(replace(have, owner=owner), self.host, self.machine, self.profile, self.derivation)
         self.environment = have.environment
         judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
-        plans = [self.unreadable, conf.plan(have, self.derivation, path, *judged)]
+        plans = [self.unreadable, self.releases, conf.plan(have, self.derivation, path, *judged)]
         for runtime in self.given["containers"]:
             target, text = containers.render(runtime, path)
             plans.append(conf.plan_file(self.host.read_system(target), target, text))
-        found = merge(*plans).kept(self.given["backup"]).limit(self.given["max_disruption"])
+        found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)
         return found
 
     def notes(self) -> List[str]:
-        """Of the last look."""
-        judged = (self.derivation.meant, self.given["accepted"], self.libraries, self.version, self.hcas)
+        """Return notes of the last read."""
+        judged = (self.derivation.expected, self.given["accepted"], self.libraries, self.version, self.hcas)
         said = [*self.unset, *self.environment.notes, *environment.judge(self.environment, *judged)[1]]
-        said += image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.meant)
+        said += image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.expected)
         if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
             return said
         unproven = (

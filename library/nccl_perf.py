@@ -307,7 +307,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_transport
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import NOTHING, Asked
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import NOTHING, PerfRun
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "binary": {"type": "path", "required": True},
@@ -351,22 +351,22 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Mapping[str, Any]) -> Dict[str, Any]:
-    asked = Asked(host, given, environment)
+    asked = PerfRun(host, given, environment)
     last = NOTHING
     if check_mode or given["when"] != "always":
         last = asked.last()
     due = perf.due(last.plan, given["when"])
     if check_mode or not due:
-        return {**last.result(), "due": due, **asked.said(last.plan, "")}
+        return {**last.result(), "due": due, **asked.result(last.plan, "")}
     # The nightly check runs nothing, and is not sent what does.
     from ansible_collections.busbar.fabric.plugins.module_utils import nccl_measure
 
     plan, found, directory = nccl_measure.measure(asked)
-    return {**NOTHING.result(), **found, "due": due, **asked.said(plan, directory)}
+    return {**NOTHING.result(), **found, "due": due, **asked.result(plan, directory)}
 
 
 def is_secret(value: str) -> bool:
-    """Whether a value of the environment must be masked wherever it is quoted; figures and paths must not be."""
+    """Return whether a value of the environment must be masked in every text; figures and paths must not be."""
     return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
 
 

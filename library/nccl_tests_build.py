@@ -261,7 +261,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
             elif made_from is not None:
                 builder.make(made_from, haves[0].runtime)
         except build.CommandFailed as error:
-            message = "%s. %s ends with:\n%s" % (error, builder.failed_log, builder.last_lines())
+            message = "%s. %s ends with:\n%s" % (error, builder.failed_log, builder.log_tail())
             argv = [redaction.scrub(word, ()) for word in error.argv]
             raise Failed(
                 redaction.scrub(message, ()), argv=argv, log=builder.failed_log, commands=commands()
@@ -278,7 +278,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     finally:
         if prebuilt is not None and not check_mode:
             build.remove(prebuilt)
-    # A build that is replaced is not kept.
+    # A replaced build has no backup.
     del result["backup_files"]
     have, changed = haves[-1], result["changed"]
     current = plan.current(plan.plan(have, want))

@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    asked = profile.asked(given)
+    asked = profile.from_options(given)
     if given["mtu"] is None:
         return dict(apply.converge(host, check_mode, Plan), notes=netdev_mtu.undecided(asked))
     if not netdev_mtu.LEAST <= given["mtu"] <= netdev_mtu.MOST:

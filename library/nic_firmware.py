@@ -138,23 +138,22 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     devices = tuple(pci.parse_address(address) for address in given["devices"])
-    expected = profile.asked(given)
+    expected = profile.from_options(given)
     usual = None
     if given["recommended"]:
         roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
         usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
-    asked = nic_firmware.Asked(
-        wanted.parse(given["settings"]), usual, devices, wanted.of_profile(expected), wanted.versions(given["firmware"])
-    )
+    settings, firmware = wanted.parse(given["settings"]), wanted.versions(given["firmware"])
+    asked = nic_firmware.Asked(settings, usual, devices, wanted.profile_settings(expected), firmware)
     if not asked.settings and not asked.of_profile and usual is None:
         # Nothing is wanted: nothing is looked at.
         return dict(apply.converge(host, True, Plan), diff=[], notes=[])
-    # What a killed run has left at work, on a card that it sets or resets, comes to its end before anybody judges it.
-    with contextlib.nullcontext() if check_mode else locks.alone(host, "nic_firmware.lock", PATIENCE):
-        return settle(host, given, expected, asked, check_mode)
+    # Tools that a killed run has left running on a card must end before the card is judged.
+    with contextlib.nullcontext() if check_mode else locks.hold(host, "nic_firmware.lock", PATIENCE):
+        return bring_to(host, given, expected, asked, check_mode)
 
 
-def settle(
+def bring_to(
     host: Host, given: Mapping[str, Any], expected: profile.Profile, asked: nic_firmware.Asked, check_mode: bool
 ) -> Dict[str, Any]:
     """Bring the cards to what is wanted of them, and return the module's result."""

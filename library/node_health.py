@@ -96,6 +96,11 @@ devices:
       part: 2330-885-A1
       firmware: 96.00.5E.00.01
       slot: "12"
+      board: S917AB123
+boot_id:
+  description: Id of this boot; empty if it cannot be read.
+  type: str
+  returned: success
 ports:
   description:
     - What the port of each rail has counted since the previous run, which the control node compares over the fleet.
@@ -136,6 +141,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
+    device_report,
     driver_library,
     imex,
     judge,
@@ -144,7 +150,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     node,
     page_size,
     record,
-    told,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
 
@@ -164,7 +169,7 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    asked, timeout = profile.asked(given), module.seconds(given)
+    asked, timeout = profile.from_options(given), module.seconds(given)
     if given["power_limit"] < 0:
         raise ParseError("power_limit is %d, expected watts, or 0 for the GPUs' default" % given["power_limit"])
     machine = topology.read(host, ask_nvidia_smi=False)
@@ -177,14 +182,15 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), system)
     found = merge(found, judge_modules.plan(have, found.findings))
     if given["record"]:
-        found = judge.keep(host, have, found)
-    devices = told.devices(host, have, machine, asked, found.findings)
+        found = judge.store_counters(host, have, found)
+    devices = device_report.devices(host, have, machine, asked, found.findings)
     notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have), *found.notes]
-    domain = imex.told(have.imex, have.gpus or {})
+    domain = imex.fleet_facts(have.imex, have.gpus or {})
     more: Dict[str, Any] = {} if domain is None else {"imex": domain}
     images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})
     more["facts"] = {"vbios": None if images is None else ", ".join(images)}
-    return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.told(have), **more)
+    more["boot_id"] = have.boot_id
+    return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.fleet_counters(have), **more)
 
 
 if __name__ == "__main__":

@@ -130,9 +130,9 @@ def main() -> None:
     if answer.holder is not None and answer.held:
         notes.append("took the node over from %s: %s" % (answer.holder, answer.why))
     if module.check_mode:
-        # It writes nothing, and so is in nobody's way; but what it sees may be half done.
+        # It writes nothing, and blocks no other run; but it may see a half-finished change.
         notes = [] if answer.holder is None else ["%s works on the node" % answer.holder]
-        answer = node_lock.Answer(True)
+        answer = node_lock.LockResult(True)
     holder = answer.holder.run if answer.holder is not None and not answer.held else None
     result = Plan((node_lock.judge(answer),), notes=tuple(notes)).result()
     module.exit_json(**result, held=answer.held, holder=holder.to_dict() if holder else None)

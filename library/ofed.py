@@ -144,7 +144,7 @@ SPEC = {
 # Packages first, then what their scripts have not built, then what was not foreseen.
 _ROUNDS = 4
 _PACKAGES = {"doca-ofed": "doca-ofed", "mlnx-ofed": "mlnx-ofed-all", "inbox": ""}
-# Whether nvidia_peermem is asked for; None where that depends on the driver.
+# nvidia_peermem is wanted; None: that depends on the driver.
 _PEERMEM = {"auto": None, "peermem": True, "dmabuf": False, "off": False}
 
 
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    asked = profile.asked(given)
+    asked = profile.from_options(given)
     node = topology.read(host, ask_nvidia_smi=False)
     if not rails.match(node, asked).nics:
         note = "OFED was not requested: none of the NICs of profile %s is there" % given["profile_name"]
@@ -174,7 +174,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         if all(command.disruption == "none" for command in allowed.commands):
             return allowed
         users = busy.read(host, devices, guard.connection())
-        return ofed.unload_first(found.refuse(users.against), users.unload_first).limit(given["max_disruption"])
+        return ofed.unload_first(found.block(users.against), users.unload_first).limit(given["max_disruption"])
 
     planned = after = look()
     rounds: List[Plan] = []
@@ -204,9 +204,9 @@ def _want(host: Host, given: Mapping[str, Any], umad: bool, machine: str) -> ofe
 
 
 def _execute(host: Host, plan: Plan) -> Dict[Tuple[str, ...], str]:
-    """argv -> words of what failed. A module that cannot be built for one kernel keeps no other from being built.
+    """Return argv -> error of what failed. A module that fails to build for one kernel does not stop the others.
 
-    Raises ReadError where a file cannot be written.
+    Raises ReadError if a file cannot be written.
     """
     failed: Dict[Tuple[str, ...], str] = {}
     for change in plan.changes:

@@ -111,7 +111,7 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     want = pcie_path.Want(given["clear_acs"], given["max_read_request"], given["persist"])
-    asked = profile.asked(given)
+    asked = profile.from_options(given)
     machine = topology.read(host, ask_nvidia_smi=False)
     nics = pcie_path.compute_nics(machine, rails.match(machine, asked))
     missing = platform.missing(machine, asked, platform.GPU_COUNT, platform.RAIL_DEVICE)

@@ -188,7 +188,7 @@ def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str,
         Plan(tuple(found)).result(),
         commands=task.commands(),
         sessions=task.sessions(),
-        # Not `finished`: that is Ansible's own word for a task in the background.
+        # Not `finished`: Ansible uses that key for background tasks.
         finished_at=finished,
         simulated=task.simulated,
         notes=task.notes,
@@ -196,7 +196,7 @@ def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str,
 
 
 def stop(number: int, _frame: object) -> None:
-    """As an exception, so that the programs are ended on the way out."""
+    """Raise an exception, so that the programs are ended on the way out."""
     raise SystemExit(128 + number)
 
 

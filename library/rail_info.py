@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    want = profile.asked(given)
+    want = profile.from_options(given)
     machine = topology.read(host, ask_nvidia_smi=False)
     dscp = given["dscp"] if given["dscp"] >= 0 else None
     info = rail_info.read(host, machine, rails.match(machine, want), want, given["address_family"], dscp)

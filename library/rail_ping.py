@@ -92,7 +92,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         known = [finding.from_dict(one) for one in given["findings"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ParseError("pings and findings come from rail_ping_plan, these do not: %r" % error) from error
-    return Plan((*known, *rail_ping.ask_all(host, asked))).result()
+    return Plan((*known, *rail_ping.ping_all(host, asked))).result()
 
 
 if __name__ == "__main__":

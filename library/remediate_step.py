@@ -75,10 +75,6 @@ options:
     description: What C(playbooks/localise.yml) would register of the host as C(localise_result).
     type: dict
     default: {}
-  hardware:
-    description: What M(busbar.fabric.rma_info) returned.
-    type: dict
-    default: {}
 extends_documentation_fragment:
   - busbar.fabric.node.no_diff
 """

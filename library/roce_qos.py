@@ -188,16 +188,16 @@ def main() -> None:
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    asked = profile.asked(given)
+    asked = profile.from_options(given)
     roce = given["roce"]
-    want = Want.of(chain.resolve(roce or {}, given), given)
+    want = Want.from_values(chain.resolve(roce or {}, given), given)
     machine = topology.read(host, ask_nvidia_smi=False)
     is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
     ports = port.ports(machine, rails.match(machine, asked)) if is_roce else ()
     permit = apply.Permission(host, [one.pci for one in ports], given["max_disruption"])
     stored = host.read_system(unit.INTENT)
     kept, settings, notes = unit.with_unset(stored, roce, {name: given[name] for name in SETTINGS})
-    want_at_boot = Want.of(chain.resolve(kept, settings), settings)
+    want_at_boot = Want.from_values(chain.resolve(kept, settings), settings)
     at_boot = unit.intent(ports, want_at_boot, kept, settings, host.hardware_root, host.system_root)
     missing = platform.missing(machine, asked, platform.RAIL_DEVICE) if is_roce else None
 
@@ -217,7 +217,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         done, failed = execute.execute(host, have, want, permit)
         unit.execute(host, files)
         steps = [*done, *files.commands]
-        # What counts is what is there now, not what was meant to be.
+        # The present state counts.
         live = merge(permit(qos.plan(qos.read(host, ports, want), want, failed)), others)
         after = merge(live, look_at_boot())
     found = apply.result(planned, after, apply.either)

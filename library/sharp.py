@@ -105,7 +105,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     for path in given["directories"]:
         if not path.startswith("/") or not path.isprintable():
             raise ParseError("sharp_directories: %r is not an absolute path" % path[:200])
-    want = sharp.Want(profile.asked(given), tuple(given["directories"]), given["manager"], given["nodes"])
+    want = sharp.Want(profile.from_options(given), tuple(given["directories"]), given["manager"], given["nodes"])
     impossible = sharp.impossible(want.profile)
     if impossible is not None:
         return Plan((impossible,)).result()

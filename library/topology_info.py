@@ -275,7 +275,7 @@ def main() -> None:
         more["recognition"] = platform_facts.read(host, machine)
     if given["profile"] is not None:
         try:
-            want = profile.asked(given)
+            want = profile.from_options(given)
             partitions = partition.wanted(given["site"])
         except ParseError as error:
             module.fail_json(msg="profile %s: %s" % (given["profile_name"], error))
@@ -309,7 +309,7 @@ def main() -> None:
 
         second = [smi_cross_check(host, machine)] if machine.gpus else []
         try:
-            result["draft"], result["doubts"] = profile_doubts.of_draft(machine, given["known_profiles"], second)
+            result["draft"], result["doubts"] = profile_doubts.checked_draft(machine, given["known_profiles"], second)
         except ParseError as error:
             module.fail_json(msg="known_profiles: %s" % error)
     module.exit_json(topology=topology.to_dict(machine), **result)

@@ -1,12 +1,12 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The node's side of the nightly audit: every module of the suite in check mode, one after another, in one process.
+"""Run the audit on a node: every module of the suite in check mode, one after another, in one process.
 
 They are the modules that site.yml runs, so the audit finds what ``site.yml --check`` finds; only AnsibleModule is
-another, since importing the real one takes longer than reading the whole machine. A child does the work and the parent
-waits with a time limit for each step: a read that never returns costs that step, and not the node's answer.
+replaced, since importing it takes longer than reading the whole machine. A child does the work and the parent waits
+with a time limit for each step: a read that never returns costs that step, not the node's result.
 
-Nothing is written but the suite's own state: the record that node_health keeps of its counters for the next night.
+Nothing is written but the suite's state: node_health's record of counters for the next run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ READERS = (pci, rdma, netdev, netdev_address, topology, perf_depends)
 _BULK = ("diff", "topology", "build", "variables", "share", "backup_files")
 
 
-class Answer(SystemExit):
-    """Ends a module's main(), as AnsibleModule's exit_json and fail_json do."""
+class ModuleExit(SystemExit):
+    """End a module's main(), as AnsibleModule's exit_json and fail_json do."""
 
     def __init__(self, result: Dict[str, Any]) -> None:
         super().__init__(1 if result.get("failed") else 0)
@@ -58,14 +58,14 @@ class CheckMode:
             self.fail_json("there is no option %s" % ", ".join(unknown))
 
     def exit_json(self, **result: Any) -> NoReturn:
-        raise Answer(_masked(result, self.no_log_values))
+        raise ModuleExit(_masked(result, self.no_log_values))
 
     def fail_json(self, msg: str, **result: Any) -> NoReturn:
         self.exit_json(**dict(result, msg=msg, failed=True))
 
 
 def _value(spec: Mapping[str, object], given: object) -> Any:
-    """Of the option's type, where a template gives another number type or a number for its text."""
+    """Convert to the option's type: a template may return another number type, or a number for a text."""
     if given is None:
         given = spec.get("default")
     if given is None or spec.get("type") not in _TYPES:
@@ -129,11 +129,10 @@ def run(
 
 
 class Child:
-    """A process that does ``work`` and writes so many lines of JSON, into the descriptor that ``work`` is given.
+    """A process that does ``work`` and writes so many lines of JSON into the descriptor that ``work`` gets.
 
-    limit: seconds for each line.   last: when all of them are due, as time.monotonic tells it.
-    The process holds no file of ours that anybody waits on: where it does not even take a SIGKILL, it would keep the
-    connection open.
+    limit: seconds for each line.   last: deadline for all of them, of time.monotonic.
+    The process holds no file of ours: if it does not even die of SIGKILL, it would keep the connection open.
     """
 
     def __init__(self, work: Callable[[int], object], expected: int, limit: float, last: float = math.inf) -> None:
@@ -155,13 +154,13 @@ class Child:
         os.close(theirs)
 
     def answers(self) -> Tuple[List[Dict[str, Any]], bool]:
-        """(results that came and, where there is one too few, a last one that says why; whether it hangs)."""
+        """Return (results, with a last one that has the reason if one is missing; whether it hangs)."""
         try:
             results, hung = self._collect()
         finally:
             os.close(self._stream)
             _abandon(self._pid)
-            said = self._said()
+            said = self._last_message()
         if len(results) < self._expected:
             why = "did not respond within %g s and was abandoned" % self._limit
             results.append({"failed": True, "msg": why if hung else "ended without a result: %s" % said})
@@ -185,8 +184,8 @@ class Child:
                 self._end = min(time.monotonic() + self._limit, self._last)
         return results, False
 
-    def _said(self) -> str:
-        """Its last words; all of them go where -vvv shows them."""
+    def _last_message(self) -> str:
+        """Return the last line of its stderr; all of it goes to ours, where -vvv shows it."""
         os.lseek(self._errors, 0, os.SEEK_SET)
         text = os.read(self._errors, 65536).decode("utf-8", "replace").strip()
         os.close(self._errors)
@@ -198,25 +197,25 @@ def _work(steps: Sequence[Mapping[str, object]], stream: int, patience: float) -
     stand_in(patience)
     for step in steps:
         result = _step(step)
-        tell(stream, {name: value for name, value in result.items() if name not in _BULK})
+        send_result(stream, {name: value for name, value in result.items() if name not in _BULK})
 
 
-def tell(stream: int, result: Mapping[str, object]) -> None:
-    """A line for the parent."""
+def send_result(stream: int, result: Mapping[str, object]) -> None:
+    """Write a line for the parent."""
     data = json.dumps(result, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(stream, data) :]
 
 
 def stand_in(patience: float = math.inf) -> None:
-    """From here on modules get CheckMode for their AnsibleModule, and share what they read."""
+    """Give modules CheckMode for their AnsibleModule, and let them share what they read."""
     basic = types.ModuleType("ansible.module_utils.basic")
     basic.AnsibleModule = CheckMode  # type: ignore[attr-defined]
     for name in ("ansible", "ansible.module_utils"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["ansible.module_utils.basic"] = basic
     for reader in READERS:
-        reader.read = once(reader.read)  # type: ignore[attr-defined]
+        reader.read = cache_reads(reader.read)  # type: ignore[attr-defined]
     Host.run = _patient(Host.run, patience)  # type: ignore[method-assign]
 
 
@@ -225,13 +224,13 @@ def _step(step: Mapping[str, object]) -> Dict[str, Any]:
     _ARGUMENTS.update(step["arguments"])
     try:
         importlib.import_module("%s.%s" % (LIBRARY, step["module"])).main()
-    except Answer as answer:
+    except ModuleExit as answer:
         return answer.result
     return {"failed": True, "msg": "module %s ended without a result" % step["module"]}
 
 
-def once(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Several modules read the same of the node, and it does not change between them."""
+def cache_reads(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Cache a reader: several modules read the same of the node, and it does not change between them."""
     known: Dict[Tuple[Any, ...], Any] = {}
 
     def cached(host: Any, *arguments: Any, **named: Any) -> Any:
@@ -244,7 +243,7 @@ def once(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patient(ask: Callable[..., Output], patience: float = math.inf) -> Callable[..., Output]:
-    """A tool that hangs is waited for once: it would hang for every device and every module."""
+    """Run a tool that hangs only once: it would hang for every device and every module."""
     hung: Dict[str, float] = {}
 
     def run(host: Host, argv: Sequence[str], timeout: Optional[float] = None) -> Output:

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Limits that containers get from their runtime, and the RDMA resources that the kubelet has to give away.
+"""Judge limits that containers get from their runtime, and the RDMA resources that the kubelet can assign.
 
-Docker gives what daemon.json says, which dockerd reads when it is started: a reload takes default-shm-size, and never
-default-ulimits. Containers of containerd inherit its own limits; what it has now is judged with the other daemons
-(host_limits.daemon). In Kubernetes the rest is the pod's own (docs/containers.md).
+Docker uses daemon.json, which dockerd reads when it is started: a reload takes default-shm-size, and never
+default-ulimits. Containers of containerd inherit its limits; host_limits.daemon judges its present ones. In Kubernetes
+the pod has the rest (docs/containers.md).
 Sources: dockerd's reference, moby daemon/reload.go and reload_unix.go; systemd.unit(5), systemd.exec(5); proc_stat(5);
 the kubelet's pkg/kubelet/cm/devicemanager, whose checkpoint lists the healthy devices of each plugin.
 """
@@ -34,10 +34,10 @@ DROPIN = "/etc/systemd/system/containerd.service.d/99-busbar.conf"
 # Keys of daemon.json that Busbar writes.
 _KEYS = ("default-ulimits", "default-shm-size")
 _DOCKER_OPTIONS = ("/etc/default/docker", "/etc/sysconfig/docker")
-# dockerd does not start where one of the first two and daemon.json both say it; with the third it reads another file.
+# dockerd does not start if one of the first two and daemon.json both set it; with the third it reads another file.
 _FLAGS = ("--default-ulimit", "--default-shm-size", "--config-file")
 _STAT = "/proc/stat"
-# Where a runtime that is no package of the system has its configuration, and how its limits are set.
+# Configuration of runtimes that are not a package of the system, and how their limits are set.
 _ELSEWHERE = {
     "docker": (("/var/snap/docker/current/config/daemon.json", "in that file, then snap restart docker"),),
     "containerd": (
@@ -51,7 +51,7 @@ _ELSEWHERE = {
         ),
     ),
 }
-# USER_HZ, in which Linux tells times to programs on every architecture that has an NVIDIA driver.
+# USER_HZ, the unit of times in /proc on every architecture with an NVIDIA driver.
 _TICKS = 100
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
 DOCKER = Check(
@@ -91,7 +91,7 @@ class Want:
     limits: host_limits.Want
 
     def __post_init__(self) -> None:
-        """Raises ParseError: a runtime that nothing is asked of would be passed over in silence."""
+        """Raise ParseError: a runtime without a wanted limit would be silently skipped."""
         if ("kubelet" in self.runtimes) != bool(self.resources):
             raise ParseError(
                 "the kubelet is looked at where container_runtimes has it and kubernetes_rdma_resources names what it"
@@ -101,15 +101,15 @@ class Want:
 
 @dataclass(frozen=True)
 class Have:
-    """Of what is asked for; the rest is empty.
+    """State of the wanted runtimes; the rest is empty.
 
-    missing: runtimes that are not installed. elsewhere: runtime -> (configuration, way out) of one that brings its own.
+    missing: runtimes that are not installed. elsewhere: runtime -> (configuration, fix) of one with a separate one.
     problems: runtime -> why it cannot be judged.
     daemon_json: text, None for no file; mode and changed (seconds since 1970, of its last change) belong to it.
     docker: text of the files that may hold flags of dockerd, by path.
     containerd: unit and drop-ins in the order in which they count, by path.
     started: running program -> seconds since 1970.
-    registered: resource -> healthy devices; None where no device plugin ever was.
+    registered: resource -> healthy devices; None if there never was a device plugin.
     """
 
     missing: Tuple[str, ...] = ()
@@ -167,9 +167,9 @@ def parse_size(text: object) -> Optional[int]:
 
 
 def parse_started(stat: str, system: str) -> float:
-    """Seconds since 1970 at which a process was started, of /proc/PID/stat and /proc/stat. Raises ParseError.
+    """Return a process's start in seconds since 1970, from /proc/PID/stat and /proc/stat. Raises ParseError.
 
-    The boot time is told in whole seconds: up to a second too early, so nothing is taken for later than it is.
+    The boot time is in whole seconds: the result is up to a second too early, never too late.
     """
     # The name, which may hold blanks and brackets, ends with the last bracket.
     words = stat.rpartition(")")[2].split()
@@ -236,7 +236,7 @@ def read(host: Host, runtimes: Sequence[str]) -> Have:
 
 
 def configured(host: Host) -> Dict[str, bool]:
-    """Return the installed runtimes, and whether somebody has set limits of containers there: right or wrong."""
+    """Return the installed runtimes, and whether limits of containers are set there, right or wrong."""
     installed = [name for name in ("docker", "containerd") if host.has(_PROGRAMS[name])]
     have = read(host, installed)
     words = {"docker": (*_KEYS, *_FLAGS[:2]), "containerd": ("LimitMEMLOCK",)}
@@ -270,7 +270,7 @@ def _read_docker(host: Host) -> Dict[str, Any]:
         except OSError as error:
             raise ReadError(DAEMON_JSON, "cannot be read: %s" % error.strerror) from error
     unit = unit_files(host, "docker.service")
-    # Docker's own unit reads none of them, distributions' units do.
+    # Docker's unit reads none of them, distributions' units do.
     options = [path for path in _DOCKER_OPTIONS if any(path in text for text in unit.values())]
     found["docker"] = {**unit, **{path: host.read_system(path) or "" for path in options}}
     return found
@@ -338,7 +338,7 @@ def _missing(runtime: str) -> Finding:
 
 
 def _others(runtime: str, path: str, way_out: str) -> Finding:
-    """What containers inherit is judged by the process (host_limits.daemon), which has the same name there."""
+    """Report a runtime with a separate configuration; host_limits.daemon judges what its containers inherit."""
     return _CHECKS[runtime].judge(
         runtime,
         "not_owned",
@@ -431,13 +431,13 @@ def _docker(have: Have, want: Want) -> Plan:
     )
     if theirs:
         return Plan((persisted,))
-    shown = _shown(have.daemon_json), _shown(after)
+    shown = _redacted(have.daemon_json), _redacted(after)
     change = FileChange(DAEMON_JSON, have.daemon_json, after, have.mode or 0o644, have.mode, shown=shown)
     return Plan((persisted, *_loaded(have, not lacks)), (change,) if lacks else ())
 
 
-def _shown(text: Optional[str]) -> str:
-    """What a diff may show of the file: others of its keys hold passwords of proxies and tokens of log drivers."""
+def _redacted(text: Optional[str]) -> str:
+    """Return what a diff may show of the file: other keys hold passwords of proxies and tokens of log drivers."""
     if text is None:
         return ""
     data = parse_json(text)
@@ -447,7 +447,7 @@ def _shown(text: Optional[str]) -> str:
 
 
 def _loaded(have: Have, good: bool) -> Tuple[Finding, ...]:
-    """Whether the dockerd that runs has read it: nothing that it can be asked tells these limits."""
+    """Judge whether the running dockerd has read the file: it reports these limits nowhere."""
     if "dockerd" not in have.started:
         return ()
     started = have.started["dockerd"]

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar drift`` every night on the control node, and ``busbar measure`` where that is asked for.
+"""Run ``busbar drift`` every night on the control node, and ``busbar measure`` if wanted.
 
-A service and a timer for each, their user, and what the last run came to.
+A service and a timer for each, their user, and the result of the last run.
 
 Sources: systemd.service(5), systemd.timer(5), systemd.exec(5), systemd.syntax(7).
 """
@@ -23,7 +23,7 @@ from .core.plan import Command, FileChange, Plan
 
 _FOLDER = "/etc/systemd/system"
 STATE = "/var/lib/busbar-drift"
-# Fewer nights than busbar drift compares a night with.
+# Fewer days than busbar drift compares a run with.
 LEAST_DAYS = 8
 _RUN = "apply the role drift_timer to this host again"
 _WHY = "a missed audit looks like one without findings"
@@ -138,10 +138,10 @@ class Want:
 
 @dataclass(frozen=True)
 class Have:
-    """files: of OWN, None where there is none. user: it is there. config: the directory has an ansible.cfg.
+    """files: of OWN, None if absent. user: it exists. config: the directory has an ansible.cfg.
 
     timer, service: properties as systemctl show gives them. missing: paths that the service needs, and what is wrong.
-    measure: the same two of busbar measure, None where nobody asks for it and there is none.
+    measure: the same two of busbar measure, None if not wanted and absent.
     """
 
     files: Mapping[str, Optional[str]]
@@ -154,7 +154,7 @@ class Have:
 
 
 def wanted(given: Mapping[str, Any]) -> Optional[Want]:
-    """From the module's options; None where nothing shall be there. Raises ParseError that names the option."""
+    """Return the wanted state of the module's options; None for absent. Raises ParseError that names the option."""
     if given["state"] == "absent":
         return None
     environment = {str(name): str(value) for name, value in given["environment"].items()}
@@ -186,7 +186,7 @@ def wanted(given: Mapping[str, Any]) -> Optional[Want]:
     for name in environment:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ParseError("environment has %r, which is not a name of a variable" % name)
-        if redaction.named(name):
+        if redaction.is_secret_name(name):
             raise ParseError("environment has %s: everybody can read a unit; let it name a file" % name)
     texts = [want.schedule, want.measure_schedule or "", want.delay, want.directory, want.webhook]
     texts += environment.values()
@@ -232,7 +232,7 @@ def _units(host: Host, job: Job) -> Tuple[Mapping[str, str], Mapping[str, str]]:
 
 
 def _properties(host: Host, unit: str, *names: str) -> Dict[str, str]:
-    text = host.ask(["systemctl", "show", unit, "--property=%s" % ",".join(names)])
+    text = host.query(["systemctl", "show", unit, "--property=%s" % ",".join(names)])
     found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     lacking = [name for name in names if name not in found]
     if lacking:
@@ -263,7 +263,7 @@ def _below(directory: str, path: str) -> str:
 
 
 def render(want: Want, config: bool) -> Dict[str, str]:
-    """Path -> text of our own files that shall be there."""
+    """Return path -> text of our files."""
     environment = {"PATH": "%s:%s" % (want.command[0].rpartition("/")[0], _PATH)}
     if config:
         environment["ANSIBLE_CONFIG"] = "%s/ansible.cfg" % want.directory
@@ -299,7 +299,7 @@ def _rendered(
 
 
 def _quoted(word: str) -> str:
-    """As systemd reads it."""
+    """Quote a word for systemd."""
     if _PLAIN.fullmatch(word):
         return word
     return '"%s"' % word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The gate of a node as files and as Slurm's configuration: what the role ``gate`` writes, and what the audit asks.
+"""Plan and judge the gate of a node: files by the role ``gate``, and Slurm's configuration.
 
-The program itself is gate_program.py; the control node makes it, with the intent beside it, and of both only the sums
-travel to a node that is asked. slurm.conf is the site's: nothing of it is written, the finding says which line lacks.
-Sources: slurm.conf(5); health.md 4.
+The program is gate_program.py; the control node builds it, with the intent, and an audit gets only the hashes of both.
+slurm.conf belongs to the site: it is never written, findings name the missing line.
+Source: slurm.conf(5).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .change import apply, written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError, attempt
@@ -35,9 +35,9 @@ PYTHON = "/usr/bin/python3"
 LAUNCHERS = {stage: "%s/gate-%s" % (FOLDER, stage) for stage in STAGES}
 VERDICTS = ("pass", "warn", "fail", "unknown")
 ACTIONS = ("none", "drained", "resumed", "held_by_breaker", "left_alone")
-# Exit code of the program where the node is to be kept out; of all others none drains it.
+# Exit code of the program to keep the node out; no other code drains it.
 KEEP_OUT = 3
-# Of stage ``command`` alone: nobody knows.
+# Only of stage ``command``: no verdict.
 UNKNOWN = 2
 # Age of a verdict in hours from which on it has nothing about the node.
 OLD = 48
@@ -46,7 +46,7 @@ OF_A_JOB = 0.5
 PARAMETERS = {"health": "HealthCheckProgram", "prolog": "Prolog", "epilog": "Epilog"}
 INTERVAL, NODE_STATE = "HealthCheckInterval", "HealthCheckNodeState"
 _SHOW = ("show", "config")
-_RUN = advice.run("gate")
+_RUN = fix_command.run_tag("gate")
 _UNDECIDED = "gate_stages is not set: the gate's files are not judged, and stay; an empty list removes them"
 _WHY = "between two jobs only the gate checks a node, and a job that starts on a faulty node fails"
 FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
@@ -88,8 +88,8 @@ HELD = Check(
 class Want:
     """stages: of STAGES; none: the files go; None: not decided, they stay.   budget: seconds.   scontrol: tool or path.
 
-    sums: path -> what ``total`` gives of each file that has to be there.   texts: the same, where they may be written.
-    node: the name in Slurm that the intent has to have; "" where nobody said it.
+    sums: path -> ``total`` of each wanted file.   texts: path -> text, if they may be written.
+    node: the name in Slurm that the intent must have; "" if not given.
     """
 
     stages: Optional[Tuple[str, ...]] = None
@@ -104,7 +104,7 @@ class Want:
 class Have:
     """files, modes: by path of ``own()``, None where there is none.   state: as parse_state gives it, None: never run.
 
-    config: of the running Slurm, key -> value; None where it did not answer, and problem says why.
+    config: of the running Slurm, key -> value; None if it failed, and problem has the reason.
     calls: stage -> paths that Slurm starts at it and that lead to our launcher.
     """
 
@@ -118,13 +118,13 @@ class Have:
     now: float = 0.0
 
 
-def own() -> Tuple[str, ...]:
-    """All files that the role writes; STATE is the program's."""
+def owned_files() -> Tuple[str, ...]:
+    """Return all files that the role writes; the program writes STATE."""
     return (PROGRAM, INTENT, *LAUNCHERS.values())
 
 
 def seconds(stage: str, budget: float) -> float:
-    """What the program has for a stage. A job waits for its Prolog, and the node's next one for the Epilog."""
+    """Return the program's seconds for a stage. A job waits for its Prolog, and the node's next one for the Epilog."""
     return budget * OF_A_JOB if stage in ("prolog", "epilog") else budget
 
 
@@ -147,7 +147,7 @@ def parse_state(text: str) -> Dict[str, Any]:
 
 
 def parse_config(text: str) -> Dict[str, str]:
-    """Of ``scontrol show config``. Several programs of one kind (``Prolog[0]``, from 24.05 on) are one value."""
+    """Parse ``scontrol show config``. Several programs of one kind (``Prolog[0]``, since 24.05) are one value."""
     found: Dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -165,15 +165,15 @@ def parse_config(text: str) -> Dict[str, str]:
 
 def read(host: Host, want: Want) -> Have:
     """Raises ReadError where a file of ours cannot be read."""
-    files = {path: host.read_system(path) for path in own()}
-    modes = {path: host.mode_system(path) for path in own()}
+    files = {path: host.read_system(path) for path in owned_files()}
+    modes = {path: host.mode_system(path) for path in owned_files()}
     if not want.stages:
         return Have(files, modes)
     unread: List[Problem] = []
     known = attempt(lambda: state(host), STATE, unread)
     problems: List[Problem] = []
     source = " ".join((want.scontrol, *_SHOW))
-    config = attempt(lambda: parse_config(host.ask((want.scontrol, *_SHOW))), source, problems)
+    config = attempt(lambda: parse_config(host.query((want.scontrol, *_SHOW))), source, problems)
     calls = {} if config is None else {stage: tuple(_calls(host, stage, config)) for stage in want.stages}
     return Have(
         files,
@@ -188,13 +188,13 @@ def read(host: Host, want: Want) -> Have:
 
 
 def state(host: Host) -> Optional[Dict[str, Any]]:
-    """What the program has kept; None where it has not run yet. Raises ReadError, ParseError."""
+    """Return the program's stored state; None before its first run. Raises ReadError, ParseError."""
     text = host.read_system(STATE)
     return None if text is None else parse_state(text)
 
 
 def _calls(host: Host, stage: str, config: Mapping[str, str]) -> List[str]:
-    """Those of the programs that Slurm starts at the stage which are ours, or call ours."""
+    """Return the programs that Slurm starts at the stage and that are ours, or call ours."""
     found = []
     for pattern in filter(None, config.get(PARAMETERS[stage], "").split(",")):
         paths = [pattern]
@@ -219,11 +219,11 @@ def _leads(host: Host, path: str, target: str) -> bool:
 
 
 def run(host: Host) -> str:
-    """Lets the program check the node, and changes nothing in Slurm. Returns the command.
+    """Let the program check the node, without changes in Slurm. Return the command.
 
-    Raises ReadError where it does not come to a verdict.
+    Raises ReadError without a verdict.
     """
-    # By the machine's own Python, wherever the node's files are.
+    # With the machine's Python, wherever the node's files are.
     done = Host().run((PYTHON, "-I", "-S", host.system(PROGRAM), "command", host.system(INTENT)), timeout=60.0)
     if done.rc not in (0, UNKNOWN, KEEP_OUT):
         raise ReadError(done.command, "exited with %d: %s" % (done.rc, done.last_words))
@@ -231,7 +231,7 @@ def run(host: Host) -> str:
 
 
 def execute(host: Host, planned: Plan) -> List[str]:
-    """Raises ReadError where a file cannot be written, or the program does not come to a verdict."""
+    """Make the changes. Raises ReadError if a file cannot be written, or the program has no verdict."""
     for change in planned.changes:
         apply.write(host, change)
     if planned.commands:
@@ -250,7 +250,7 @@ def plan(have: Have, want: Want) -> Plan:
         said = ", ".join(change.described() for change in changes)
         still = "no stage is configured; slurm.conf must no longer name them"
         return Plan((FILES.judge(FOLDER, "drift", still, said, PROGRAM),), changes)
-    judged = [_compared(path, have, want) for path in own()]
+    judged = [_compared(path, have, want) for path in owned_files()]
     program, intent = (written.collect(one for one in judged if (one[0].path == INTENT) == is_it) for is_it in (0, 1))
     changes = (*program.changes, *intent.changes)
     findings = [
@@ -283,7 +283,7 @@ def _compared(path: str, have: Have, want: Want) -> Tuple[FileChange, str]:
     after = before if status == written.SAME else want.texts.get(path, "")
     # Only the sums are shown: the program has 400 KB, the intent is the inventory's.
     change = FileChange(
-        path, before, after, mode, have.modes[path], shown=(_shown(path, before), "sha256 %s\n" % wanted)
+        path, before, after, mode, have.modes[path], shown=(_digest(path, before), "sha256 %s\n" % wanted)
     )
     return change, status if have.modes[path] in (None, mode) else written.DIFFERENT
 
@@ -301,7 +301,7 @@ def total(path: str, text: str) -> str:
 
 
 def intent_text(data: Mapping[str, object]) -> str:
-    """Of the file INTENT, sealed."""
+    """Return the text of file INTENT, sealed."""
     text = json.dumps({written.KEY: written.HEAD, **data}, sort_keys=True, indent=1) + "\n"
     return written.seal(INTENT, text)
 
@@ -311,12 +311,12 @@ def named(text: str) -> object:
     return json.loads(text).get("node")
 
 
-def _shown(path: str, text: Optional[str]) -> str:
+def _digest(path: str, text: Optional[str]) -> str:
     return "" if text is None else "sha256 %s\n" % total(path, text)
 
 
 def _seen(have: Have) -> List[Finding]:
-    """What the gate has last said."""
+    """Judge the gate's last verdict."""
     if have.unread is not None:
         return [VERDICT.unreadable(have.unread)]
     state, want = have.state, "a verdict of the last %d hours" % OLD
@@ -390,7 +390,7 @@ def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Findin
     if stage == "health":
         return []
     needs = seconds(stage, budget)
-    # srun says "Prolog hung" two seconds before MessageTimeout.
+    # srun reports "Prolog hung" two seconds before MessageTimeout.
     limits = {"MessageTimeout": 2.0, "PrologEpilogTimeout": 0.0, "BatchStartTimeout": 0.0}
     short = []
     for name, before in limits.items():
@@ -405,6 +405,6 @@ def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Findin
 
 
 def number(value: str) -> Optional[int]:
-    """Of ``10 sec``; None where there is none."""
+    """Return the number of ``10 sec``; None without one."""
     found = re.match(r"\d+", value)
     return int(found.group()) if found else None

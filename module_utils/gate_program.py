@@ -1,14 +1,14 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The gate's program: checks its node in seconds, by the suite's own modules, and keeps a sick one out of jobs.
+"""The gate's program: check its node in seconds, with the suite's modules, and keep a faulty one out of jobs.
 
 ``gate.py STAGE [INTENT]``, with STAGE of Slurm's HealthCheckProgram (health), Prolog, Epilog, or ``command``, which
-changes nothing in Slurm. Ends with gate.KEEP_OUT where a job must not have the node, and with 0 where it may, or where
-it is not for the gate to say; ``command`` ends with KEEP_OUT for a verdict of fail and with 2 for unknown.
-Only what was seen to be wrong is ``fail``. What could not be seen is ``unknown``, and gate_fail says what follows.
+changes nothing in Slurm. Ends with gate.KEEP_OUT if a job must not have the node, and with 0 if it may, or if the gate
+does not decide; ``command`` ends with KEEP_OUT for a verdict of fail and with 2 for unknown.
+Only an observed fault is ``fail``. What could not be read is ``unknown``, and gate_fail decides what follows.
 
-The check is a child's work. Whatever hangs in it or below it, in a driver or on a disk: the parent ends in time.
-Sources: slurm.conf(5); health.md 4.
+A child does the check. Whatever hangs in or below it, in a driver or on a disk: the parent ends in time.
+Source: slurm.conf(5).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ ANSWERED = Check(
 
 @dataclass(frozen=True)
 class Intent:
-    """What the role writes into gate.INTENT, as JSON with these keys.
+    """Content of gate.INTENT, written by the role as JSON with these keys.
 
     node: its name in Slurm.   fail: "open" or "closed".   max_share: of a partition's nodes, 0 to 1.
     ignore: ids of checks that keep no node out.
-    steps: ``module``, ``arguments``, and ``quick`` where a Prolog and an Epilog ask it, too.
+    steps: ``module``, ``arguments``, and ``quick`` if a Prolog and an Epilog run it, too.
     """
 
     node: str
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     spent = time.process_time()
     # What is started below a child that is killed becomes ours, to be killed, too.
     orphans.prctl()(36, 1)
-    alone = _alone(host) if stage == "health" else None
+    alone = _try_lock(host) if stage == "health" else None
     if alone is not None and alone < 0:
         # A machine with too much to do: more of them would give it even more.
         _end("busbar gate: a check is under way", 0)
@@ -136,10 +136,10 @@ def _end(said: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-def _alone(host: Host) -> Optional[int]:
-    """A descriptor that holds the stage's lock as long as we are there; -1: another has it, None: there is no lock."""
+def _try_lock(host: Host) -> Optional[int]:
+    """Return a descriptor with the stage's lock for our lifetime; -1: another has it, None: it cannot be opened."""
     try:
-        descriptor = locks.opened(host, "gate-health.lock")
+        descriptor = locks.open_lock(host, "gate-health.lock")
         locks.take(descriptor)
     except BlockingIOError:
         return -1
@@ -149,15 +149,15 @@ def _alone(host: Host) -> Optional[int]:
 
 
 def _within(work: Callable[[], Mapping[str, Any]], seconds: float, lock: Optional[int] = None) -> Dict[str, Any]:
-    """What the work gives; ``msg``, why there is nothing, where it takes longer or breaks.
+    """Return the result of the work; ``msg`` with the reason if it takes longer or fails.
 
-    lock: a descriptor that a child which does not end must not keep.
+    lock: a descriptor that a child which does not end must not hold.
     """
 
     def inside(stream: int) -> None:
         if lock is not None:
             os.close(lock)
-        audit.tell(stream, work())
+        audit.send_result(stream, work())
 
     child = audit.Child(inside, 1, seconds)
     done = child.answers()[0][0]
@@ -171,9 +171,9 @@ def _within(work: Callable[[], Mapping[str, Any]], seconds: float, lock: Optiona
 
 
 def check(host: Host, intent: Intent, stage: str, begun: float, end: float, spent: float = 0.0) -> Dict[str, Any]:
-    """Checks, acts and keeps it. Returns what it keeps, with ``out`` where a job must not have the node.
+    """Check, act and store. Return what is stored, with ``out`` if a job must not have the node.
 
-    begun, end: of the time that there is, as time.monotonic tells it.   spent: seconds of CPU until now.
+    begun, end: of the available time, by time.monotonic.   spent: seconds of CPU until now.
     """
     steps = [step for step in intent.steps if step.get("quick") or stage in ("health", "command")]
     left = (end - time.monotonic()) * _SHARE
@@ -187,7 +187,7 @@ def check(host: Host, intent: Intent, stage: str, begun: float, end: float, spen
 
 
 def hung(host: Host, intent: Intent, stage: str, begun: float, end: float, said: str) -> Dict[str, Any]:
-    """As ``check``, of one that did not respond. said: why."""
+    """Do as ``check`` for a check that did not respond. said: the reason."""
     found = ANSWERED.judge("the node", "unknown", "a response", said, "the gate's program")
     return _done(host, intent, stage, "unknown", [found], begun, end, 0.0)
 
@@ -204,21 +204,21 @@ def _done(
 ) -> Dict[str, Any]:
     before = _before(host)
 
-    def kept(done: gate_slurm.Done) -> Dict[str, Any]:
+    def save(done: gate_slurm.Done) -> Dict[str, Any]:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = spent + sum(one.ru_utime + one.ru_stime for one in used)
         now = _entry(host, stage, verdict, done, begun, cpu)
-        return keep(host, now, found, done)
+        return store(host, now, found, done)
 
     def note(reason: str) -> None:
-        kept(gate_slurm.Done("none", _ABOUT, reason))
+        save(gate_slurm.Done("none", _ABOUT, reason))
 
     try:
         done = _act(host, intent, stage, verdict, found, before, end, note)
     except (ReadError, ParseError) as error:
         # What was noted before the node was drained counts.
         done = gate_slurm.Done("none", "Slurm: %s" % error, _reason(_before(host)))
-    return dict(kept(done), out=done.out)
+    return dict(save(done), out=done.out)
 
 
 def keeps_out(intent: Intent, verdict: str) -> bool:
@@ -240,7 +240,7 @@ def judge(
         passed += len(result["passed"])
     if not passed and not found:
         found.append(ANSWERED.judge("the node", "unknown", "a response", "nothing was checked", gate.INTENT))
-    # What follows from an ignored finding is not what keeps a node out, either.
+    # A consequence of an ignored finding does not keep a node out, either.
     ignored = {one.id for one in found if one.check in ignore}
     critical = [
         one for one in found if one.severity == "critical" and one.id not in ignored and one.because not in ignored
@@ -251,7 +251,7 @@ def judge(
         verdict = "unknown"
     if states & {"drift", "withheld", "unsupported"}:
         verdict = "fail"
-    # What decides stands first, and not what else is critical.
+    # Deciding findings come first, before other critical ones.
     first = {"fail": ("drift", "withheld", "unsupported"), "unknown": ("unknown",)}.get(verdict, ())
     decides = [one for one in findings.worst_first(critical) if one.state in first]
     rest = [one for one in findings.worst_first(found) if one not in decides]
@@ -259,7 +259,7 @@ def judge(
 
 
 def _capped(ask: Callable[..., Output], last: float, most: float) -> Callable[..., Output]:
-    """No tool takes so long that those after it get no turn."""
+    """Limit a tool's time, so that the next ones get a turn."""
 
     def run(host: Host, argv: Sequence[str], timeout: Optional[float] = None, **more: Any) -> Output:
         limit = host.timeout if timeout is None else timeout
@@ -292,7 +292,7 @@ def _act(
     # In a Prolog and an Epilog Slurm's tools should not be used; where a node is sick that is worth it.
     if stage != "health" or verdict == "unknown":
         return gate_slurm.Done("none", "", reason)
-    # Nobody is asked what is known: the node is not out by our hand, as far as this boot's state goes.
+    # No query is needed: by this boot's state the gate has not drained the node.
     if not reason and before and before.get("boot_id") == _boot_id(host):
         return gate_slurm.Done("none")
     return gate_slurm.give_back(slurmctld)
@@ -340,11 +340,11 @@ def _entry(host: Host, stage: str, verdict: str, done: gate_slurm.Done, begun: f
     }
 
 
-def keep(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: gate_slurm.Done) -> Dict[str, Any]:
-    """Writes the state and returns it. That it could not be written is reported, and changes no verdict."""
+def store(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: gate_slurm.Done) -> Dict[str, Any]:
+    """Write the state and return it. A failure is reported, and does not change the verdict."""
     state = dict(now, findings=[_brief(one) for one in found[:_FINDINGS]])
     try:
-        with locks.alone(host, "gate.lock", _LAST / 2):
+        with locks.hold(host, "gate.lock", _LAST / 2):
             before = _before(host)
             out = before.get("kept_out") if done.reason else None
             if done.reason and (not out or out.get("reason") != done.reason):

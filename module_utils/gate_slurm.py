@@ -1,11 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the gate does to its node in Slurm: drains it, and gives back what it has drained itself; nothing else.
+"""Drain the gate's node in Slurm, and resume a node that the gate has drained; nothing else.
 
-A reason is the gate's own where it ends with the sum of its text: one that somebody has edited, or typed himself, is
-theirs. Many nodes may find the same at once, and each sees the others only once they are drained: so a node that was
-drained looks again, and where more are out than may be, all but the first of them take it back. slurmctld's one clock
-says who was first, and a second later it cannot have set an earlier time.
+A reason belongs to the gate if it ends with the hash of its text: an administrator has edited or typed any other.
+Many nodes may fail at once, and each sees the others only once they are drained: so a drained node reads them again,
+and if more are out than allowed, all but the first of them resume. slurmctld's single clock decides the order, and a
+second later it cannot have set an earlier time.
 Sources: scontrol(1); Slurm src/api/node_info.c.
 """
 
@@ -28,7 +28,7 @@ SETTLE = 1.3
 _SIGNED = re.compile(r"(busbar gate: .*) #([0-9a-f]{8})")
 _RECORD = re.compile(r"NodeName=(\S+) ")
 _PARTITIONS = re.compile(r" Partitions=(\S+) ")
-# States in which a node is just in service, or was until it was drained; whoever has set another has plans with it.
+# States of a node in service, or before it was drained; any other was set by an administrator for a reason.
 _PLAIN = {"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "CLOUD", "DYNAMIC_NORM"}
 _PLAIN |= {"NOT_RESPONDING", "DRAIN"}
 
@@ -40,7 +40,7 @@ class Seen:
 
     @property
     def counted(self) -> bool:
-        """Out of service by the gate's hand, whoever may have edited the reason since."""
+        """Return whether the gate took it out of service, even if the reason was edited since."""
         return self.node.drained and (self.node.reason or "").startswith(PREFIX)
 
     @property
@@ -51,9 +51,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Done:
-    """action: of gate.ACTIONS.   said: why, for people.   reason: with which the node is out by the gate, else None.
+    """action: of gate.ACTIONS.   said: why, for people.   reason: of the gate's drain, else None.
 
-    out: by anybody's hand: a Prolog that fails changes no reason there.
+    out: drained by anyone: a Prolog that fails changes no reason there.
     """
 
     action: str
@@ -109,7 +109,7 @@ def too_many(nodes: Sequence[Seen], name: str, share: float) -> str:
     """
     own = next(seen for seen in nodes if seen.node.name == name)
     members = {partition: [one for one in nodes if partition in one.partitions] for partition in own.partitions}
-    # One that holds just this node says nothing, where there is a larger one.
+    # A partition with only this node does not count if there is a larger one.
     larger = {partition: of for partition, of in members.items() if len(of) > 1} or members
     if not larger:
         return "it is in no partition, so the number of nodes that may be out is unknown"
@@ -135,31 +135,31 @@ class Slurm:
 
     def nodes(self, name: str = "") -> List[Seen]:
         """Raises ReadError, ParseError; also where the node is not among them."""
-        found = parse(self._ask("-o", "show", "node", *([name] if name else [])))
+        found = parse(self._query("-o", "show", "node", *([name] if name else [])))
         if all(seen.node.name != self.name for seen in found):
             raise ParseError("Slurm knows no node %s" % self.name)
         return found
 
     def drain(self, reason: str) -> None:
-        self._ask("update", "NodeName=" + self.name, "State=DRAIN", "Reason=" + reason)
+        self._query("update", "NodeName=" + self.name, "State=DRAIN", "Reason=" + reason)
 
     def resume(self) -> None:
-        self._ask("update", "NodeName=" + self.name, "State=RESUME")
+        self._query("update", "NodeName=" + self.name, "State=RESUME")
 
-    def own(self, nodes: Sequence[Seen]) -> slurm.Node:
+    def this_node(self, nodes: Sequence[Seen]) -> slurm.Node:
         return next(seen.node for seen in nodes if seen.node.name == self.name)
 
-    def _ask(self, *words: str) -> str:
+    def _query(self, *words: str) -> str:
         left = self._end - time.monotonic()
         if left <= 0:
             raise ReadError(self._scontrol, "was not queried: the gate's time is over")
-        return self._host.ask((self._scontrol, *words), timeout=min(left, 4.0))
+        return self._host.query((self._scontrol, *words), timeout=min(left, 4.0))
 
 
 def keep_out(slurmctld: Slurm, why: str, share: float, note: Callable[[str], object]) -> Done:
-    """Raises ReadError, ParseError.   note: is told the reason before the node is drained with it."""
+    """Drain the node. note: called with the reason before that. Raises ReadError, ParseError."""
     nodes = slurmctld.nodes()
-    node = slurmctld.own(nodes)
+    node = slurmctld.this_node(nodes)
     if is_own(node) and _plain(node):
         return _yield(slurmctld, nodes, share) or Done("none", "it is out already", node.reason, out=True)
     theirs = _theirs(node)
@@ -169,7 +169,7 @@ def keep_out(slurmctld: Slurm, why: str, share: float, note: Callable[[str], obj
     if many:
         return Done("held_by_breaker", many)
     reason = signed(why)
-    # Whoever is killed between the two knows afterwards what to ask for.
+    # If this process is killed between the two, the next one knows the reason.
     note(reason)
     slurmctld.drain(reason)
     time.sleep(SETTLE)
@@ -178,11 +178,11 @@ def keep_out(slurmctld: Slurm, why: str, share: float, note: Callable[[str], obj
 
 def _yield(slurmctld: Slurm, nodes: Sequence[Seen], share: float) -> Optional[Done]:
     """Gives the node back where others were before it, and no more may be out."""
-    node = slurmctld.own(nodes)
+    node = slurmctld.this_node(nodes)
     many = too_many(nodes, slurmctld.name, share)
     if not many:
         return None
-    # What somebody has changed since is his.
+    # A node that was changed since belongs to its administrator.
     if is_own(node) and _plain(node):
         slurmctld.resume()
     return Done("held_by_breaker", many)
@@ -190,7 +190,7 @@ def _yield(slurmctld: Slurm, nodes: Sequence[Seen], share: float) -> Optional[Do
 
 def give_back(slurmctld: Slurm) -> Done:
     """After a check that passed. Raises ReadError, ParseError."""
-    node = slurmctld.own(slurmctld.nodes(slurmctld.name))
+    node = slurmctld.this_node(slurmctld.nodes(slurmctld.name))
     if not is_own(node):
         return Done("left_alone", _theirs(node)) if node.drained else Done("none")
     if not _plain(node):
@@ -204,7 +204,7 @@ def _plain(node: slurm.Node) -> bool:
 
 
 def _theirs(node: slurm.Node) -> str:
-    """What somebody else has decided of the node; "" where nothing. A reason may stand on a node in service, too."""
+    """Return another administrator's decision on the node; "" for none. A node in service may have a reason, too."""
     if node.drained or not _plain(node) or (node.reason and not _SIGNED.fullmatch(node.reason)):
         return "the node is drained for another reason: %s" % node
     return ""

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""GPUDirect RDMA: by which of its two paths a NIC reaches the GPUs' memory, now and after the next boot.
+"""Judge GPUDirect RDMA: the path by which a NIC reaches the GPUs' memory, now and after the next boot.
 
 DMA-BUF is in the kernel and in the open NVIDIA modules: nothing has to be loaded. nvidia_peermem is a module.
-Sources: host.md 3.1, 4 and 6; NCCL src/transport/net_ib/gdr.cc (2.30); modules-load.d(5), systemd.unit(5).
+Sources: NCCL src/transport/net_ib/gdr.cc (2.30); modules-load.d(5), systemd.unit(5).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from . import kernel_args
 from .change import written
-from .core import advice, os_release
+from .core import fix_command, os_release
 from .core.check import Check
 from .core.host import Host, ParseError, Problem, ReadError, attempt, read_each
 from .core.plan import FileChange, Plan, merge
@@ -76,7 +76,7 @@ _PAGES_64K = "CONFIG_ARM64_64K_PAGES"
 _DMABUF_KERNEL = (5, 12)
 # These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
 _FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
-_RUN = advice.run("nvidia_peermem")
+_RUN = fix_command.run_tag("nvidia_peermem")
 _DRAIN = "drain the node, then modprobe -r %s && modprobe %s, or reboot" % (LEGACY, MODULE)
 
 PATH = Check(
@@ -114,12 +114,12 @@ READABLE = Check("gpudirect.readable", why="what cannot be read cannot be judged
 @dataclass(frozen=True)
 class Have:
     """release: of the kernel, as uname -r.   config: options of its build; None where there is no such file.
-    page_size: bytes, asked only where it matters.   version: the file by which NCCL recognises nvidia_peermem.
+    page_size: bytes, read only if it matters.   version: the file by which NCCL recognises nvidia_peermem.
     ids: ID and ID_LIKE of os-release.   lists, modprobe: of modules-load.d and modprobe.d, path -> text.
     next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
 
-    module, missing, ofed, log: asked only where nvidia_peermem is wanted and not loaded. missing: there is no such
-    module.   ofed: release of OFED, "" for inbox.   log: what the kernel's says of the module.
+    module, missing, ofed, log: read only if nvidia_peermem is wanted and not loaded. missing: there is no such
+    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.
     """
 
     driver: Optional[gpu.Driver] = None
@@ -185,7 +185,7 @@ def parse_page_size(text: str) -> int:
 
 
 def read(host: Host, mode: str) -> Have:
-    """Tools are asked only what a file does not say, and only where the answer counts."""
+    """Read the state. Tools are run only if no file has the value, and only if it counts."""
     problems: List[Problem] = []
     if mode == "off":
         own = read_each(host, OWN, problems)
@@ -193,7 +193,7 @@ def read(host: Host, mode: str) -> Have:
     release = kernels.read_running(host, problems)
     have = Have(
         driver=read_value(host, gpu.VERSION, gpu.parse_driver_version, problems),
-        driver_loaded=_there(host, gpu.VERSION),
+        driver_loaded=_exists(host, gpu.VERSION),
         models=_models(host, problems),
         release=release,
         config=_config(host, release, problems),
@@ -220,8 +220,8 @@ def read(host: Host, mode: str) -> Have:
     return replace(have, problems=tuple(problems))
 
 
-def _there(host: Host, path: str) -> bool:
-    """A file that cannot be read is there too; read_value has said so already."""
+def _exists(host: Host, path: str) -> bool:
+    """Return whether a file exists; read_value reports one that cannot be read."""
     try:
         return host.read(path) is not None
     except ReadError:
@@ -229,12 +229,12 @@ def _there(host: Host, path: str) -> bool:
 
 
 def _names(host: Host, path: str, problems: List[Problem]) -> List[str]:
-    """In a directory below the hardware root; [] plus a Problem for what cannot be listed."""
+    """Return names in a directory below the hardware root; [] plus a Problem if it cannot be listed."""
     return attempt(lambda: host.listdir(path), path, problems) or []
 
 
 def _text(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
-    """Of a file below the system root; None plus a Problem for what cannot be read."""
+    """Return the text of a file below the system root; None plus a Problem if it cannot be read."""
     return attempt(lambda: host.read_system(path), path, problems)
 
 
@@ -266,20 +266,20 @@ def _legacy_users(host: Host, problems: List[Problem]) -> Tuple[str, ...]:
 
 def _page_size(host: Host, problems: List[Problem]) -> Optional[int]:
     argv = ("getconf", "PAGESIZE")
-    return attempt(lambda: parse_page_size(host.ask(argv)), " ".join(argv), problems)
+    return attempt(lambda: parse_page_size(host.query(argv)), " ".join(argv), problems)
 
 
 def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[ModuleFile], bool]:
-    """(what modinfo says, whether it says that there is no such module)."""
+    """Return (output of modinfo, whether it reports that there is no such module)."""
     before = len(problems)
 
-    def ask() -> Optional[ModuleFile]:
-        found = module_file.ask(host, _MODINFO)
+    def query() -> Optional[ModuleFile]:
+        found = module_file.query_module(host, _MODINFO)
         if found is not None and found.depends is None:
             raise ParseError("prints no depends")
         return found
 
-    module = attempt(ask, " ".join(_MODINFO), problems)
+    module = attempt(query, " ".join(_MODINFO), problems)
     return module, module is None and len(problems) == before
 
 
@@ -287,7 +287,7 @@ def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[ModuleFile], 
 
 
 def dmabuf(have: Have) -> Tuple[Optional[bool], str, str]:
-    """Whether DMA-BUF can be used (None: not known), why, and the way out. The open modules imply Turing or later."""
+    """Return whether DMA-BUF can be used (None: not known), why, and the fix. Open modules imply Turing or later."""
     if have.driver is not None and not have.driver.open_kernel_module:
         return False, "the closed NVIDIA kernel module exports no DMA-BUF", "install the open GPU kernel modules"
     kernel = None
@@ -338,7 +338,7 @@ def _large_pages(have: Have) -> Optional[bool]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """path: "dmabuf", "peermem", or "" where neither can work or nobody knows.   load: modprobe may mend it."""
+    """path: "dmabuf", "peermem", or "" if neither can work or it is unknown.   load: modprobe may fix it."""
 
     path: str
     state: str
@@ -349,7 +349,7 @@ class Judgement:
 
 
 def judge(have: Have, mode: str, failed: Optional[Failure] = None) -> Judgement:
-    """The path that the mode asks for, and whether it is there. failed: of the modprobe that was tried just now."""
+    """Judge the path of the mode. failed: result of the modprobe that was tried just now."""
     if not have.driver_loaded:
         fix = "load the NVIDIA driver (modprobe nvidia, then nvidia-smi) and run this again"
         return Judgement("", "unknown", "the NVIDIA driver is not loaded", fix)
@@ -376,7 +376,7 @@ def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Jud
         fix = "look at %s: NCCL recognises the module by its file version" % SYS
         return Judgement("peermem", "unknown", "nvidia_peermem is loaded and shows no version", fix)
     if have.legacy_loaded:
-        because = OLD_MODULE.at(LEGACY, aspect="live")
+        because = OLD_MODULE.finding_id(LEGACY, aspect="live")
         return Judgement("peermem", "withheld", "%s is loaded in its place" % LEGACY, _DRAIN, because=because)
     reason = failed.reason if failed else _known_reason(have)
     version = have.driver.version if have.driver else "VERSION"
@@ -405,7 +405,7 @@ def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Jud
 
 
 def _known_reason(have: Have) -> Optional[Reason]:
-    """What can be said without trying: a module that was built without peer memory does not use ib_core."""
+    """Return the reason known without a modprobe: a module built without peer memory does not use ib_core."""
     if have.missing:
         return NOT_INSTALLED
     return NO_SYMBOLS if have.module is not None and "ib_core" not in have.module.depends else None
@@ -415,7 +415,7 @@ def _known_reason(have: Have) -> Optional[Reason]:
 
 
 def plan(have: Have, mode: str, failed: Optional[Failure] = None) -> Plan:
-    """What is wrong and how to mend it. Nothing here unloads a module; failed is as for judge."""
+    """Judge GPUDirect RDMA and plan the changes. Nothing here unloads a module; failed is as for judge."""
     problems = Plan(tuple(READABLE.unreadable(problem) for problem in have.problems))
     if mode == "off":
         return merge(problems, _forgotten(have, mode))
@@ -453,7 +453,7 @@ def _persisted(have: Have, mode: str) -> Plan:
     files = [UNIT, DROPIN, *([OPENIBD_DROPIN] if have.openibd else [])]
     if "debian" in have.ids:
         files = files if have.openibd else []
-        # Somebody else's list will do; ours stays where it is already.
+        # A list of others is enough; ours stays if it is there.
         if not others or have.own.get(LIST) is not None:
             files = [LIST, *files]
     unread = [path for path in files if path not in have.own]
@@ -504,7 +504,7 @@ def _without(have: Have, module: str, check: Check, why: str) -> Plan:
 
 
 def _of_others(check: Check, change: FileChange, want: str, said: str, fix: str, why: str) -> Plan:
-    """A file that is not ours and has to change: below /etc we change it, elsewhere somebody has to follow ``fix``."""
+    """Plan a change of a foreign file: below /etc we make it, elsewhere an administrator has to follow ``fix``."""
     ours = change.path.startswith("/etc/")
     finding = check.judge(change.path, "drift" if ours else "not_owned", want, said, fix=_RUN if ours else fix, why=why)
     return Plan((finding,), (change,) if ours else ())
@@ -523,7 +523,7 @@ def _legacy(have: Have) -> Plan:
         disruption="driver" if have.legacy_loaded else "none",
     )
     lists = _without(have, LEGACY, OLD_MODULE, OLD_MODULE.why)
-    if _unread(have, (*LEGACY_STARTS, LEGACY_MASK)):
+    if _is_unreadable(have, (*LEGACY_STARTS, LEGACY_MASK)):
         return merge(Plan((live,)), lists)
     starts = have.legacy_starts if have.legacy_mask != "" else ()
     changes = (FileChange(LEGACY_MASK, have.legacy_mask, "", backup=True),) if starts else ()
@@ -547,18 +547,18 @@ def _blocked(have: Have) -> Plan:
         for argument in module_lists.forbidding(line, MODULE)[:1]:
             fix = "remove %s from the boot loader's kernel arguments, with GRUB run update-grub; then reboot" % argument
             plans.append(Plan((BLOCKED.judge(place, "not_owned", want, argument, fix=fix),)))
-    if plans or _unread(have, (*module_lists.MODPROBE, _CMDLINE)):
+    if plans or _is_unreadable(have, (*module_lists.MODPROBE, _CMDLINE)):
         return merge(*plans)
     return Plan((BLOCKED.judge(MODULE, "ok", want, want, module_lists.MODPROBE[0]),))
 
 
-def _unread(have: Have, paths: Tuple[str, ...]) -> bool:
-    """Whether one of the files, or of the files in these folders, could not be read. It has its own finding."""
+def _is_unreadable(have: Have, paths: Tuple[str, ...]) -> bool:
+    """Return whether one of the files, or of the files in these folders, could not be read. It has a finding."""
     return any(problem.source.startswith(paths) for problem in have.problems)
 
 
 def notes(planned: Plan) -> List[str]:
-    """What a reader of the result should know beside the findings."""
+    """Return facts for the reader beside the findings."""
     thawed = {finding.subject for finding in planned.findings if finding.check == PERSISTED.id}
     return [
         "the initramfs still holds what %s named: run dracut --force --regenerate-all on this host" % change.path

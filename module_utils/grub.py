@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""GRUB's own language, as far as it decides what a kernel gets: words, quotes, variables, conditions.
+"""Parse GRUB's script language, as far as it decides the kernel's line: words, quotes, variables, conditions.
 
 Tests compare it with the real grub-emu and grub-script-check.
 Sources: grub-core/script/yylex.l and parser.y, grub-core/script/argv.c, grub-core/lib/cmdline.c (GRUB 2.06 and 2.12).

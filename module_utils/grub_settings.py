@@ -109,7 +109,7 @@ _SHELL = grub.Language(_EXPANSION, "|&()<>`~", r'$"\\\n`')
 
 
 def evaluate(text: str, values: Dict[str, Optional[str]]) -> bool:
-    """Whether the text only assigns; then with its assignments in values, None for what takes a shell."""
+    """Return whether the text only assigns; then put its assignments into values, None for what needs a shell."""
     for words in _SHELL.commands(text):
         export = words[:1] == ["export"]
         for word in words[1:] if export else words:

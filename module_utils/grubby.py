@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""grubby of EL: what it has to be told, so that boot entries have these arguments and lose no others.
+"""Build calls of EL's grubby, so that boot entries have these arguments and lose no others.
 
-It is a script that edits by sed. With --args it takes away whatever there is of a name first, a dash is another letter
-for it than an underscore, of two equal flags it takes one away for each time that it is named, and some characters
-come out as others. Source: grubby-bls of Fedora 38, read and run.
+It is a script that edits by sed. --args first removes all values of a name, a dash differs from an underscore, of two
+equal flags it removes one per mention, and some characters come out as others. Source: grubby-bls of
+Fedora 38, read and run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ALL = "ALL"
 
 @dataclass(frozen=True)
 class Change:
-    """What is asked of one boot entry, or of a file that stands for those to come.
+    """Change of one boot entry, or of a file for future entries.
 
-    kernel: as the entry names its file, "" where there is no such entry.   tokens: all of them.
-    there, wanted: those of the names that are asked for, as they are and as they have to be.
+    kernel: as the entry names its file, "" without an entry.   tokens: all of them.
+    there, wanted: the tokens of the wanted names, as they are and as they must be.
     """
 
     kernel: str
@@ -33,8 +33,8 @@ class Change:
 
 
 def commands(changes: Sequence[Change]) -> Tuple[Command, ...]:
-    """One call for all kernels, or one each where they have different values beside the one that is asked for."""
-    # In what order names follow each other is no difference.
+    """Return one call for all kernels, or one each if they have different values beside the wanted one."""
+    # The order of names makes no difference.
     if len({tuple(sorted(change.wanted, key=_name)) for change in changes}) == 1:
         return (_command(_ALL, changes),)
     return tuple(
@@ -49,7 +49,7 @@ def _command(kernel: str, changes: Sequence[Change]) -> Command:
     added = {_name(token) for token in wanted}
     gone: List[str] = []
     for name, count in most.items():
-        # What is added again goes by itself, once.
+        # --args removes a name once before it adds it.
         gone += [name] * (count if count > 1 or name not in added else 0)
     argv = ["grubby", "--update-kernel=%s" % kernel]
     argv += ["--remove-args=%s" % " ".join(gone)] if gone else []
@@ -63,7 +63,7 @@ def _name(token: str) -> str:
 
 
 def spoils(change: Change) -> str:
-    """The token that would not come out as it is, or as it is asked for; "" where none."""
+    """Return the token that would not come out as it is, or as wanted; "" for none."""
     for token in change.tokens:
         # What follows two dashes is for init, and grubby puts what is new there.
         if token == "--" or re.search(r"[&\\]", token):

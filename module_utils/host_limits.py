@@ -3,7 +3,7 @@
 """Limits that verbs and NCCL run into: locked memory and open files of logins and services, and the size of /dev/shm.
 
 A login takes its limits from pam_limits, a service from its unit or else from systemd's defaults when it is started.
-What a daemon that starts jobs has now, its jobs have, too; what it will have says its unit. Sources: limits.conf(5),
+Jobs inherit the present limits of the daemon that starts them; its unit has the future ones. Sources: limits.conf(5),
 pam_limits of Linux-PAM 1.5, systemd.exec(5), systemd-system.conf(5), proc_pid_limits(5), tmpfs(5).
 """
 
@@ -16,7 +16,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import pam
 from .change import written
-from .core import advice, mounts, systemd_files
+from .core import fix_command, mounts, systemd_files
 from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError, noted
@@ -26,7 +26,7 @@ LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
 SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"
 _LOGIN_MAIN, _LOGIN_FOLDER = "/etc/security/limits.conf", "/etc/security/limits.d"
 _SERVICE_KEYS = {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"}
-# A job inherits the limits of whoever starts it.
+# A job inherits the limits of the daemon that starts it.
 DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
 # Units whose own limits count before systemd's defaults: their jobs, sessions and services inherit them. That of
 # containerd is container_limits's.
@@ -37,7 +37,7 @@ MEMINFO = "/proc/meminfo"
 UNLIMITED = "unlimited"
 # Of sizes in systemd's files, to the base of 1024.
 _SUFFIXES = {suffix: power for power, suffix in enumerate(("", *"KMGTPE"))}
-RUN = advice.run("host_limits")
+RUN = fix_command.run_tag("host_limits")
 _MEMLOCK = "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'"
 LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
 "Will a login get unlimited locked memory and enough files"
@@ -78,7 +78,7 @@ SHM = Check(
 
 @dataclass(frozen=True)
 class Want:
-    """nofile: least number of open files. shm: least bytes of /dev/shm, 0 for not asked."""
+    """nofile: least number of open files. shm: least bytes of /dev/shm, 0 for not wanted."""
 
     nofile: int
     shm: int
@@ -258,7 +258,7 @@ def plan(have: Have, want: Want) -> Plan:
     for name in sorted({*have.daemons, *have.unread}):
         found = _daemon(name, have.daemons.get(name, ()), have.unread.get(name), want)
         unit = units.get(UNITS.get(name, ""))
-        # Started as its unit says, where all that the process has too little of is too little there.
+        # Started by its unit, if every limit that is too low for the process is too low there.
         low = set().union(*(_low(limits, want) for limits in have.daemons.get(name, ())))
         if unit is not None and low and low <= set(_unit_limits(UNITS[name], have.units[UNITS[name]], want)[1]):
             found = replace(found, because=unit.id)
@@ -406,7 +406,7 @@ def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tu
 
 
 def _low(limits: Tuple[str, str], want: Want) -> Set[str]:
-    """What a process has too little of. limits: of locked memory and open files."""
+    """Return the limits of a process that are too low. limits: of locked memory and open files."""
     fits = {"memlock": enough(limits[0], None), "nofile": enough(limits[1], want.nofile)}
     return {item for item, fit in fits.items() if not fit}
 

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""IOMMU passthrough: what the command line needs on this CPU, and what the devices really got.
+"""Judge IOMMU passthrough: arguments that this CPU needs, and the domain types that devices really have.
 
 With translation, every transfer between a GPU and a NIC goes up to the root complex. The domain type of a device's
 group shows what is in effect; the kernel log does not (it names a default even where there is no IOMMU).
-Sources: kernel-parameters.txt and drivers/iommu (6.12); host.md 5.
+Sources: kernel-parameters.txt and drivers/iommu (6.12).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from . import kernel_args
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError
@@ -35,13 +35,13 @@ _WANTED = {
     "arm": (Arg("iommu.passthrough", "1", exclusive=True),),
 }
 _WHY = "if the IOMMU translates addresses, GPUDirect goes through the root complex at a fraction of its speed, or fails"
-ARGS = Check("iommu.args", why=_WHY, fix=advice.run("iommu"))
+ARGS = Check("iommu.args", why=_WHY, fix=fix_command.run_tag("iommu"))
 """Will the next boot have the kernel argument (persisted), and has this boot (live); if only persisted, a reboot is
 pending"""
 PLATFORM_ARGS = Check(
     "iommu.platform_args",
     why="the platform's vendor requires it (kernel_args of the profile): without it the node is slower or unstable",
-    fix=advice.run("iommu"),
+    fix=fix_command.run_tag("iommu"),
 )
 """For a profile with `kernel_args`: will the next boot have the argument (persisted), and has this boot (live); in a
 virtual machine, too"""
@@ -76,12 +76,12 @@ class State:
 
     @property
     def decides(self) -> bool:
-        """Whether this kernel decides what passes through: a guest's does of a vIOMMU that it sees."""
+        """Return whether this kernel decides on passthrough: a guest's does for a vIOMMU that it sees."""
         return not self.is_vm or any(self.types.values())
 
 
 def parse_cpu(text: str) -> str:
-    """Of /proc/cpuinfo. Raises ParseError."""
+    """Return the vendor in /proc/cpuinfo. Raises ParseError."""
     for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon and name.strip() == "vendor_id" and value.strip() in _VENDORS:
@@ -95,7 +95,7 @@ def read(host: Host) -> State:
     """Raises ReadError and ParseError where not even the CPU is known."""
     text = host.require(virtualization.CPUINFO)
     machine, problems = virtualization.read(host)
-    # What else cannot be read of a PCI device is for others to say.
+    # Other checks report unreadable attributes of PCI devices.
     devices, _unread = pci.read(host)
     found = list(problems)
     types = {}
@@ -122,7 +122,7 @@ def _type(host: Host, address: str) -> Optional[str]:
 
 
 def platform_args(wanted: Sequence[str]) -> Tuple[Arg, ...]:
-    """Of a profile: ``init_on_alloc=0`` and the like, of which no other value may be there."""
+    """Return a profile's arguments: ``init_on_alloc=0`` and the like, which exclude other values."""
     pairs = [text.partition("=") for text in wanted]
     return tuple(Arg(name, value if equals else None, exclusive=bool(equals)) for name, equals, value in pairs)
 

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The kernel's arguments on a node: what is active, what the next boot will have, and what is wanted.
 
-Whatever is not wanted otherwise stays as it is, byte for byte. Three ways to store arguments are known: a drop-in of
-our own for GRUB's generator (Debian, Ubuntu), boot entries that grubby edits (EL), and /etc/kernel/cmdline
+All other arguments stay as they are, byte for byte. Three ways to store arguments are known: our drop-in for GRUB's
+generator (Debian, Ubuntu), boot entries that grubby edits (EL), and /etc/kernel/cmdline
 (systemd-boot). What others add to the line, such as tuned, is read and named.
-Sources: grub-mkconfig; grub-core/commands/blscfg.c of EL; kernel-install(8); host.md 3.4.
+Sources: grub-mkconfig; grub-core/commands/blscfg.c of EL; kernel-install(8).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ this boot (live)"""
 
 @dataclass(frozen=True)
 class Entry:
-    """What one kernel gets at the next boot.
+    """Arguments of one kernel at the next boot.
 
     name: of the entry or file, for people. line: as the kernel gets it. kernel: its file, as a boot entry names it.
-    raw: the line as the file has it, before GRUB reads it; None where it is the same.
-    foreign: the default entry of GRUB, where others wrote it.
+    raw: the line as the file has it, before GRUB reads it; None if it is the same.
+    foreign: the default entry of GRUB, written by others.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Boot:
-    """How a node stores its kernel arguments.
+    """Kernel arguments as a node stores them.
 
     kind: "grub", "bls", "kernel-install", or "" where no boot loader stores any (a node that boots from the network).
     entries: every kernel's line. stored: text of our drop-in, or of /etc/kernel/cmdline; None where there is no file.
@@ -81,9 +81,9 @@ class Boot:
 
     @property
     def future(self) -> Tuple[Entry, ...]:
-        """What every kernel gets at the next boot, and what GRUB's generator and tuned would make of it when they run.
+        """Return every kernel's arguments at the next boot, and after GRUB's generator and tuned have run.
 
-        Settings that do more than to assign plainly are judged by what they were the last time: by grub.cfg alone.
+        Settings that are not plain assignments are judged by their last result, grub.cfg.
         """
         found = list(self.entries)
         line = self.settings
@@ -195,7 +195,7 @@ def parse_bls(text: str, name: str) -> str:
 
 
 def _values(text: str, key: str) -> List[str]:
-    """Of a key of a boot entry."""
+    """Return the values of a key of a boot entry."""
     lines = [line.split(None, 1) for line in text.splitlines() if not line.lstrip().startswith("#")]
     return [words[1].strip() for words in lines if len(words) == 2 and words[0] == key]
 

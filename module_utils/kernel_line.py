@@ -131,7 +131,7 @@ def _effects(name: str, value: Optional[str], switch: _Switch) -> List[Tuple[str
 
 
 def satisfied(line: str, arg: Arg) -> bool:
-    """Whether a kernel that gets this line does what is wanted. Equal forms count, and what comes later."""
+    """Return whether a kernel with this line does what is wanted. Equal forms count, and the last one wins."""
     words, name = _words(line), _canonical(arg.name)
     if arg.switch:
         states = [on for own, value in words for _item, on in _effects(own, value, arg.switch) if on is not None]

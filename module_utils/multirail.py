@@ -1,11 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Several rails in one host: who answers for an address, which way back is taken, and by which rail a packet leaves.
+"""Plan and judge ARP and source routing of several rails in one host.
 
 Linux answers ARP for any of its addresses on any interface, and takes one route for all rails of a subnet: then all
-traffic uses one NIC, or none. Which kernel settings cure that differs by site, so a policy is named and not guessed.
+traffic uses one NIC, or none. The right kernel settings differ by site, so a policy is named and not guessed.
 Sources: kernel Documentation/networking/ip-sysctl.rst, include/linux/inetdevice.h (MAXCONF, ORCONF); sysctl.d(5) and
-systemd-sysctl of 252; systemd.network(5); netplan(5) and netplan generate 0.106; ip-rule(8); host.md 2.5.
+systemd-sysctl of 252; systemd.network(5); netplan(5) and netplan generate 0.106; ip-rule(8).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import netdev_mtu, persisted_address
 from .change import written
-from .core import advice, sysctl_files
+from .core import fix_command, sysctl_files
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, attempt
@@ -31,7 +31,7 @@ from .machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, pa
 from .machine.pci import parse_decimal, read_value
 from .machine.profile import Profile, roce_rails
 from .machine.rail_address import RAIL_ADDRESS, RAIL_GID
-from .machine.rdma import ADDRESS_FAMILIES, of_family
+from .machine.rdma import ADDRESS_FAMILIES, gids_of_family
 from .machine.topology import Nic
 from .owner import device, netplan, networkd, owner
 from .owner.addressing import Addressing
@@ -40,14 +40,14 @@ from .owner.owner import Owner
 
 KEYS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
 CONF = "/proc/sys/net/ipv4/conf"
-# After the distributions' 50-default.conf and most sites' own, before 99-sysctl.conf, which is /etc/sysctl.conf.
+# After 50-default.conf of distributions and most sites' files, before 99-sysctl.conf, which is /etc/sysctl.conf.
 SYSCTL_FILE = "/etc/sysctl.d/98-busbar-multirail.conf"
 GATEWAYS = ("none", "first", "last")
 # Rules of the kernel and of people are mostly at 0 and above 32765; tables 253 to 255 are the kernel's.
 FIRST_TABLE = 1000
 # More than a host has rails: below the first table after theirs no rule of others may be.
 RAIL_TABLES = 64
-RUN = advice.run("multirail")
+RUN = fix_command.run_tag("multirail")
 
 SETTINGS = Check(
     "multirail.sysctl",
@@ -56,8 +56,8 @@ SETTINGS = Check(
     fix=RUN,
     aspect="persisted",
 )
-"""Does each rail's interface have the values of the policy, now (the larger of its own and that of `all`) and after
-a boot"""
+"""Does each rail's interface have the values of the policy, now (the larger of its value and that of `all`) and
+after a boot"""
 
 SOURCE_ROUTING = Check(
     "multirail.rules",
@@ -113,7 +113,7 @@ POLICIES = {
 
 
 def undecided(policy: Policy, asked: Profile) -> List[str]:
-    """What a reader should know where nothing is asked for. One rail alone needs no policy."""
+    """Return a note that no policy is set. One rail alone needs none."""
     if policy.name or roce_rails(asked) < 2:
         return []
     return ["multirail_policy is not set: ARP and routes between the RoCE rails of a host are not judged"]
@@ -125,7 +125,7 @@ _LARGEST = {"arp_ignore": 8, "arp_announce": 2, "rp_filter": 2, "accept_local": 
 def policy(name: str, values: Optional[Mapping[str, Any]], routing: Optional[bool]) -> Policy:
     """Return the policy of this name; of "" nothing is judged. Raises ParseError.
 
-    values, routing: of the policy ``custom``, which is the site's own; None where the inventory does not say.
+    values, routing: of the policy ``custom``, which the site defines; None if the inventory does not.
     """
     if name != "custom":
         if values or routing:
@@ -144,9 +144,9 @@ def policy(name: str, values: Optional[Mapping[str, Any]], routing: Optional[boo
 
 @dataclass(frozen=True)
 class Want:
-    """gateway: of each rail's table: none, or the first or last address of the rail's subnet; "" leaves what is there.
+    """gateway: of each rail's table: none, or the first or last address of the rail's subnet; "" leaves it.
 
-    mtu_judged: netdev_mtu judges the same rails, and has a finding where it is not clear who sets one up.
+    mtu_judged: netdev_mtu judges the same rails, and has a finding if the owner of one is not clear.
     """
 
     policy: Policy
@@ -156,10 +156,10 @@ class Want:
 
 @dataclass(frozen=True)
 class Rail:
-    """number: of the rail. live: setting -> value, None where it cannot be read. routes: of its own table.
+    """number: of the rail. live: setting -> value, None if it cannot be read. routes: of the rail's table.
 
-    owner: what sets it up at boot. shared: other interfaces that its file sets up, too. kept: text of our own file for
-    the boot, None where there is none. no_gid, twice: id of the finding that a rail without an address, or with one
+    owner: what sets it up at boot. shared: other interfaces that its file sets up, too. kept: text of our file for
+    the boot, None if absent. no_gid, twice: id of the finding that a rail without an address, or with one
     that an earlier rail has too, has already.
     """
 
@@ -178,7 +178,7 @@ class Rail:
 
     @property
     def table(self) -> int:
-        """Number of its own table, and the priority of its rules."""
+        """Return the number of its table, and the priority of its rules."""
         return FIRST_TABLE + self.number
 
     @property
@@ -194,8 +194,8 @@ class Rail:
 class Have:
     """live_all: values of net.ipv4.conf.all. assignments: of all sysctl files, in the order in which boot reads them.
 
-    main: those of /etc/sysctl.conf where boot does not read it. rules: None where they are not asked for, or they or
-    the routes cannot be read. sysctl: our own file. leftover: our files that the policy does not ask for, path -> text.
+    main: those of /etc/sysctl.conf where boot does not read it. rules: None if not wanted, or if they or
+    the routes cannot be read. sysctl: our file. leftover: our files that the policy does not need, path -> text.
     """
 
     rails: Tuple[Rail, ...]
@@ -232,7 +232,7 @@ def render_sysctl(rails: Sequence[Rail], policy: Policy) -> str:
 def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> Have:
     """nics: rail number -> its NIC, of the rails that are Ethernet. Raises ReadError where our files cannot be read."""
     problems: List[Problem] = []
-    # What cannot be read of an interface itself, netdev_mtu and platform say.
+    # netdev_mtu and platform report unreadable interfaces.
     devices = device.read(host, netdev.read(host)[0], []) if nics else {}
     routing = bool(nics) and policy.routing
     owners = owner.read(host, devices) if routing else {}
@@ -286,12 +286,12 @@ def _other_address(
 
 
 def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
-    """The rails, each that has the address of an earlier rail marked: no rule can tell the two apart."""
+    """Mark rails with the address of an earlier rail: no rule can distinguish the two."""
     taken: Dict[str, str] = {}
     found = []
     for rail in rails:
         if any(taken.get(one.address, rail.netdev) != rail.netdev for one in rail.addresses):
-            rail = replace(rail, twice=RAIL_ADDRESS.at(rail.subject))
+            rail = replace(rail, twice=RAIL_ADDRESS.finding_id(rail.subject))
         for one in rail.addresses:
             taken.setdefault(one.address, rail.netdev)
         found.append(rail)
@@ -300,12 +300,12 @@ def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
 
 def _no_gid(nic: Nic) -> Optional[str]:
     port = nic.port
-    found = [gid for family in ADDRESS_FAMILIES for gid in (of_family(port, family) if port is not None else ())]
-    return None if found else RAIL_GID.at(nic.pci)
+    found = [gid for family in ADDRESS_FAMILIES for gid in (gids_of_family(port, family) if port is not None else ())]
+    return None if found else RAIL_GID.finding_id(nic.pci)
 
 
 def _live(host: Host, name: str, key: str) -> Optional[int]:
-    """A kernel setting of an interface, or of ``all``; None where it cannot be read, which is its own finding."""
+    """A kernel setting of an interface, or of ``all``; None if it cannot be read, which is a separate finding."""
     return read_value(host, "%s/%s/%s" % (CONF, name, key), parse_decimal, [])
 
 
@@ -314,13 +314,13 @@ def _read_ip(
 ) -> Tuple[Dict[str, Tuple[Address, ...]], Optional[Tuple[Rule, ...]], Optional[Dict[str, Tuple[Route, ...]]]]:
     """Addresses by interface, rules, and routes by table; None for what cannot be read."""
     addresses = attempt(lambda: netdev_address.read(host), " ".join(ADDRESSES), problems)
-    rules = attempt(lambda: parse_rules(host.ask(RULES)), " ".join(RULES), problems)
-    routes = attempt(lambda: parse_routes(host.ask(ROUTES)), " ".join(ROUTES), problems)
+    rules = attempt(lambda: parse_rules(host.query(RULES)), " ".join(RULES), problems)
+    routes = attempt(lambda: parse_routes(host.query(ROUTES)), " ".join(ROUTES), problems)
     return addresses or {}, rules, routes
 
 
 def _leftover(host: Host, policy: Policy) -> Dict[str, str]:
-    """Our files for what the policy does not ask for."""
+    """Return our files that the policy does not need."""
     paths = [] if policy.values else [SYSCTL_FILE]
     paths += [] if policy.routing else netplan.table_files(host) + networkd.table_files(host)
     found = {path: host.read_system(path) for path in paths}
@@ -342,7 +342,7 @@ def plan(have: Have, want: Want) -> Plan:
     rendered = render_sysctl(have.rails, want.policy)
     with_ours = _with_ours(have, rendered)
     files = written.compare([FileChange(SYSCTL_FILE, have.sysctl, rendered)] if values and have.rails else [])
-    # Where other files bring the values nothing is written.
+    # Nothing is written if other files set the values.
     needed = have.sysctl is not None and (files.severity is not None or not files.wrong)
     for rail in have.rails if values else ():
         finding, sysctls = _live_sysctl(have, rail, want.policy, because)
@@ -382,7 +382,7 @@ def _with_ours(have: Have, text: str) -> List[Assignment]:
 
 
 def _kept_values(assignments: Sequence[Assignment], interface: str, key: str) -> Tuple[int, int]:
-    """What the interface and 'all' have after a boot. An interface without a value is given that of 'default'."""
+    """Return the values of the interface and 'all' after a boot. An interface without one gets that of 'default'."""
     values = []
     for name in (interface, "all"):
         found = sysctl_files.effective(assignments, conf_key(name, key))
@@ -399,7 +399,7 @@ def _kept_wrong(assignments: Sequence[Assignment], rail: Rail, policy: Policy) -
 
 
 def _conflicts(have: Have, policy: Policy) -> List[Tuple[Finding, str]]:
-    """With the setting that each is about: lines of other files that keep ours from taking effect, and a live 'all'."""
+    """Return findings, each with its setting: lines of other files that override ours, and a live 'all'."""
     found = []
     ours = SYSCTL_FILE.rpartition("/")[2]
     judged = {conf_key(rail.netdev, key): key for rail in have.rails for key in policy.values}
@@ -480,7 +480,7 @@ def _kept_sysctl(
 
 
 def table_of(rail: Rail, gateway: str) -> Table:
-    """What is wanted of the rail: its subnets, and a default route where a gateway is asked for."""
+    """Return the wanted table of the rail: its subnets, and a default route if a gateway is wanted."""
     found: List[Route] = []
     for one in rail.addresses:
         if str(one.subnet) not in [route.destination for route in found]:
@@ -589,7 +589,7 @@ def _no_address(rail: Rail) -> Tuple[str, str, str]:
 
 
 def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
-    """Rules of others that take the rail's address elsewhere, before ours is asked."""
+    """Judge foreign rules that route the rail's address elsewhere, before ours applies."""
     found = []
     live = [(rule, " ".join(RULES), "live") for rule in have.rules or ()]
     for rule, source, aspect in [*live, *((rule, path, "persisted") for rule, path in have.boot_rules)]:
@@ -604,7 +604,7 @@ def _foreign_rules(have: Have, rail: Rail) -> List[Finding]:
 
 
 def _comes_before(rule: Rule, rail: Rail) -> bool:
-    """Tell whether a rule takes all of a rail's packets, or all to some of its subnets, before the rail's own."""
+    """Return whether a rule takes all of a rail's packets, or all to some of its subnets, before the rail's rule."""
     if not 0 < rule.priority < rail.table or rule.some or rule.table in (str(rail.table), "local", "nop"):
         return False
     try:
@@ -616,7 +616,7 @@ def _comes_before(rule: Rule, rail: Rail) -> bool:
 
 
 def _brought(rail: Rail, table: Table) -> bool:
-    """Tell whether the owner's own files bring the table, without a file of ours."""
+    """Return whether the owner's files bring the table, without a file of ours."""
     claims = () if rail.owner.unclear or rail.kept is not None else rail.owner.claims
     return bool(claims) and not _lacking(claims[0].addressing, table)
 
@@ -634,7 +634,7 @@ def _kept_rules(rail: Rail, files: written.Files, want: Want, brought: bool) -> 
         mtu = rail.owner.claims[0].mtu if rail.owner.claims else None
         refused = not rail.owner.claims or rail.shared or rail.owner.claims[0].refused[0]
         if want.mtu_judged and (rail.owner.unclear or (refused and mtu is None)):
-            because = netdev_mtu.OWNER.at(rail.subject)
+            because = netdev_mtu.OWNER.finding_id(rail.subject)
     return SOURCE_ROUTING.judge(rail.subject, state, wanted, said, path, fix, because, severity=files.severity)
 
 
@@ -659,7 +659,7 @@ def _unwritable(rail: Rail, table: Table) -> Tuple[str, str, str]:
 
 
 def _lacking(given: Addressing, table: Table) -> List[str]:
-    """Return what an owner's own files lack of a table."""
+    """Return the parts of a table that an owner's files lack."""
     number = str(table.number)
     rules = {(one.source, one.table) for one in given.rules if not one.other and one.priority == table.number}
     routes = {(one.destination, one.gateway, one.source) for name, one in given.routes if name == number}

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which rank of a running NCCL job holds up the others, by what its RAS has said twice.
+"""Find the rank of a running NCCL job that blocks the others, by two queries of its RAS.
 
-Ranks of one communicator launch the same collectives in the same order, so who has launched fewer than the others, and
-launches none meanwhile, is who they wait for; unless it waits itself, in another communicator, for somebody else. Where
-all have launched the same and nothing moves, RAS cannot tell a job that computes from one that is stuck on the GPUs.
+Ranks of one communicator launch the same collectives in the same order, so the others wait for a rank that has launched
+fewer and launches none in between; unless it waits, too, in another communicator, for another rank. If all have
+launched the same and nothing moves, RAS cannot distinguish a job that computes from one that is stuck on the GPUs.
 Nothing here ends, signals or changes a process: what to collect first is reported, as commands.
 Source: NCCL 2.30.7, docs/userguide troubleshooting/ras.rst.
 """
@@ -70,13 +70,13 @@ PROGRESS = Check(
 )
 "Does the job launch collectives"
 
-# More names than this in one line nobody reads; the table of busbar hang has all.
+# Names in one line; the table of busbar hang has all.
 _NAMED = 8
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A process as its own node shows it. state: letter of proc(5)."""
+    """A process as its node shows it. state: letter of proc(5)."""
 
     pid: int
     state: str
@@ -87,9 +87,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Known:
-    """names: IP address -> name of the host.   asked: hosts whose processes are known, all of them.
+    """names: IP address -> name of the host.   asked: hosts whose processes are all known.
 
-    processes: host and pid, as NCCL knows the process -> what its node says of it.
+    processes: host and pid, as NCCL reports them -> the process on its node.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Known:
         return self.processes.get((self.host(place.host), place.pid))
 
     def pid(self, place: Place) -> int:
-        """On its node, where that is known; else as in its container."""
+        """Return the pid on its node if known, else the one in its container."""
         seen = self.seen(place)
         return place.pid if seen is None else seen.pid
 
@@ -112,7 +112,7 @@ class Known:
         return "%s process %d GPU %s" % (self.host(place.host), self.pid(place), gpu)
 
     def state(self, place: Place) -> str:
-        """What is wrong with a process, as its node shows it; "" for nothing, or where nobody has asked the node."""
+        """Return what is wrong with a process on its node; "" for nothing, or if the node was not queried."""
         seen = self.seen(place)
         if seen is None:
             gone = self.host(place.host) in self.asked and place.pid > 0
@@ -121,13 +121,13 @@ class Known:
 
 
 def seen(host: str, of_node: Iterable[Mapping[str, Any]]) -> Dict[Tuple[str, int], Seen]:
-    """of_node: processes of a host, as nccl_ras.process_dict tells of them."""
+    """Return the processes of a host by (host, inner pid). of_node: as nccl_ras.process_dict returns them."""
     found: Dict[Tuple[str, int], Seen] = {}
     for one in of_node:
         key = (host, one["inner"])
         state = one["state"]
         if key in found:
-            # Two containers with a process of that number each: NCCL does not say which.
+            # Two containers have a process of that number: NCCL does not report which.
             state = ""
         found[key] = Seen(one["pid"] if state else one["inner"], state, one["user"], one["name"], one["told"])
     return found
@@ -146,7 +146,7 @@ STATES = {
 
 
 def judge(views: Sequence[View], silent: Sequence[Silence], known: Known) -> List[Finding]:
-    """Findings on the jobs that the views tell of, the cause before what follows from it."""
+    """Return findings on the jobs in the views, causes before consequences."""
     joined = join(views)
     found = [ANSWERED.judge(*_silent(one, known)) for one in silent]
     source = {name: view.source for view in views for name in names(view)}
@@ -159,7 +159,7 @@ def judge(views: Sequence[View], silent: Sequence[Silence], known: Known) -> Lis
 
 
 def suspects(views: Sequence[View], known: Known) -> Dict[Place, str]:
-    """Processes that others wait for and that wait for nobody, and why each is one."""
+    """Return processes that others wait for and that do not wait, and why each is one."""
     found: Dict[Place, str] = {}
     joined = {one.subject: one for one in join(views)}
     for finding in judge(views, (), known):
@@ -199,7 +199,7 @@ def _silent(one: Silence, known: Known) -> Tuple[str, str, str, str, str, str]:
 def _missing(
     views: Sequence[View], joined: Sequence[Joined], known: Known, source: Mapping[str, str]
 ) -> Dict[str, Finding]:
-    """Host -> finding on its processes that do not answer; "" for ranks of which nobody knows where they run."""
+    """Return host -> finding on its processes that do not respond; "" for ranks on unknown hosts."""
     parts: Dict[str, List[str]] = {}
     places: Dict[str, Dict[Place, List[str]]] = {}
     of: Dict[str, str] = {}
@@ -245,7 +245,7 @@ def _missing(
             fix=_gone_fix(known, host, list(by_place)),
         )
     if parts:
-        # The text of 2.24 and 2.25 names processes that do not answer, and ranks, and not which is which.
+        # The text of 2.24 and 2.25 names processes that do not respond, and ranks, without relating them.
         told = next((found[known.host(each.host)] for view in views for each in view.now.absent), None)
         found[""] = MISSING.judge(
             "ranks without a known host",
@@ -260,7 +260,7 @@ def _missing(
 
 
 def _reachable(rank: Missing, answering: Iterable[Tuple[str, int, int]]) -> bool:
-    """Its process answers. Before 2.29 that is not said, but seen where it has a rank of another communicator."""
+    """Return whether its process responds. Before 2.29 a rank of it in another communicator shows that."""
     if rank.reachable is not None:
         return rank.reachable
     return rank.place is not None and not rank.dead and _key(rank.place) in answering
@@ -362,7 +362,7 @@ def _initializing(one: Joined, known: Known) -> str:
 
 @dataclass(frozen=True)
 class _Wait:
-    """Of a communicator in which nothing moves: ranks that have launched the fewest collectives, and the others."""
+    """A communicator without progress: ranks that have launched the fewest collectives, and the others."""
 
     joined: Joined
     last: Tuple[int, ...]
@@ -447,7 +447,7 @@ def _chained(
     known: Known,
     source: Mapping[str, str],
 ) -> List[Finding]:
-    """Of a rank that is behind here, and waits in another communicator, that one is the cause."""
+    """Make a wait follow from the one, in another communicator, of the rank that is behind here."""
     waiting: Dict[Tuple[str, int, int], _Wait] = {}
     for wait in waits:
         for rank in wait.ahead:
@@ -457,8 +457,8 @@ def _chained(
     def keys(wait: _Wait) -> List[Tuple[str, int, int]]:
         return [_key(wait.joined.now.places.get(rank)) for rank in wait.last]
 
-    def elsewhere(wait: _Wait) -> Optional[_Wait]:
-        """Where all that are last here wait themselves: the communicator in which the first of them does."""
+    def causing_wait(wait: _Wait) -> Optional[_Wait]:
+        """Return the other communicator in which the first of the last ranks waits, if all of them wait."""
         causes = [waiting.get(key) for key in keys(wait)]
         return causes[0] if causes and all(cause not in (None, wait) for cause in causes) else None
 
@@ -471,7 +471,7 @@ def _chained(
             silent = [blocked[1].get(key) for key in keys(wait)]
             if because is None and silent and all(silent):
                 because = silent[0]
-            cause = elsewhere(wait)
+            cause = causing_wait(wait)
             # In a ring of communicators that wait for each other, none is the cause.
             if because is None and cause is not None and cause.joined.name not in above:
                 because = judged(cause, above | {name})

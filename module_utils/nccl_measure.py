@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Runs a program of nccl-tests, alone or over several nodes, and keeps what it said."""
+"""Run a program of nccl-tests, alone or over several nodes, and store its output."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .core import process_group, trusted
 from .core.host import ReadError, untrusted
 from .core.plan import Plan, merge
 from .nccl import launch, perf, perf_answer, perf_depends, perf_launch, perf_run, perf_store
-from .nccl_perf import ALONE, Asked
+from .nccl_perf import ALONE, PerfRun
 
 _HELP_TIMEOUT = 20.0
-# Variables, also such that a launcher hands on (-x NAME=VALUE), whose value says what is executed or loaded.
+# Variables, also passed on by a launcher (-x NAME=VALUE), whose value decides what is executed or loaded.
 _LOADS = re.compile(r"PATH|LD_(LIBRARY_PATH|PRELOAD|AUDIT)|OPAL_PREFIX|NCCL_\w+_PLUGIN|OMPI_MCA_\w*path")
 _SEPARATORS = re.compile(r"[:\s]")
 
 
-def measure(asked: Asked) -> Tuple[Plan, Dict[str, Any], str]:
-    """Runs it, if nobody uses the node. Returns the findings, what the module returns beside them, and the directory.
+def measure(asked: PerfRun) -> Tuple[Plan, Dict[str, Any], str]:
+    """Run it if the node is idle. Return findings, further keys of the result, and the directory.
 
     The directory is "" where nothing was run. Raises ReadError.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     store = perf_store.Store(asked.given["result_directory"], asked.host.system_root)
-    with store.alone() as other_run:
+    with store.hold() as other_run:
         plan = _idle(asked, other_run)
         if not all(finding.ok for finding in plan.findings):
             return plan, {}, ""
@@ -43,8 +43,8 @@ def measure(asked: Asked) -> Tuple[Plan, Dict[str, Any], str]:
         return merge(plan, judged), found, directory
 
 
-def _idle(asked: Asked, other_run: str) -> Plan:
-    """Whether the run may begin. other_run: who holds the lock.   Nothing else is asked without require_idle."""
+def _idle(asked: PerfRun, other_run: str) -> Plan:
+    """Judge whether the run may begin. other_run: holder of the lock.   Without require_idle nothing else counts."""
     if other_run:
         return perf.idle(asked.wanted, [other_run])
     if not asked.given["require_idle"]:
@@ -54,7 +54,7 @@ def _idle(asked: Asked, other_run: str) -> Plan:
 
 
 class _Measurement:
-    def __init__(self, asked: Asked, store: perf_store.Store) -> None:
+    def __init__(self, asked: PerfRun, store: perf_store.Store) -> None:
         self.asked = asked
         self.wanted = asked.wanted
         self.store = store
@@ -63,13 +63,13 @@ class _Measurement:
         self.job = asked.job
 
     def run(self) -> Tuple[perf_run.Run, str]:
-        """Runs the program, as often as is asked for. Returns what is kept of that, and its directory.
+        """Run the program, as often as wanted. Return the record, and its directory.
 
         After a run that failed there is no other: a cluster that hangs would do so again. Raises ReadError.
         """
         self.store.tidy(self.given["keep"] - 1)
         salt = perf_depends.new_salt()
-        # Before the run: what changes in the middle of it was not measured.
+        # Before the run: a change during it was not measured.
         depends = self.asked.depends(salt)
         environment = {**self.asked.environment, **self.asked.library_path()}
         directory = self.store.begin()
@@ -77,13 +77,13 @@ class _Measurement:
             environment.setdefault("NCCL_DEBUG_FILE", os.path.join(directory, "nccl.%h.%p.log"))
         runs: List[perf_run.Run] = []
         while len(runs) < self.wanted.repeats and all(run.rc == 0 and not run.left_behind for run in runs):
-            runs.append(self.once(directory, environment, ".%d" % (len(runs) + 1) if runs else ""))
+            runs.append(self.run_once(directory, environment, ".%d" % (len(runs) + 1) if runs else ""))
         run = replace(runs[0], depends=depends, salt=salt, others=tuple(runs[1:]))
-        self.store.keep(run, directory)
+        self.store.save(run, directory)
         return run, directory
 
-    def once(self, directory: str, environment: Dict[str, str], suffix: str) -> perf_run.Run:
-        """suffix: of the names of the files that the output goes to. Raises ReadError."""
+    def run_once(self, directory: str, environment: Dict[str, str], suffix: str) -> perf_run.Run:
+        """Run once. suffix: of the names of the output files. Raises ReadError."""
         stdout, stderr = (os.path.join(directory, name + suffix) for name in ("stdout", "stderr"))
         run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
         launcher, pid = None, 0
@@ -103,7 +103,7 @@ class _Measurement:
             size = nccl_perf_collect.limit(self.wanted)
             granted = run.limit + (0 if launcher is None else launch.GRACE)
             ended = process_group.run(argv, directory, environment, granted, stdout, stderr, size)
-            # A launcher that has lost a node may crash as it is ended: that is not why there is no result.
+            # A launcher that has lost a node may crash when it is ended: that is not the cause of the missing result.
             pid = ended.pid if ended.ending else 0
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:
@@ -142,7 +142,7 @@ class _Measurement:
         return (path, *words)
 
     def knows_json(self, directory: str, environment: Dict[str, str]) -> bool:
-        """Whether the program has -J, by its own usage text; a program that cannot even print that has not."""
+        """Return whether the program has -J in its usage text."""
         path = os.path.join(directory, "usage")
         try:
             if not os.path.exists(path):
@@ -154,5 +154,5 @@ class _Measurement:
 
 
 def _stop(number: int, _frame: object) -> None:
-    """As an exception, so that the program is ended on the way out."""
+    """Raise an exception, so that the program is ended on the way out."""
     raise SystemExit(128 + number)

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One run of nccl-tests as the module nccl_perf is asked for it, and what its stored result says of the node as it is.
+"""One nccl-tests run by the module's options, and the judgement of its stored result for the present node.
 
-What only a measurement needs is in nccl_measure.py: the nightly check, which sends this to every node, runs nothing.
+nccl_measure.py has what only a measurement needs: the audit, which sends this to every node, runs nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .core.plan import Plan
 from .nccl import perf, perf_answer, perf_depends, perf_run, perf_stored
 from .nccl_tests.marker import MARKER, Marker, parse_marker
 
-# Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts where there is no ssh.
+# Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts without ssh.
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
 
 
 class Last(NamedTuple):
-    """What is known of the last run before any is started.
+    """The last run, before a new one is started.
 
-    plan: the judgement of its record, or that there is none.   found: what the module returns of it, {} for none.
-    changed: parts of perf_depends that are not as they were.   notes: parts of which that is not known.
+    plan: the judgement of its record, or that there is none.   found: its keys of the result, {} for none.
+    changed: parts of perf_depends that have changed.   notes: parts of which that is not known.
     """
 
     plan: Plan
@@ -44,10 +44,10 @@ class Last(NamedTuple):
 NOTHING = Last(Plan(), {})
 
 
-class Asked:
-    """A run that is asked for: its options, its environment, and what its result depends on.
+class PerfRun:
+    """A wanted run: its options, its environment, and what its result depends on.
 
-    job: how it is started on several hosts, a launch.Launch; None where the options name no launch.
+    job: its start on several hosts, a launch.Launch; None without the option.
     """
 
     def __init__(self, host: Host, given: Mapping[str, object], environment: Mapping[str, object]) -> None:
@@ -74,8 +74,8 @@ class Asked:
             # What NCCL writes into a file does not reach this host.
             self.environment.pop("NCCL_DEBUG_FILE", None)
 
-    def said(self, plan: Plan, directory: str) -> Dict[str, Any]:
-        """directory: of the run, "" where nothing was run."""
+    def result(self, plan: Plan, directory: str) -> Dict[str, Any]:
+        """Return the result. directory: of the run, "" if nothing was run."""
         result = {**plan.result(), "commands": [shlex.join(self.wanted.command)]}
         # Notes are those on the stored results.
         del result["notes"]
@@ -99,7 +99,7 @@ class Asked:
         return Last(plan, found, changed, tuple(perf_depends.unproven(before, now)))
 
     def depends(self, salt: str) -> perf_depends.Depends:
-        """What a result depends on, as it is now. salt: of the record's digests."""
+        """Return what a result depends on, as it is now. salt: of the record's digests."""
         environment, built = self.environment, None
         problem = ""
         try:
@@ -113,11 +113,11 @@ class Asked:
         program = (self.given["binary"], problem or built)
         return {
             **perf_depends.read(self.host),
-            **perf_depends.of_run(self.host, *program, environment, self.given_environment, salt),
+            **perf_depends.run_inputs(self.host, *program, environment, self.given_environment, salt),
         }
 
     def library_path(self) -> Dict[str, str]:
-        """LD_LIBRARY_PATH of the build that the program is from: no program says which libnccl it means."""
+        """Return LD_LIBRARY_PATH of the program's build: programs do not name their libnccl."""
         marker = None if "LD_LIBRARY_PATH" in self.environment else self.marker()
         return {} if marker is None else {"LD_LIBRARY_PATH": ":".join(marker.inputs.library_path)}
 
@@ -127,7 +127,7 @@ class Asked:
         return marker.inputs.mpi.library if marker is not None and marker.inputs.mpi is not None else ""
 
     def marker(self) -> Optional[Marker]:
-        """Of the build that the program is from, None where it has none. Raises ReadError."""
+        """Return the marker of the program's build, None without one. Raises ReadError."""
         path = os.path.join(os.path.dirname(self.given["binary"]), MARKER)
         text = Host().read_system(path)
         try:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The RAS of the NCCL jobs on a node: what it says, and what a job has to set where it says nothing."""
+"""Judge the RAS status of the NCCL jobs on a node, and what a job must set to have one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .nccl.processes import Node, Process
 from .nccl.ras_views import Silence, View
 from .nccl.variables import Version
 
-# RAS has been there since, and speaks JSON since.
-FIRST, JSON = (2, 24, 0), (2, 28, 7)
+# RAS has been there since.
+FIRST = (2, 24, 0)
 RAS = Check(
     "nccl_hang.ras",
     why="without RAS (NCCL 2.24 and later) nothing outside of a job's processes knows what its ranks wait for",
@@ -36,7 +36,7 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """addresses: IP addresses of the node, by which NCCL's answers name it."""
+    """addresses: IP addresses of the node, by which NCCL names it."""
 
     node: Node
     views: Tuple[View, ...]
@@ -45,8 +45,8 @@ class Reading:
     problems: Tuple[Problem, ...]
 
 
-def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.ask) -> Reading:
-    """interval: seconds between the two questions."""
+def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.query) -> Reading:
+    """Read the jobs. interval: seconds between the two queries."""
     node = processes.read(host)
     problems = list(node.problems)
     views, silent = ras_views.read(node.processes, interval, ask)
@@ -58,16 +58,16 @@ def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.
 
 
 def known(reading: Reading) -> nccl_hang.Known:
-    """What one node knows of itself."""
+    """Return what one node knows of its processes."""
     name = platform.node() or "this host"
     names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
-    # What could not be read may be what is looked for.
+    # The process in question may be one that could not be read.
     asked = [] if reading.problems else [name]
     return nccl_hang.Known(names, frozenset(asked), nccl_hang.seen(name, map(process_dict, reading.node.processes)))
 
 
 def process_dict(process: Process) -> Dict[str, Any]:
-    """What the control node is told of it."""
+    """Return the fields of a process for the control node."""
     kept = ("pid", "inner", "user", "name", "state", "library", "apart", "gpu")
     return dict({key: getattr(process, key) for key in kept}, told=dict(process.told))
 
@@ -83,21 +83,21 @@ def silence_dict(silence: Silence) -> Dict[str, Any]:
 
 
 def judge(host: Host, reading: Reading) -> List[Finding]:
-    """Also of a job that spans hosts, as far as this node's answer tells of it, which is usually all of it."""
+    """Judge the jobs, also one over several hosts, as far as this node's RAS reports it, usually completely."""
     found = [READABLE.unreadable(problem) for problem in reading.problems]
     found += nccl_hang.judge(ras_join.distinct(reading.views), reading.silent, known(reading))
     return found + unasked(reading, lambda process: _version(host, process))
 
 
 def _version(host: Host, process: Process) -> Optional[Version]:
-    """Of the library that a process has mapped, seen through its own root; None where it cannot be read."""
+    """Return the version of the library that a process has mapped, read through its root; None if unreadable."""
     path = host.hardware("/proc/%d/root%s" % (process.pid, process.library))
     found = attempt(lambda: library.scan(path), path, [])
     return None if found is None else found.version
 
 
 def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
-    """Whose RAS was not queried, and why; one finding for each user and cause."""
+    """Report jobs whose RAS was not queried, and why; one finding for each user and cause."""
     of_node = reading.node.processes
     if not of_node:
         return [_stranger(each, reading) for each in reading.node.strangers] + [
@@ -155,7 +155,7 @@ def _stranger(each: processes.Listener, reading: Reading) -> Finding:
 
 
 def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
-    """Processes of jobs that were not asked; without parents (launchers) and children (loaders) of those that were."""
+    """Return processes of jobs without a query, except parents (launchers) and children (loaders) of others."""
     heard: Set[int] = set()
     for view in reading.views:
         heard |= ras_views.pids(view.now)
@@ -175,12 +175,12 @@ def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
         if covered & set(chain):
             related.add(process.pid)
     rest = [process for process in of_node if process.pid not in related]
-    # Who has a GPU open is a rank; where nobody has, as before the first kernel, all may be.
+    # A process with an open GPU is a rank; without any, as before the first kernel, all may be.
     return [process for process in rest if process.gpu] or ([] if covered else rest)
 
 
 def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tuple[str, str]:
-    """What keeps its RAS from being asked, and what to do."""
+    """Return why its RAS cannot be queried, and the fix."""
     dotted = ".".join(map(str, version or ()))
     now = "of the running job: py-spy dump --pid PID"
     if process.apart:

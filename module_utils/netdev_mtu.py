@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The MTU of the compute rails' interfaces: as it is, as it will be after a boot, and what RDMA makes of it.
+"""Plan and judge the MTU of the compute rails' interfaces: now, after a boot, and the RDMA MTU.
 
-After a boot it comes from the file of whoever sets the interface up (owner/); where that is not clear nothing is
-written.
-Sources: kernel include/rdma/ib_addr.h iboe_get_mtu; host.md 2.4, 3.3.
+After a boot it comes from the file of the interface's owner (owner/); if that is not clear, nothing is written.
+Source: kernel include/rdma/ib_addr.h iboe_get_mtu.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from difflib import SequenceMatcher
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .change import written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, Problem
@@ -34,7 +33,7 @@ LEAST, MOST = 1280, 65535
 RDMA_MTUS = (256, 512, 1024, 2048, 4096)
 # Of RoCE: GRH or IP, UDP, BTH, the largest extended headers and the checksum.
 RDMA_HEADERS = 96
-RUN = advice.run("mtu")
+RUN = fix_command.run_tag("mtu")
 
 LIVE = Check(
     "netdev_mtu.live",
@@ -95,7 +94,7 @@ class Have:
 
 
 def rdma_mtu(mtu: int) -> int:
-    """What RoCE makes of an interface's MTU; 0 where nothing fits."""
+    """Return the RDMA MTU of RoCE for an interface's MTU; 0 if none fits."""
     return max([size for size in RDMA_MTUS if size <= mtu - RDMA_HEADERS], default=0)
 
 
@@ -117,9 +116,9 @@ def read(host: Host, nics: Sequence[Nic]) -> Have:
 
 
 def wanted(nic: Nic, devices: Mapping[str, Device]) -> Tuple[str, ...]:
-    """Interfaces whose MTU matters to a rail: its own, its bond, those above that carry a GID, and what is between.
+    """Return interfaces whose MTU matters to a rail: the NIC's, its bond, those above with a GID, and those between.
 
-    A NIC that switches between virtual functions shows their representors, too: its GIDs tell which one is its own.
+    A NIC that switches between virtual functions shows their representors, too: its GIDs identify its interface.
     """
     gids = {gid.netdev for port in nic.rdma.ports for gid in port.gids if gid.netdev} if nic.rdma else set()
     own = [one.name for one in nic.netdevs if one.name in devices]
@@ -186,7 +185,7 @@ def plan(have: Have, want: Want) -> Plan:
     findings += files.edited(PERSISTED)
     for name, subject in subjects.items():
         findings.append(_live(have.devices[name], subject, want))
-        findings += _kept(have, name, subject, want, subjects, changes)
+        findings += _judge_persisted(have, name, subject, want, subjects, changes)
     links = [
         Command(
             ("ip", "link", "set", "dev", name, "mtu", str(want.mtu)),
@@ -201,7 +200,7 @@ def plan(have: Have, want: Want) -> Plan:
 
 
 def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optional[Claim], str, str, str]:
-    """The claim whose target can be written, None where there is no such, or no single claim; state, have and fix."""
+    """Return the claim whose target can be written, None without a single one; state, have and fix."""
     owned = have.owners.get(name, Owner())
     if owned.unclear:
         return None, "unknown", owned.unclear, "configure %s in one file only, in a form that Busbar can read" % name
@@ -218,13 +217,13 @@ def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optio
     return claim, "ok", str(claim), ""
 
 
-def _kept(
+def _judge_persisted(
     have: Have, name: str, subject: str, want: Want, subjects: Mapping[str, str], changes: Mapping[str, bool]
 ) -> List[Finding]:
     claim, state, said, fix = _writable(have, name, subjects)
     source = claim.path if claim else FOLDERS[0].rpartition("/")[0]
     owned = have.owners.get(name, Owner())
-    # A file that brings the right MTU may stay as it is, whoever owns it.
+    # A file with the right MTU stays as it is, whatever its owner.
     right = bool(owned.claims) and not owned.unclear and owned.claims[0].mtu == want.mtu
     if right:
         claim, state, said, source = owned.claims[0], "ok", owned.claims[0].path, owned.claims[0].path
@@ -265,7 +264,7 @@ def _mend(
 
 
 def _change(claims: Sequence[Claim], mtu: int, unclear: bool) -> FileChange:
-    """claims: of one target. unclear: whether some rail's owner is; our file may hold its MTU, and then keeps it."""
+    """Plan one target. unclear: some rail's owner is not clear; our file may hold its MTU, which then stays."""
     first = claims[0]
     text = first.before if unclear or not first.gathers else None
     for claim in claims:
@@ -275,7 +274,7 @@ def _change(claims: Sequence[Claim], mtu: int, unclear: bool) -> FileChange:
 
 
 def _changed_lines(before: str, after: str) -> Tuple[str, str]:
-    """What a diff may show of files that can hold passwords of 802.1X or Wi-Fi."""
+    """Return the lines that a diff may show: the files can hold passwords of 802.1X or Wi-Fi."""
     old, new = before.splitlines(), after.splitlines()
     changed = [step for step in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if step[0] != "equal"]
     texts = (
@@ -287,19 +286,19 @@ def _changed_lines(before: str, after: str) -> Tuple[str, str]:
 
 
 def mends(finding: Finding) -> bool:
-    """Whether a run does. What is left of RDMA's own MTU goes only with the link, addresses and routes included."""
+    """Return whether a run fixes it. RDMA's MTU changes only when the link, addresses and routes are set up again."""
     return finding.check != ACTIVE_MTU.id or finding.because is not None
 
 
 def undecided(profile: Profile) -> List[str]:
-    """What a reader should know where no MTU is asked for."""
+    """Return a note that no MTU is wanted."""
     if not roce_rails(profile):
         return []
     return ["busbar_mtu is not set: the MTU of the RoCE rails is not judged"]
 
 
 def notes(nics: Sequence[Nic], want: Want) -> List[str]:
-    """What a reader of the result should know beside the findings. nics: those of the Ethernet rails."""
+    """Return facts for the reader beside the findings. nics: those of the Ethernet rails."""
     if not nics or rdma_mtu(want.mtu) == RDMA_MTUS[-1]:
         return []
     least = RDMA_MTUS[-1] + RDMA_HEADERS

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a NIC has counted while data went over it, and what that means: wrong priority, pauses, ECN, loss.
+"""Judge what a NIC has counted during a transfer: wrong priority, pauses, ECN, loss.
 
-A total since boot shows no recent error: only differences are judged. Names and meanings: host.md 7.4; kernel
+A total since boot shows no recent error: only differences are judged. Names and meanings: kernel
 Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst (as of 6.15, which a test holds our list
 to), drivers/infiniband/hw/mlx5/counters.c, drivers/infiniband/core/sysfs.c.
 """
@@ -24,14 +24,14 @@ _PAUSED = re.compile(r"(rx|tx)_prio([0-7])_pause")
 _OF_PRIORITY = re.compile(r"((?:rx|tx)_prio)([0-7])(_.+)")
 # Counted by the ring, too, and the sum has the same name without a number.
 _OF_RING = re.compile(r"(?:rx|tx|ch|ptp_[a-z]+)[0-9]+_.+")
-# Of a priority that is not meant to carry data: LLDP, ARP, congestion notifications.
+# Share of a priority without data: LLDP, ARP, congestion notifications.
 _OTHERS = 0.05
 # Classes of counters. RESENT, LINK and HOST are losses, by where they happen: somewhere between two NICs; on the cable
-# of this one, where what came was damaged or did not fit; in this host, which did not take what came. TOLD may grow on
-# a healthy path and is reported with its meaning, NORMAL says nothing: it is not about RDMA, or everybody has it.
-RESENT, LINK, HOST, TOLD, NORMAL = "resent", "link", "host", "told", "normal"
-# Packets came twice, out of turn for good, or not at all. Adaptive routing alone moves out_of_sequence, so that says
-# nothing by itself. From rcvd_seq_err on the names are those of software devices (rxe).
+# of this one, where what came was damaged or did not fit; in this host, which dropped what arrived. EXPLAINED may grow
+# on a healthy path and is reported with its meaning, NORMAL is ignored: not about RDMA, or it grows on every node.
+RESENT, LINK, HOST, EXPLAINED, NORMAL = "resent", "link", "host", "told", "normal"
+# Packets came twice, out of turn for good, or not at all. Adaptive routing alone moves out_of_sequence, so that proves
+# nothing alone. From rcvd_seq_err on the names are those of software devices (rxe).
 LOST = (
     "packet_seq_err",
     "local_ack_timeout_err",
@@ -63,15 +63,15 @@ _NAMES = {
         *("rx_oversize_pkts_buffer", "tx_pause_storm_error_events", "excessive_buffer_overrun_errors"),
         *("rx_pci_signal_integrity", "tx_pci_signal_integrity"),
     ),
-    TOLD: (
+    EXPLAINED: (
         *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "rx_prioN_marked"),
         *("out_of_sequence", "duplicate_request", "rnr_nak_retry_err", "out_of_buffer", "rx_global_pause"),
         *("tx_global_pause", "rx_prioN_pause", "tx_prioN_pause", "outbound_pci_stalled_rd_events"),
         *("outbound_pci_stalled_wr_events", "tx_pause_storm_warning_events", "rx_buffer_passed_thres_phy"),
         *("roce_slow_restart", "rx_unsupported_op_phy", "rx_prioN_bytes", "tx_prioN_bytes"),
     ),
-    # Raw errors that the FEC has mended, which every link of 100 Gb/s a lane has; the netdev's own queues, which RDMA
-    # does not use; work that a queue pair had left when it was closed; what no flow of this host asked for.
+    # Raw errors that the FEC has corrected, which every link of 100 Gb/s a lane has; the netdev's queues, which RDMA
+    # does not use; work left when a queue pair was closed; packets that no flow of this host requested.
     NORMAL: (
         *("rx_corrected_bits_phy", "rx_err_lane_N_phy", "symbol_error", "VL15_dropped", "rx_steer_missed_packets"),
         *("port_rcv_switch_relay_errors", "tx_recover", "rx_recover", "tx_cqe_err", "rx_wqe_err", "tx_queue_dropped"),
@@ -81,7 +81,7 @@ _NAMES = {
     ),
 }
 _CLASSES = {name: kind for kind, names in _NAMES.items() for name in names}
-# Of the netdev's own queues for XDP, AF_XDP, TLS, flow steering and clocks.
+# The netdev's queues for XDP, AF_XDP, TLS, flow steering and clocks.
 _SOFTWARE = re.compile(r"(?:rx|tx)_(?:xdp|xsk|tls|arfs)_.+|ptp_.+")
 # What a counter that we do not know is called where it counts a loss.
 _LOSSY = re.compile(
@@ -159,14 +159,14 @@ CHECKS = (PRIORITY, PAUSE, ECN, LOSS)
 
 @dataclass(frozen=True)
 class Counters:
-    """Name -> count, of the counters that say something here. problems: what did not answer."""
+    """Name -> count of the relevant counters. problems: what could not be read."""
 
     values: Mapping[str, int]
     problems: Tuple[Problem, ...] = ()
 
 
 def parse_statistics(text: str) -> Dict[str, int]:
-    """Of ``ethtool -S``. Raises ParseError."""
+    """Parse ``ethtool -S``. Raises ParseError."""
     lines = text.splitlines()
     if not lines or lines[0].strip() != "NIC statistics:":
         raise ParseError("%r is not what ethtool -S prints" % text[:80])
@@ -196,12 +196,12 @@ def _general(name: str) -> str:
 
 
 def read(host: Host, device: str, port: int, netdev: str) -> Counters:
-    """device: RDMA device, with its port. netdev: "" where there is none to ask."""
+    """Read the counters. device: RDMA device, with its port. netdev: "" without an interface."""
     values: Dict[str, int] = {}
     problems: List[Problem] = []
     if netdev:
         argv = ("ethtool", "-S", netdev)
-        said = attempt(lambda: parse_statistics(host.ask(argv)), " ".join(argv), problems) or {}
+        said = attempt(lambda: parse_statistics(host.query(argv)), " ".join(argv), problems) or {}
         values.update({name: said[name] for name in said if class_of(name) not in (None, NORMAL)})
     for kind in ("counters", "hw_counters"):
         directory = "/sys/class/infiniband/%s/ports/%d/%s" % (device, port, kind)
@@ -213,7 +213,7 @@ def read(host: Host, device: str, port: int, netdev: str) -> Counters:
 
 
 def difference(before: Counters, after: Counters) -> Counters:
-    """What was counted in between. A counter that went back was reset, and says nothing."""
+    """Return the growth in between. A counter that went back was reset, and is a problem."""
     values, problems = {}, [*before.problems]
     problems += [problem for problem in after.problems if problem not in problems]
     for name, count in after.values.items():
@@ -226,7 +226,7 @@ def difference(before: Counters, after: Counters) -> Counters:
 
 
 def meaning(moved: Counters) -> List[str]:
-    """A line for each counter that moved and tells something: ``rx_prio3_pause +12: the network ...``."""
+    """Return a line for each relevant counter that moved: ``rx_prio3_pause +12: the network ...``."""
     found = []
     for name, count in sorted(moved.values.items()):
         match = _PAUSED.fullmatch(name)
@@ -243,10 +243,10 @@ def meaning(moved: Counters) -> List[str]:
 
 
 def judge(subject: str, moved: Counters, sends: bool, priority: Optional[int], source: str) -> Tuple[Finding, ...]:
-    """Findings on one end of one path.
+    """Return findings on one end of one path.
 
     sends: the data left here, else it came in.   priority: the lossless one, None where the fabric has none
-    (InfiniBand, or nothing declared): then only loss is asked for.
+    (InfiniBand, or nothing declared): then only loss is judged.
     """
     found = [_loss(moved, priority)]
     if priority is not None:
@@ -258,7 +258,7 @@ def judge(subject: str, moved: Counters, sends: bool, priority: Optional[int], s
 _Answer = Tuple[Check, str, str, str, str]
 
 
-def _unread(check: Check, want: str, moved: Counters, names: str) -> _Answer:
+def _not_counted(check: Check, want: str, moved: Counters, names: str) -> _Answer:
     have = str(moved.problems[0]) if moved.problems else "this driver shows no %s" % names
     return check, "unknown", want, have, "look at ethtool -S and hw_counters by hand; a virtual function has not all"
 
@@ -269,7 +269,7 @@ def _priority(moved: Counters, sends: bool, priority: int) -> _Answer:
     names = {number: "%s_prio%d_bytes" % (way, number) for number in range(8)}
     counted = {number: moved.values[name] for number, name in names.items() if name in moved.values}
     if priority not in counted:
-        return _unread(check, want, moved, names[priority])
+        return _not_counted(check, want, moved, names[priority])
     total = sum(counted.values())
     if not total:
         fix = "find out why nothing was sent; if data was sent, this driver does not count RDMA per priority"
@@ -301,7 +301,7 @@ def _pause(moved: Counters, priority: int) -> _Answer:
     if not wrong:
         if of_network not in moved.values:
             # Shown only for priorities that have PFC.
-            return _unread(check, want, moved, of_network + ": PFC is off there")
+            return _not_counted(check, want, moved, of_network + ": PFC is off there")
         return check, "ok", want, "%s +%d" % (of_network, moved.values[of_network]), ""
     own = "tx_prio%d_pause" % priority
     if own in wrong:
@@ -316,7 +316,7 @@ def _ecn(moved: Counters, sends: bool, priority: int) -> _Answer:
     want = "congestion leads to notifications"
     names = ("rp_cnp_handled", "rp_cnp_ignored") if sends else ("np_ecn_marked_roce_packets", "np_cnp_sent")
     if any(name not in values for name in names):
-        return _unread(check, want, moved, names[0])
+        return _not_counted(check, want, moved, names[0])
     have = "; ".join(_moved({name: values[name] for name in names if values[name]})) or "no congestion"
     fix = "run site.yml --tags roce_qos for this host: ECN is off for priority %d" % priority
     if sends and values["rp_cnp_ignored"]:
@@ -334,11 +334,11 @@ def _loss(moved: Counters, priority: Optional[int]) -> _Answer:
     check, values = LOSS, moved.values
     want = "no packet lost or sent twice"
     if not any(name in values for name in LOST):
-        return _unread(check, want, moved, LOST[0])
+        return _not_counted(check, want, moved, LOST[0])
     lost: Dict[str, Dict[str, int]] = {}
     for name, count in values.items():
         of_priority, kind = _OF_PRIORITY.fullmatch(name), class_of(name)
-        # What is thrown away in the other priorities was not meant to be lossless.
+        # Discards of other priorities are allowed: these are not lossless.
         lossy = of_priority is not None and priority is not None and int(of_priority.group(2)) != priority
         if count and kind is not None and not lossy:
             lost.setdefault(kind, {})[name] = count

@@ -1,12 +1,12 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Settings that a NIC keeps in its flash: what it runs with, what it will boot with, and what is wanted.
+"""Plan and judge settings in a NIC's flash: current, at the next boot, and wanted.
 
-A card holds its settings for all of its ports, so it is asked, written and reset as one, by the address of its first
-declared port. A card none of whose ports is declared is never touched. What is written counts from the next reset on:
-by the lowest level that the card offers, at most once for each level and boot; else by one reboot. A setting that does
-not come by that is an error, and nobody reboots for it again.
-Sources: the mstflint tools (firmware/), health.md 3.
+A card holds the settings of all its ports, so it is queried, written and reset as one, by the address of its first
+declared port. A card without a declared port is never touched. Written settings count from the next reset on: by the
+lowest level that the card offers, at most once for each level and boot; else by one reboot. If a setting does not take
+effect by that, it is an error, and no further reboot is requested.
+Source: the mstflint tools (firmware/).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .change import apply
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
@@ -25,7 +25,7 @@ from .firmware.image import Image
 from .firmware.nv_settings import Setting, Value
 from .firmware.pending import Record, Waiting
 from .firmware.reset_levels import PCI_RESET, Levels
-from .firmware.tools import Answer
+from .firmware.tools import CardSettings
 from .firmware.wanted import Usual, Wanted
 from .machine import lockdown
 from .machine.profile import NicSetting, Profile
@@ -35,7 +35,7 @@ from .machine.topology import Nic, Topology
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.
 BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
-_RUN = advice.run("nic_firmware")
+_RUN = fix_command.run_tag("nic_firmware")
 _LOCKED = (
     "; the kernel is locked down (%s), which blocks access to PCI configuration space: use NVIDIA's tools with their"
     " signed driver (mst start), or boot without Secure Boot"
@@ -83,9 +83,9 @@ DEVICE = Check(
 
 @dataclass(frozen=True)
 class Asked:
-    """settings: the site's, as wanted.parse gives them.   usual: what any training node should have, None: not asked.
+    """settings: the site's, as wanted.parse returns them.   usual: for any training node, None: not wanted.
 
-    devices: PCI addresses of cards besides the rails'.   of_profile: its settings, as wanted.of_profile gives them.
+    devices: PCI addresses of cards besides the rails'.   of_profile: its settings, by wanted.profile_settings.
     firmware: PSID -> version that the site declares.
     """
 
@@ -100,8 +100,8 @@ class Asked:
 class Card:
     """address: of its first declared port, and label.   functions: of all declared ports.
 
-    others: labels of ports, or of virtual functions, of the same card that nobody has declared.
-    bluefield: it has its own processor.
+    others: labels of undeclared ports or virtual functions of the same card.
+    bluefield: it has a processor.
     """
 
     address: str
@@ -113,22 +113,22 @@ class Card:
 
     @property
     def key(self) -> str:
-        """What is wanted of it, as one line."""
+        """Return its wanted settings as one line."""
         return " ".join(one.argument for one in self.wanted)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the tools say of one card; a Problem where they do not. levels, image: None while nothing waits."""
+class CardState:
+    """Output of the tools for one card; a Problem on failure. levels, image: None while nothing waits."""
 
-    answer: Union[Answer, Problem]
+    answer: Union[CardSettings, Problem]
     levels: Union[Levels, Problem, None] = None
     image: Union[Image, Problem, None] = None
 
 
 @dataclass(frozen=True)
 class Have:
-    """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> what a tool said to a change.
+    """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> a tool's error on a change.
 
     told: by the card's address; empty where the tool is missing.   locked: the kernel's lockdown, "" where it has none.
     firmware: as in Asked.
@@ -137,7 +137,7 @@ class Have:
     hypervisor: str
     cards: Tuple[Card, ...]
     absent: Tuple[str, ...] = ()
-    told: Mapping[str, Told] = field(default_factory=dict)
+    told: Mapping[str, CardState] = field(default_factory=dict)
     boot: str = ""
     record: Union[Record, Problem] = field(default_factory=Record)
     missing: Optional[Problem] = None
@@ -148,9 +148,9 @@ class Have:
 
 @dataclass(frozen=True)
 class Write(Command):
-    """Writes settings of the card at ``address``; they count from its next reset on.
+    """Write settings of the card at ``address``; they count from its next reset on.
 
-    waiting: what is kept of the card from then on.
+    waiting: the card's stored entry from then on.
     """
 
     address: str = ""
@@ -159,9 +159,9 @@ class Write(Command):
 
 @dataclass(frozen=True)
 class Reset(Command):
-    """Resets the card at ``address`` by each of ``levels`` in turn, until its settings have come.
+    """Reset the card at ``address`` by each of ``levels`` in turn, until its settings are in effect.
 
-    waiting: what is kept of it meanwhile.   wanted: those settings.
+    waiting: its stored entry meanwhile.   wanted: those settings.
     """
 
     address: str = ""
@@ -189,7 +189,7 @@ def cards(topology: Topology, profile: Profile, rails: Rails, asked: Asked) -> T
         rest = [nic for nic in topology.nics if nic.pci not in own]
         others = [nic.label for nic in rest if _card_of(nic) == key or nic.device.physfn in own]
         ports = {int(nic.pci[-1]) + 1: declared[nic.pci] for nic in nics}
-        want = wanted.of_card((asked.of_profile, asked.settings), ports, asked.usual)
+        want = wanted.card_settings((asked.of_profile, asked.settings), ports, asked.usual)
         if want:
             first = nics[0]
             bluefield = first.device.device in BLUEFIELD
@@ -211,60 +211,60 @@ def read(
     asked: Asked,
     failed: Mapping[str, str],
 ) -> Have:
-    """What the cards say. Of one whose settings wait, also how it can be reset, and the firmware in its flash.
+    """Query the cards; for one whose settings wait also its reset levels, and the firmware in its flash.
 
-    failed: as in Have. Raises ReadError where settings wait and the boot has no id.
+    failed: as in Have. Raises ReadError if settings wait and the boot has no id.
     """
     found, absent = cards(topology, profile, rails, asked)
     if topology.virtualization.is_vm:
         return Have(topology.virtualization.owner, found, absent)
     if not found:
         return Have("", (), absent)
-    told: Dict[str, Told] = {}
+    told: Dict[str, CardState] = {}
     try:
-        tools.named(host, tools.CONFIG)
+        tools.find_tool(host, tools.CONFIG)
     except ToolMissing as error:
         return Have("", found, absent, missing=error.problem)
     for card in found:
-        told[card.address] = _told(host, card)
+        told[card.address] = _query_card(host, card)
     boot = host.read(BOOT_ID) or ""
     if not boot and any(one.levels is not None for one in told.values()):
         raise ReadError(BOOT_ID, "is missing: whether the node was rebooted is unknown")
     problems: List[Problem] = []
     record = attempt(lambda: pending.read(host), pending.STORE, problems) or problems[0]
-    # Only what does not answer, and what waits, has to do with it.
+    # It matters only for cards that fail or wait.
     asked_for = any(one.levels is not None or isinstance(one.answer, Problem) for one in told.values())
     locked = lockdown.read(host) if asked_for else ""
     return Have("", found, absent, told, boot, record, None, dict(failed), locked, asked.firmware)
 
 
-def _told(host: Host, card: Card) -> Told:
+def _query_card(host: Host, card: Card) -> CardState:
     problems: List[Problem] = []
     source = "%s -d %s" % (tools.CONFIG[0], card.address)
     answer = attempt(lambda: tools.query(host, card.address, [one.name for one in card.wanted]), source, problems)
     if answer is None:
-        return Told(problems[0])
+        return CardState(problems[0])
     if not any(_waits(answer, one) for one in card.wanted):
-        return Told(answer)
+        return CardState(answer)
     levels = attempt(lambda: tools.levels(host, card.address), tools.RESET[0] + " query", problems)
     levels_or_problem = levels or problems.pop()
     flash = attempt(lambda: tools.flash(host, card.address), tools.FLINT[0] + " query", problems)
-    return Told(answer, levels_or_problem, flash or problems.pop())
+    return CardState(answer, levels_or_problem, flash or problems.pop())
 
 
-def _waits(answer: Answer, one: Wanted) -> bool:
-    """Whether the card runs with something else than is wanted, and could be brought to that."""
+def _waits(answer: CardSettings, one: Wanted) -> bool:
+    """Return whether a setting of the card differs from the wanted one, and can be changed."""
     setting = answer.settings.get(one.name)
     if setting is None or setting.read_only or setting.current is None:
         return False
-    return not setting.current.is_as(one.value)
+    return not setting.current.matches(one.value)
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def plan(have: Have) -> Plan:
-    """What is written, then which cards are reset; pure. A card that does not answer costs the others nothing."""
+    """Plan the writes, then the resets; pure. A card that fails does not affect the others."""
     findings = [
         DEVICE.judge(address, "unknown", "a NIC", "none with a driver", "nic_firmware_devices", DEVICE.fix % address)
         for address in have.absent
@@ -303,8 +303,8 @@ def plan(have: Have) -> Plan:
     return Plan(one_cause(findings, ("unsupported",)), (), (*writes, *resets), tuple(reboot))
 
 
-def _card(have: Have, card: Card, told: Told, answer: Answer) -> Plan:
-    """Findings of one card that has answered, and what mends it."""
+def _card(have: Have, card: Card, told: CardState, answer: CardSettings) -> Plan:
+    """Return findings of one card that has responded, and the changes."""
     findings: List[Finding] = []
     usable: List[Tuple[Wanted, Setting]] = []
     refused: List[str] = []
@@ -313,7 +313,7 @@ def _card(have: Have, card: Card, told: Told, answer: Answer) -> Plan:
         if setting is None:
             refused += ["%s: not shown" % one.name] if one.declared else []
         elif setting.read_only:
-            good = setting.following is not None and setting.following.is_as(one.value)
+            good = setting.following is not None and setting.following.matches(one.value)
             refused += ["%s: %s, read-only" % (one.name, setting.following)] if one.declared and not good else []
         else:
             usable.append((one, setting))
@@ -332,14 +332,14 @@ def _card(have: Have, card: Card, told: Told, answer: Answer) -> Plan:
 
 
 def _persisted(
-    have: Have, card: Card, usable: Sequence[Tuple[Wanted, Setting]], answer: Answer
+    have: Have, card: Card, usable: Sequence[Tuple[Wanted, Setting]], answer: CardSettings
 ) -> Tuple[Tuple[Write, ...], Finding]:
-    """What is to be written, and the finding on what the card will load at its next reset."""
+    """Return the writes, and the finding on what the card will load at its next reset."""
     pairs = [(one, setting.following) for one, setting in usable]
-    wrong = [one for one, value in pairs if value is not None and not value.is_as(one.value)]
+    wrong = [one for one, value in pairs if value is not None and not value.matches(one.value)]
     unread = [one for one, value in pairs if value is None]
     state = "drift" if wrong else "unknown" if unread else "ok"
-    said, fix = _said(pairs), None
+    said, fix = _values_text(pairs), None
     failed = have.failed.get(card.address)
     if wrong and failed:
         said, fix = "%s; %s" % (said, failed), "read the tool's output, fix it, then " + _RUN
@@ -348,7 +348,7 @@ def _persisted(
     writes: Tuple[Write, ...] = ()
     because = None
     if wrong and isinstance(have.record, Problem):
-        because = TOOL.at(have.record.source)
+        because = TOOL.finding_id(have.record.source)
     elif wrong and isinstance(have.record, Record):
         argv = (answer.source.split()[0], "-d", card.address, "-y", "set", *(one.argument for one in wrong))
         kept = Waiting(have.boot, card.key, _tried(have, card))
@@ -361,18 +361,18 @@ def _persisted(
 def _live(
     have: Have,
     card: Card,
-    told: Told,
+    told: CardState,
     usable: Sequence[Tuple[Wanted, Setting]],
-    answer: Answer,
+    answer: CardSettings,
     persisted: Finding,
 ) -> Tuple[Finding, Tuple[Reset, ...], Tuple[str, ...], Optional[Finding]]:
-    """The finding on what the card runs with; the reset, or else the reason for a reboot, that mends it.
+    """Return the finding on the card's current settings; the reset, or else the reason for a reboot, that fixes it.
 
-    Last: the finding on the firmware that such a reset would load, None where none is asked for.
+    Last: the finding on the firmware that such a reset would load, None if none is declared.
     """
     pairs = [(one, setting.current) for one, setting in usable]
-    want, said = _want([one for one, _setting in usable]), _said(pairs)
-    wrong = [one for one, value in pairs if value is not None and not value.is_as(one.value)]
+    want, said = _want([one for one, _setting in usable]), _values_text(pairs)
+    wrong = [one for one, value in pairs if value is not None and not value.matches(one.value)]
 
     def judged(
         state: str,
@@ -392,11 +392,11 @@ def _live(
         return judged("ok"), (), (), None
     image = _image(card, told, have.firmware)
     if persisted.state == "unknown" or isinstance(have.record, Problem):
-        cause = persisted if persisted.state == "unknown" else TOOL.at(pending.STORE)
+        cause = persisted if persisted.state == "unknown" else TOOL.finding_id(pending.STORE)
         return judged("unknown", "the value after the next boot is unknown", because=cause), (), (), image
     if image is not None and not image.ok:
         return judged("drift", because=image, fix=image.fix), (), (), image
-    waiting = have.record.of(card.address, card.key)
+    waiting = have.record.find(card.address, card.key)
     if waiting is not None and waiting.boot != have.boot and persisted.ok:
         note = "a reboot did not load it" + (": %s" % waiting.said if waiting.said else "")
         return (
@@ -421,19 +421,19 @@ def _live(
         against += ": %s" % waiting.said
     reason = "NIC %s has settings that wait for a reboot (%s)" % (card.label, against)
     fix = "reboot the node, or " + _RUN
-    # A reboot would not bring what could not be written.
+    # A reboot does not help if the write failed.
     asked = () if have.failed.get(card.address) and not persisted.ok else (reason,)
     return judged("drift", "waits for a reboot, %s" % against, fix, because, "reboot"), (), asked, image
 
 
 def _tried(have: Have, card: Card) -> Tuple[int, ...]:
     """The levels by which the card was reset in this boot."""
-    waiting = have.record.of(card.address, card.key) if isinstance(have.record, Record) else None
+    waiting = have.record.find(card.address, card.key) if isinstance(have.record, Record) else None
     return waiting.tried if waiting is not None and waiting.boot == have.boot else ()
 
 
-def _against(have: Have, card: Card, told: Told, tried: Sequence[int]) -> str:
-    """Why the card is not reset by itself; "" where it can be."""
+def _against(have: Have, card: Card, told: CardState, tried: Sequence[int]) -> str:
+    """Return why the card is not reset automatically; "" if it can be."""
     if card.bluefield:
         return "since a reset can take a BlueField's mode"
     if card.others:
@@ -449,8 +449,8 @@ def _against(have: Have, card: Card, told: Told, tried: Sequence[int]) -> str:
     return ""
 
 
-def _image(card: Card, told: Told, declared: Mapping[str, str]) -> Optional[Finding]:
-    """On the firmware that a reset would load; None where nobody has looked. declared: PSID -> version."""
+def _image(card: Card, told: CardState, declared: Mapping[str, str]) -> Optional[Finding]:
+    """Judge the firmware that a reset would load; None if it was not read. declared: PSID -> version."""
     fix = IMAGE.fix.replace("%s", card.address)
     if isinstance(told.image, Problem):
         return IMAGE.judge(
@@ -474,12 +474,12 @@ def _want(settings: Sequence[Wanted]) -> str:
     return " ".join(one.argument for one in settings)
 
 
-def _said(pairs: Sequence[Tuple[Wanted, Optional[Value]]]) -> str:
-    """All that is not as wanted, or that all is."""
+def _values_text(pairs: Sequence[Tuple[Wanted, Optional[Value]]]) -> str:
+    """Return all values that are not as wanted, or that all are."""
     wrong = [
         "%s=%s" % (one.name, "not reported" if value is None else value)
         for one, value in pairs
-        if value is None or not value.is_as(one.value)
+        if value is None or not value.matches(one.value)
     ]
     return " ".join(wrong) or "all as wanted"
 
@@ -493,7 +493,7 @@ def _why(settings: Sequence[Wanted]) -> str:
 
 
 class Hands:
-    """Makes a plan's changes. What one card does not take costs the others nothing: ``failed`` says what it said."""
+    """Make a plan's changes. A card that fails does not affect the others: ``failed`` has its error."""
 
     def __init__(self) -> None:
         self.failed: Dict[str, str] = {}
@@ -505,7 +505,7 @@ class Hands:
                 if command.address not in self.failed:
                     _reset(host, command)
             elif isinstance(command, Write):
-                _keep(host, command.address, command.waiting)
+                _store(host, command.address, command.waiting)
                 try:
                     apply.run(host, command)
                 except ReadError as error:
@@ -521,13 +521,13 @@ def _reset(host: Host, command: Reset) -> None:
     waiting = command.waiting
     for level in command.levels:
         waiting = replace(waiting, tried=(*waiting.tried, level))
-        _keep(host, command.address, waiting)
+        _store(host, command.address, waiting)
         try:
             tools.reset(host, command.address, level)
             answer = tools.query(host, command.address, [one.name for one in command.wanted])
         except ReadError as error:
             waiting = replace(waiting, said=str(error))
-            _keep(host, command.address, waiting)
+            _store(host, command.address, waiting)
             # What state it left the card in is not known: the next level is not tried on top of it.
             return
         except ParseError:
@@ -536,7 +536,7 @@ def _reset(host: Host, command: Reset) -> None:
             return
 
 
-def _keep(host: Host, address: str, waiting: Optional[Waiting]) -> None:
+def _store(host: Host, address: str, waiting: Optional[Waiting]) -> None:
     try:
         change = pending.read(host).with_card(address, waiting).change()
     except ParseError as error:
@@ -559,30 +559,30 @@ def remember(host: Host, have: Have) -> None:
             continue
         if not any(_waits(told.answer, one) for one in card.wanted):
             record = record.with_card(card.address, None)
-        elif record.of(card.address, card.key) is None and _written(told.answer, card):
+        elif record.find(card.address, card.key) is None and _written(told.answer, card):
             record = record.with_card(card.address, Waiting(have.boot, card.key))
     change = record.change()
     if change is not None:
         apply.write(host, change)
 
 
-def _written(answer: Answer, card: Card) -> bool:
-    """Whether the next boot's settings are those that are wanted, of all that the card shows."""
+def _written(answer: CardSettings, card: Card) -> bool:
+    """Return whether the next boot's settings are as wanted, as far as the card reports them."""
     return all(
-        setting.following is not None and setting.following.is_as(one.value)
+        setting.following is not None and setting.following.matches(one.value)
         for one, setting in ((one, answer.settings.get(one.name)) for one in card.wanted)
         if setting is not None and not setting.read_only
     )
 
 
 def mended(planned: Plan) -> Set[str]:
-    """Ids of the findings that the commands of a plan do away with, where the tools do what they are told."""
-    writes = {SETTINGS.at(one.address, "persisted") for one in planned.commands if isinstance(one, Write)}
-    return writes | {SETTINGS.at(one.address) for one in planned.commands if isinstance(one, Reset)}
+    """Return ids of the findings that the plan's commands remove, if the tools succeed."""
+    writes = {SETTINGS.finding_id(one.address, "persisted") for one in planned.commands if isinstance(one, Write)}
+    return writes | {SETTINGS.finding_id(one.address) for one in planned.commands if isinstance(one, Reset)}
 
 
 def changed(planned: Plan, before: Have, after: Have) -> bool:
-    """Whether a run of the plan's commands has changed a card: it is set otherwise, or was reset."""
+    """Return whether the plan's commands have changed a card: its settings differ, or it was reset."""
     resets = any(isinstance(one, Reset) and one.address not in after.failed for one in planned.commands)
     return resets or any(after.told.get(address, told).answer != told.answer for address, told in before.told.items())
 
@@ -598,7 +598,7 @@ def diff(have: Have) -> List[Dict[str, str]]:
         for one in card.wanted:
             setting = told.answer.settings.get(one.name)
             value = setting.following if setting is not None and not setting.read_only else None
-            if value is not None and not value.is_as(one.value):
+            if value is not None and not value.matches(one.value):
                 before.append("%s=%s\n" % (one.name, value))
                 after.append("%s\n" % one.argument)
         if before:

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""OFED: the vendor's RDMA drivers, of one release, for every kernel that could boot, and the ones that are loaded.
+"""Plan and judge OFED, the vendor's RDMA drivers: one release for every kernel that could boot, and loaded ones.
 
 Nothing here unloads a driver unless the plan's disruption allows it. Installing does not: packages whose scripts would
 restart openibd find it masked, in /run, where no mask outlives a reboot.
-Sources: host.md 4.1, 6; field.md F1, F9-F14, F30, F44; dkms(8), depmod.d(5), systemd.unit(5).
+Sources: NVIDIA DOCA-OFED documentation; dkms(8), depmod.d(5), systemd.unit(5).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .change import written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding
 from .core.plan import Command, FileChange, Plan, merge
@@ -32,7 +32,7 @@ RESTART = Command(("systemctl", "restart", OPENIBD), "load the driver that is in
 UMAD_TEXT = written.seal(UMAD_LIST, "# Written by Busbar (role mofed) for the fabric manager.\nib_umad\n")
 # In DKMS: of Debian's packages and of EL's.
 _KERNEL_MODULES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
-# The packages that bring the driver.
+# Packages of the driver.
 _DRIVER = re.compile(r"mlnx-ofed-kernel-dkms|mlnx-ofa_kernel(-dkms)?|kmod-mlnx-ofa_kernel")
 _BUILD_TIMEOUT = 3600.0
 # Metapackages of each flavour: what they pull in goes or stays with them.
@@ -48,7 +48,7 @@ _METAS = {
     ),
 }
 _UBUNTU_RELEASE = re.compile(r"(?:doca-ofed-userspace|linux-(?:main-)?modules-doca-ofed)-([0-9]+(?:\.[0-9]+)*)(?:-.*)?")
-# On the kernel's side; user space keeps the vendor's libraries until the distribution's are put in their place.
+# On the kernel's side; user space has the vendor's libraries until the distribution's replace them.
 _OF_KERNEL = re.compile(
     r"(mlnx-ofed-kernel-(dkms|utils|modules)|mlnx-(nfsrdma|nvme)-dkms|kmod-mlnx-.*|mlnx-ofa_kernel.*)"
 )
@@ -56,7 +56,7 @@ _OF_OFED = re.compile(r"mlnx-.*|isert?|srp|knem|xpmem|kernel-mft(-dkms)?")
 # Of a finding's `have`: it may quote what tools have printed.
 _LONGEST = 300
 _MANAGER = "the package manager"
-_RUN = advice.run("mofed")
+_RUN = fix_command.run_tag("mofed")
 
 REPOSITORY_FILES = Check(
     "ofed.repository",
@@ -112,7 +112,7 @@ OFED (flavour `inbox`: of the kernel); a mixed stack does not load, or crashes""
 LOADED = Check(
     "ofed.loaded",
     why="the installed driver takes effect after a reboot, or after a restart of openibd if no process uses it",
-    fix=advice.allow(_RUN, "reboot"),
+    fix=fix_command.allow(_RUN, "reboot"),
     severity="critical",
     disruption="driver",
 )
@@ -151,7 +151,7 @@ READABLE = Check("ofed.readable", why="what cannot be read cannot be judged")
 
 @dataclass(frozen=True)
 class Want:
-    """flavour: one of FLAVOURS.   version: of DOCA or MLNX_OFED; "" asks for none in particular.
+    """flavour: one of FLAVOURS.   version: of DOCA or MLNX_OFED; "" for any.
 
     package: the metapackage.   manage: False only reports.   repository: its URL.   key: armoured text.
     umad: the platform's fabric manager needs ib_umad.   third_party: file systems whose modules the site rebuilds
@@ -184,7 +184,7 @@ class _Case:
 
 
 def repository_url(top: str, flavour: str, version: str, system: System, machine: str) -> str:
-    """Where a vendor's tree, or a mirror of it, has the packages of one release.   machine: as uname -m."""
+    """Return the address of one release's packages in a vendor's tree, or a mirror of it.   machine: as uname -m."""
     if flavour == "doca-ofed":
         folder, arch = "doca", {"aarch64": "arm64-sbsa"}.get(machine, machine)
     else:
@@ -193,7 +193,7 @@ def repository_url(top: str, flavour: str, version: str, system: System, machine
 
 
 def needs_umad(models: Sequence[str]) -> bool:
-    """Of GPU models: the fabric manager of the NVLink 5 platforms talks to its switches by way of ib_umad."""
+    """Return whether GPU models need ib_umad: the fabric manager of NVLink 5 reaches its switches by it."""
     return any(re.search(r"\bG?B[23]00\b", model) for model in models)
 
 
@@ -218,7 +218,7 @@ def plan(have: Have, want: Want, failed: Optional[Mapping[Tuple[str, ...], str]]
 
 
 def _tidy(whole: Plan) -> Plan:
-    """A command that two findings ask for runs once, at its first place; no finding quotes a tool at length."""
+    """Run a command of two findings once, at its first place, and shorten quotes of tools."""
     findings = tuple(replace(f, have=f.have and f.have[:_LONGEST]) for f in whole.findings)
     commands, reboot = (tuple(dict.fromkeys(some)) for some in (whole.commands, whole.reboot))
     return Plan(findings, whole.changes, commands, reboot, whole.notes)
@@ -285,7 +285,7 @@ def _repository(case: _Case) -> Plan:
 
 
 def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
-    """What is said of the metapackage, nothing where the drivers are inbox, and whether it has to be installed."""
+    """Judge the metapackage, unless the drivers are inbox. Return findings, and whether it has to be installed."""
     have, want = case.have, case.want
     if want.flavour == "inbox":
         return (), False
@@ -296,7 +296,7 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
     text = version or "absent"
     fix = _RUN if want.manage else "install it, or set mofed_flavour to what this host has"
     if not want.manage and version is None:
-        # Another way of installing it: its packages, or what it reports itself, count.
+        # Another way of installing it: its packages, or its reported release, count.
         release = _ubuntu_release(case) or have.release
         good = bool(release) and (not want.version or (release or "").startswith(want.version))
         text = "%s by other packages, or by ofed_info" % release if release else text
@@ -325,13 +325,13 @@ def _loaded_from_elsewhere(have: Have) -> bool:
 
 
 def _ubuntu_release(case: _Case) -> str:
-    """Release of Ubuntu's own DOCA-OFED, which is part of its packages' names; "" where they are not installed."""
+    """Return the release of Ubuntu's DOCA-OFED, a part of its packages' names; "" if they are not installed."""
     found = (_UBUNTU_RELEASE.fullmatch(name) for name in sorted(case.packages.installed))
     return next((match.group(1) for match in found if match), "")
 
 
 def _spec(case: _Case) -> str:
-    return packages.of_release(case.system, case.want.package, case.want.version)
+    return packages.full_name(case.system, case.want.package, case.want.version)
 
 
 def _drivers(names: Iterable[str]) -> List[str]:
@@ -339,9 +339,9 @@ def _drivers(names: Iterable[str]) -> List[str]:
 
 
 def _conflict(case: _Case) -> Tuple[Finding, List[str]]:
-    """Of two flavours the libraries of one meet the kernel modules of the other. The packages that are too many."""
+    """Judge mixed flavours: libraries of one meet kernel modules of the other. Return the packages to remove, too."""
     want = case.want
-    # Who does not let Busbar manage OFED may have it from Ubuntu, unless NVIDIA's packages are there, too.
+    # OFED that Busbar does not manage may come from Ubuntu, unless NVIDIA's packages are there, too.
     same = {want.flavour} if want.manage or want.package in case.packages.installed else {want.flavour, "ubuntu"}
     patterns = [pattern for flavour, pattern in _METAS.items() if flavour not in same or want.flavour == "inbox"]
     if want.flavour == "inbox":
@@ -354,7 +354,7 @@ def _conflict(case: _Case) -> Tuple[Finding, List[str]]:
 
 
 def _hold(case: _Case, coming: bool, package: Sequence[Finding]) -> Plan:
-    """coming: packages are about to be installed.   package: what is said of the metapackage."""
+    """Judge holds. coming: packages are about to be installed.   package: findings on the metapackage."""
     want = case.want
     if want.flavour == "inbox" or not want.manage:
         return Plan()
@@ -387,7 +387,7 @@ def _mask_left(case: _Case) -> Plan:
 
 
 def _dependents(case: _Case) -> Tuple[List[Finding], List[str], bool]:
-    """Findings, packages that have to come along, and whether OFED must not be touched before somebody has looked."""
+    """Return findings, packages to install along, and whether OFED must not be changed before a review."""
     want = case.want
     if want.flavour == "inbox":
         return [], [], False
@@ -415,7 +415,7 @@ def _dependents(case: _Case) -> Tuple[List[Finding], List[str], bool]:
 
 
 def _has_kmods(case: _Case) -> bool:
-    """Whether OFED's modules come built from the vendor: on EL, before DOCA 3.2."""
+    """Return whether OFED's modules come built from the vendor: on EL, before DOCA 3.2."""
     if case.system.kind == "apt":
         return False
     drivers = [name for name in case.packages.installed if name.startswith(("kmod-mlnx-ofa", "mlnx-ofa_kernel-dkms"))]
@@ -455,9 +455,9 @@ def _headers(case: _Case) -> Plan:
 
 
 def _of_kernel(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
-    """What DKMS has built for a kernel, and what modprobe would load there.
+    """Judge what DKMS has built for a kernel, and what modprobe would load there.
 
-    cause: id of the finding that a wrong module follows from, where all is built.
+    cause: id of the finding that causes a wrong module if all is built.
     """
     built = _built(case, kernel)
     first = next((finding.id for finding in built.findings if not finding.ok), cause)
@@ -494,7 +494,7 @@ def _built(case: _Case, kernel: str) -> Plan:
         have="; ".join(wrong) or "installed",
         source="dkms status",
         fix=fix,
-        because=None if there else HEADERS.at(kernel),
+        because=None if there else HEADERS.finding_id(kernel),
         severity=_matters(case, kernel),
     )
     # Where the headers are on their way the packages' scripts or the next look at the node see to it.
@@ -502,7 +502,7 @@ def _built(case: _Case, kernel: str) -> Plan:
 
 
 def _newest(case: _Case) -> Dict[str, str]:
-    """Of the modules that belong to OFED and to the NVIDIA driver: name -> version."""
+    """Return name -> version of the modules of OFED and of the NVIDIA driver."""
     found: Dict[str, str] = {}
     for build in case.builds:
         ours = build.name == "nvidia" or (case.want.flavour != "inbox" and _OF_OFED.fullmatch(build.name) is not None)

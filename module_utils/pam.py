@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Sessions that run pam_limits, without which limits.d counts for nobody. Sources: pam.d(5), pam_limits(8),
+"""Find sessions that run pam_limits, without which limits.d has no effect. Sources: pam.d(5), pam_limits(8),
 sshd_config(5)."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDERS = ("/etc/pam.d", "/usr/lib/pam.d")
 _SSHD = "/etc/ssh/sshd_config"
 _LINE = re.compile(r"-?(?P<type>\w+)\s+(?P<control>\[[^\]]*\]|\S+)\s+(?P<module>\S+)\s*(?P<arguments>.*)")
 _DEPTH = 16
-# Services whose sessions start jobs. Slurm has one where slurm.conf says UsePAM.
+# Services whose sessions start jobs. Slurm has one if slurm.conf sets UsePAM.
 _SERVICES = ("sshd", "login", "slurm")
 SESSION = Check(
     "host_limits.session",
@@ -73,7 +73,7 @@ def judge(service: str, given: Optional[str]) -> Finding:
         fix = "write UsePAM yes into %s, then sshd -t and systemctl reload ssh, on EL sshd" % service
         return SESSION.judge(service, "not_owned", "UsePAM yes", "UsePAM no", service, fix)
     path = "%s/%s" % (FOLDERS[0], service)
-    # With a file of its own pam_limits reads no limits.d.
+    # With another file pam_limits reads no limits.d.
     other = next((word for word in (given or "").split() if word.startswith("conf=")), "")
     return SESSION.judge(
         service,

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""PCIe bridges between GPUs and NICs: does ACS send their traffic up to the CPU. And the NICs' read requests.
+"""Plan and judge ACS of the PCIe bridges between GPUs and NICs, and the NICs' maximum read request.
 
-Both are words in config space, each found by its capability. Only the bits in question are changed, at once and, by a
-unit of systemd, at every boot.
-Sources: PCI Express Base Specification 7.5.3.4 (Device Control), 7.7.11 (ACS); sysfs-bus-pci; host.md 5.3, 7.2.
+Both are words in config space, each found by its capability. Only these bits are changed, immediately and, by a unit of
+systemd, at every boot.
+Sources: PCI Express Base Specification 7.5.3.4 (Device Control), 7.7.11 (ACS); sysfs-bus-pci.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .change import apply, written
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding, one_cause
 from .core.host import Host, ParseError, Problem, ReadError, attempt
@@ -52,7 +52,7 @@ _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
 _SILENT = "reads as all ones: the device does not respond"
 _LOST = "is not below a PCI host bridge: the bridges above it are not known"
 
-_RUN = advice.run("pcie_path")
+_RUN = fix_command.run_tag("pcie_path")
 
 
 ACS = Check(
@@ -227,11 +227,11 @@ class Function:
 
 @dataclass(frozen=True)
 class Want:
-    """What the inventory asks for.
+    """Wanted state by the inventory.
 
     clear_acs: ACS redirects and validates nothing on the bridges.
-    max_read_request: of each NIC, in bytes; 0 asks for none.
-    persist: what is asked for is set at every boot, too.
+    max_read_request: of each NIC, in bytes; 0 for none.
+    persist: set it at every boot, too.
     """
 
     clear_acs: bool
@@ -241,13 +241,13 @@ class Want:
 
 @dataclass(frozen=True)
 class Have:
-    """What a node has.
+    """State of a node.
 
-    is_vm, hypervisor: as machine.virtualization tells them, the second with its cloud.
+    is_vm, hypervisor: by machine.virtualization, the second with its cloud.
     bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
     files: path of each file of OWN -> its text, None where it is absent.
     devices: the directory in which sysfs has the PCI devices of this machine.
-    locked: the kernel's lockdown, integrity or confidentiality; "" where it has none.
+    locked: the kernel's lockdown, integrity or confidentiality; "" for none.
     passed_on: address of a GPU that is handed to virtual machines (vfio-pci), "" where there is no such GPU.
     """
 
@@ -276,8 +276,8 @@ class Write(Command):
     value: int = 0
 
     @classmethod
-    def of(cls, address: str, register: str, offset: int, mask: int, value: int) -> Write:
-        """register: what setpci calls the word. The rest is as in Write."""
+    def to_register(cls, address: str, register: str, offset: int, mask: int, value: int) -> Write:
+        """Return the write. register: setpci's name of the word. The rest is as in Write."""
         argv = ("setpci", "-s", address, "%s=%04x:%04x" % (register, value, mask))
         return cls(argv, "set a PCIe register", address=address, offset=offset, mask=mask, value=value)
 
@@ -290,9 +290,9 @@ class Write(Command):
 
 
 def parse_acs(config: bytes) -> Optional[Acs]:
-    """The ACS of the function whose config space this is, None where it has no ACS.
+    """Return the ACS of a function from its config space, None without ACS.
 
-    Raises ParseError where that is not all of its 4096 bytes, as for whoever is not root, or where they make no sense.
+    Raises ParseError if these are not all of its 4096 bytes, as for users who are not root, or if they are invalid.
     """
     _check_length(config, CONFIG_SIZE)
     at, seen = 0x100, set()
@@ -336,7 +336,7 @@ def parse_device_control(config: bytes) -> DeviceControl:
 def _check_length(config: bytes, needed: int) -> None:
     """Raises ParseError where fewer bytes than needed are there, or where the device does not respond.
 
-    The kernel shows 64 bytes to whoever is not root; 256 bytes are all of a device without extended config space.
+    The kernel shows 64 bytes to users who are not root; a device without extended config space has only 256 bytes.
     """
     if len(config) < needed:
         way_out = "it needs root" if len(config) < 256 else "look for MMCONFIG in dmesg"
@@ -353,9 +353,9 @@ def _number(config: bytes, offset: int, size: int = 2) -> int:
 
 
 def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
-    """The NICs whose read requests count: those of the rails, and all others that are for compute traffic.
+    """Return NICs whose read requests count: those of the rails, and all others for compute traffic.
 
-    A rail counts also while its port is down, for its registers are set at boot, when no port is up.
+    A rail counts also while its port is down: its registers are set at boot, when no port is up.
     """
     of_rails = {nic.pci for nic in rails.nics.values()}
     return tuple(nic for nic in topology.nics if nic.role == "compute" or nic.pci in of_rails)
@@ -376,10 +376,10 @@ def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tup
 
 
 def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> Have:
-    """What the node has; in a virtual machine nothing but that it is one.
+    """Return the node's state; in a virtual machine only that it is one.
 
-    nics: as compute_nics gives them. A register that cannot be read is a Function with a problem.
-    Raises ReadError where nothing tells whether this is a virtual machine, and where a file of OWN cannot be read.
+    nics: as compute_nics returns them. A register that cannot be read is a Function with a problem.
+    Raises ReadError if it is unknown whether this is a virtual machine, and if a file of OWN cannot be read.
     """
     machine = topology.virtualization
     for problem in topology.problems:
@@ -404,10 +404,10 @@ def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> Have:
 
 
 def read_config(host: Host, address: str) -> bytes:
-    """Config space of one function: 4096 bytes, less for whoever is not root. Raises ReadError."""
+    """Return the config space of one function: 4096 bytes, less for users who are not root. Raises ReadError."""
     path = config_path(address)
     try:
-        # Opening a pipe that somebody put in its place would wait for ever without O_NONBLOCK.
+        # Opening a pipe in its place would wait for ever without O_NONBLOCK.
         with open(os.open(host.hardware(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise ReadError(path, "is not a regular file")
@@ -438,9 +438,9 @@ def _function(
 
 
 def execute(host: Host, planned: Plan) -> List[str]:
-    """Makes the changes of a plan: registers, then files. Raises ReadError at the first that fails.
+    """Make the changes of a plan: registers, then files. Raises ReadError at the first that fails.
 
-    Returns the paths of backups: none, for the files are Busbar's own.
+    Return the paths of backups: none, for the files are Busbar's.
     """
     for command in planned.commands:
         if isinstance(command, Write):
@@ -469,9 +469,9 @@ def write(host: Host, change: Write) -> None:
 
 
 def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
-    """What is to be written, registers as commands of the type Write and files as changes, and what is found.
+    """Plan registers, as commands of type Write, and files, and judge both.
 
-    missing: finding of a GPU or NIC that is not there; what is set at boot is left as it is then.
+    missing: finding of a missing GPU or NIC; the settings at boot then stay as they are.
     The plan is empty in a virtual machine, where these registers are the hypervisor's.
     """
     if have.is_vm:
@@ -489,17 +489,17 @@ def plan(have: Have, want: Want, missing: Optional[Finding] = None) -> Plan:
         severity = None if acs is None or acs.control & REDIRECT else "minor"
         want_bits = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
         findings.append(_judged(ACS, function, want_bits, bool(acs), have.locked, by_boot, severity))
-        writes += [Write.of(function.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
+        writes += [Write.to_register(function.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
     size = want.max_read_request
     for function in nics:
         control, todo = function.register, []
         if isinstance(control, DeviceControl) and control.max_read_request != size:
-            todo = [Write.of(function.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, _encoded(size))]
+            todo = [Write.to_register(function.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, _encoded(size))]
         by_boot = _READ_REQUEST_IF_LOCKED % function.address
         findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked, by_boot))
         writes += todo
     cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
-    # Where config space cannot be read for one reason, the first function tells it for all.
+    # If config space cannot be read for one reason, the first function has the cause for all.
     # A kernel that is locked down is one cause, too.
     locked = [finding for finding in findings if finding.state == "unsupported" and finding.check == ACS.id]
     findings = [replace(f, because=locked[0].id) if f in locked[1:] else f for f in findings]
@@ -527,7 +527,7 @@ def render(have: Have, bridges: Sequence[Function], nics: Sequence[Function], si
 
 
 def notes(have: Have, want: Want) -> List[str]:
-    """Sentences for the verdict: why nothing was asked of ACS or of read requests where a reader would expect it."""
+    """Return sentences for the verdict: why ACS or read requests were not judged."""
     if have.is_vm:
         return ["ACS and read requests are the hypervisor's (%s): nothing was required" % have.hypervisor]
     if not want.clear_acs:
@@ -570,9 +570,9 @@ def _judged(
 def _persisted(
     have: Have, bridges: Sequence[Function], nics: Sequence[Function], want: Want, cause: Optional[Finding]
 ) -> Plan:
-    """Findings and changes for the files of OWN: as rendered where something is to be set at boot, else absent.
+    """Plan the files of OWN: as rendered if registers are set at boot, else absent.
 
-    cause: the finding for which nobody can know what is to be set; None where everything is known.
+    cause: the finding by which the wanted registers are unknown; None if everything is known.
     """
     asked = want.persist and not have.locked and bool(want.clear_acs or want.max_read_request)
     if asked and cause is not None:

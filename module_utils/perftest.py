@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One rail of one host against the same rail of another, by perftest: command lines, what is printed, and the bar.
+"""Test a rail of one host against the same rail of another by perftest: command lines, parser, and bar.
 
 Exit code 0 proves nothing: without a figure there is no result. The text is read and not --out_json, which perftest 4.5
 and 6.06 write without quotes around its keys, and which has no errors in it.
@@ -23,15 +23,15 @@ BANDWIDTH, LATENCY = "bw", "lat"
 TESTS = (BANDWIDTH, LATENCY)
 SERVER, CLIENT = "server", "client"
 PROGRAMS = {BANDWIDTH: "ib_write_bw", LATENCY: "ib_write_lat"}
-# Bytes and queue pairs with which one 400 Gb/s port is full; what latency is asked of.
+# Bytes and queue pairs that fill one 400 Gb/s port; bytes and iterations of the latency test.
 SIZE, QUEUE_PAIRS, LATENCY_SIZE, LATENCY_ITERATIONS = 1 << 16, 4, 8, 1000
-# Seconds at both ends that do not count (perftest's own is 2: a short run would be nothing else).
+# Seconds at both ends that do not count (perftest's default is 2: too long for a short run).
 MARGIN = 1
 LEAST_SECONDS = 2 * MARGIN + 1
-# Of a queue pair, 4 us times 2 to this power: a second. NCCL waits as long; perftest's own 67 ms are over when a lossy
-# path, or a slow CPU, makes an answer late, and end the test instead of slowing it.
+# Of a queue pair, 4 us times 2 to this power: a second. NCCL waits as long; perftest's default of 67 ms ends the
+# test, instead of slowing it, when a lossy path, or a slow CPU, delays a response.
 TIMEOUT = 18
-# Ports of both tests of rail 0. perftest's own is 18515.
+# Ports of both tests of rail 0. perftest's default is 18515.
 FIRST_PORT = {BANDWIDTH: 18600, LATENCY: 18700}
 # Most typical microseconds of a small write, by link layer and least Gb/s of the rail. Two ports with three switches
 # between them take 2 to 5 (public bars: imbue 4.2 at 99 %, InfiniBand; OCI 5, and 9 on GB200, RoCE). Twice that
@@ -60,7 +60,7 @@ _STATUSES = {
     13: "the other end had no receive buffer (RNR retries exceeded)",
 }
 _LOST = "look at counters.loss and rail_ping.* of both hosts; then at MTU and PFC on the switches of this rail"
-# What perftest says -> what it means, where to look. The first that fits is the reason: later lines follow from it.
+# (message of perftest, meaning, where to look). The first match is the reason: later lines follow from it.
 _SAYS: Tuple[Tuple[str, str, str], ...] = (
     (
         r"Unable to find the Infiniband/RoCE device|Did not detect devices|IB device .* not found",
@@ -179,7 +179,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Port:
-    """What a session runs on, as it is now. gid: its index, None on InfiniBand."""
+    """Device of a session, as it is now. gid: its index, None on InfiniBand."""
 
     device: str
     number: int
@@ -198,9 +198,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """What one program came to.
+    """Result of one program.
 
-    figure: Gb/s, or typical microseconds; None without a result: ``reason`` says why then, ``fix`` where to look.
+    figure: Gb/s, or typical microseconds; None without a result: then ``reason`` has the cause, ``fix`` where to look.
     mtu: RDMA MTU that both ends agreed on.   memory: as in Options.
     """
 
@@ -287,7 +287,7 @@ def _column(test: str, heads: str) -> Tuple[int, float]:
 
 
 def reason(text: str) -> Tuple[str, str]:
-    """Why there is no result, in words, and where to look. text: both outputs together."""
+    """Return why there is no result, and where to look. text: both outputs together."""
     status = _STATUS.search(text)
     if status is not None:
         number = int(status.group(1))
@@ -412,20 +412,20 @@ def explained(findings: Sequence[Finding]) -> Tuple[Finding, ...]:
 
 
 def idle(reasons: Sequence[str], problems: Sequence[object]) -> Finding:
-    """Whether the node is idle. What cannot be told is not an idle node."""
+    """Judge whether the node is idle. Unknown is not idle."""
     said = ["busy: %s" % reason for reason in reasons] or ["not known to be idle: %s" % one for one in problems]
     state, have = "unknown" if said else "ok", "; ".join(said[:3]) or "idle"
     return IDLE.judge("host", state, "the node is idle", have, "nvidia-smi, cgroups, kubelet")
 
 
 def unproven(session: Session, why: str, command: str, fix: str) -> Finding:
-    """No test at all of this session."""
+    """Return the finding of a session without any test."""
     check = RAIL_BANDWIDTH if session.role == CLIENT else SERVED
     return _judge(check, session, Result(BANDWIDTH, command), "unknown", "a result", why, fix)
 
 
 def fresh(subject: str, finished: float, now: float, days: float, path: str) -> Finding:
-    """Whether a stored result is young enough. finished, now: seconds since 1970."""
+    """Judge whether a stored result is young enough. finished, now: seconds since 1970."""
     age = (now - finished) / 86400
     state = "ok" if 0 <= age <= days else "unknown"
     have = "%.1f days old" % age if age >= 0 else "from the future: the clock of the node is wrong"

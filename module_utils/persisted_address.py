@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A RoCE rail's IPv4 addresses and netmasks: those that it has, against those that its owner's file brings at boot.
+"""Compare a RoCE rail's present IPv4 addresses and netmasks with those of its owner's file at boot.
 
 A check of the ``platform`` role; multirail makes no rules from addresses that differ.
 """
@@ -32,7 +32,7 @@ judged with DHCP alone, or without addresses"""
 def judge(
     subject: str, name: str, owned: Owner, live: Sequence[Address], causes: Sequence[Finding] = ()
 ) -> Optional[Finding]:
-    """Compare live addresses with the file's. None where it does not say, or where none is live: a finding of rail_gid.
+    """Compare live addresses with the file's. None if it has none, or if none is live, which rail_gid reports.
 
     causes: findings on rails; one that has the address of another rail explains the difference.
     """

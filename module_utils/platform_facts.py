@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read what a first verdict on a machine needs before it is audited: what tells its platform, and what its rails have.
+"""Read what a first verdict on a machine needs before its audit: facts on its platform, and values of its rails.
 
-Reads only. Values of rails are read to be compared with each other; what they should be is for the caller to decide.
+Values of rails are compared with each other; the caller decides the expected ones.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _draft(machine: Topology) -> Values:
     """Return a profile of the machine as it is, with what most of its rails have. It is never what it should have."""
     data = profile.draft(machine)[0]
     data["rails"] = [rail for rail in data["rails"] if "rate_gbps" in rail]
-    level = profile_doubts.levelled(machine, data)
+    level = profile_doubts.level(machine, data)
     level["gpus"] = {**data["gpus"], "models": level["gpus"]["models"] or ["unknown"], "nvlinks": None}
     return level
 
@@ -101,9 +101,9 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
     states = qos.read(host, ports(machine, Rails(on_ethernet, {}, None)), _EVERY).ports if on_ethernet else ()
     values = {state.port.pci: _setting(state) for state in states}
     keys = partition.read(host, nics)
-    rules = attempt(lambda: parse_rules(host.ask(RULES)), "ip", []) if on_ethernet else None
+    rules = attempt(lambda: parse_rules(host.query(RULES)), "ip", []) if on_ethernet else None
     addresses = attempt(lambda: netdev_address.read(host), "ip", []) if on_ethernet else None
-    heard = neighbour.read(host) if on_ethernet else neighbour.Heard()
+    heard = neighbour.read(host) if on_ethernet else neighbour.LldpState()
     for number, nic in enumerate(nics):
         own = values.setdefault(nic.pci, {})
         if nic.rdma is not None and nic.port is not None:
@@ -139,7 +139,7 @@ def _setting(state: State) -> Values:
 
 def _switch(port: neighbour.Neighbour) -> Values:
     """Return PFC and the DSCP map of the switch port, as it sends them by DCBX; None for what it does not send."""
-    pfc = attempt(lambda: dcbx.of(port.dcbx, dcbx.PFC, dcbx.pfc), port.label, [])
-    known = attempt(lambda: dcbx.of(port.dcbx, dcbx.APPLICATION, dcbx.applications), port.label, [])
+    pfc = attempt(lambda: dcbx.decode(port.dcbx, dcbx.PFC, dcbx.pfc), port.label, [])
+    known = attempt(lambda: dcbx.decode(port.dcbx, dcbx.APPLICATION, dcbx.applications), port.label, [])
     dscp = {str(code): to[0] for code, to in known.dscp.items() if len(to) == 1} if known else None
     return {"switch_pfc": None if pfc is None else [*pfc], "switch_dscp": dscp}

@@ -77,7 +77,7 @@ class HostInfo:
 
 
 def from_dict(data: Mapping[str, Any]) -> HostInfo:
-    """What ``to_dict`` gave, after its way through JSON."""
+    """Return what ``to_dict`` wrote, after its way through JSON."""
     return HostInfo(
         data["product"],
         data["driver"],
@@ -176,7 +176,7 @@ def _forced_class(host: Host, nic: Nic) -> str:
 
 
 def _address(nic: Nic, family: str) -> Optional[str]:
-    """The rail's own address: that of its RoCE v2 GID. InfiniBand has none here."""
+    """Return the address of the rail's RoCE v2 GID; None on InfiniBand."""
     port = nic.port
     if port is None or port.link_layer != "Ethernet":
         return None
@@ -204,7 +204,7 @@ def _qos(host: Host, machine: Topology, found: Rails, dscp: Optional[int]) -> Di
     """PCI address -> summary, of the rails' Ethernet ports."""
     if dscp is None:
         return {}
-    # Values do not matter here: it is what the reader is to ask for.
+    # Values do not matter here: they only select what is read.
     asked = Want(chain=Chain(trust="dscp", dscp2prio={dscp: 0}, pfc=()))
     said: Dict[str, Optional[str]] = {}
     for state in roce_qos.read(host, ports(machine, found), asked).ports:
@@ -218,7 +218,7 @@ def _qos(host: Host, machine: Topology, found: Rails, dscp: Optional[int]) -> Di
 
 
 def summary(trust: str, pfc: Tuple[int, ...], dscp: int, priority: int) -> str:
-    """``trust dscp, PFC 3, DSCP 26 to 3``; what a port of the intent would say is made by the same function."""
+    """Return ``trust dscp, PFC 3, DSCP 26 to 3``, for a port and for the intent alike."""
     on = ",".join(map(str, pfc)) or "off"
     if trust != "dscp":
         return "trust %s, PFC %s" % (trust, on)

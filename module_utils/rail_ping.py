@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Does a packet of the full MTU, not to be fragmented, reach the same rail of another host.
+"""Test whether an unfragmented packet of the full MTU reaches the same rail of another host.
 
-Both ends may have the MTU and a switch between them not; one end may have another MTU than it should. Which peers ask
-each other is decided here for the whole inventory, in rounds: in one round every host has one partner.
+Both ends may have the MTU and a switch between them not; one end may have a wrong MTU. The pairs are chosen here for
+the whole inventory, in rounds: in one round every host has one partner.
 Sources: ping(8) of iputils 20211215 to 20240905 and its texts; RFC 792, RFC 4443.
 """
 
@@ -20,13 +20,13 @@ from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError, ToolMissing
 
 COUNT, WAIT = 3, 1
-# Rounds, so hosts that each host asks: two make one ring of all hosts, however many there are.
+# Rounds, and so targets of each host: two make one ring of any number of hosts.
 PARTNERS = 2
 # Bytes that pass everywhere.
 SMALL = 84
 # At once from one host.
 PARALLEL = 32
-# Seconds within which the answer must be there: a second between requests, and the last wait.
+# Seconds until the response: a second between requests, and the last wait.
 TIMEOUT = 3.0 * (COUNT + WAIT)
 # Headers of IP and ICMP.
 _HEADERS = {4: 28, 6: 48}
@@ -69,17 +69,17 @@ class Peer:
 
 @dataclass(frozen=True)
 class Ping:
-    """From one end to the other. The other direction is another Ping: a path may work one way only."""
+    """A ping from one end to the other. The other direction is another Ping: a path may work one way only."""
 
     source: Peer
     target: Peer
 
 
 @dataclass(frozen=True)
-class Answer:
-    """sent, received: packets. mtu: what somebody says the limit is, said_by: who, "" for the sender itself.
+class PingResult:
+    """sent, received: packets. mtu: reported limit, said_by: the host that reports it, "" for the sender.
 
-    error: what else ping said is wrong, "" where it said nothing.
+    error: another error of ping, "" for none.
     """
 
     sent: int
@@ -116,31 +116,31 @@ def argv(ping: Ping, mtu: int) -> Tuple[str, ...]:
     return ("ping", "-n", "-M", "do", *numbers, "-I", ping.source.address, ping.target.address)
 
 
-def parse(text: str) -> Answer:
-    """What ping printed, both streams together. Raises ParseError where there is neither a count nor an error."""
+def parse(text: str) -> PingResult:
+    """Parse ping's stdout and stderr. Raises ParseError without a count and an error."""
     counts, local, remote = _COUNTS.search(text), _LOCAL.search(text), _REMOTE.search(text)
     unreachable, error = _UNREACHABLE.search(text), _ERROR.search(text)
     said = unreachable.group(1) if unreachable else ""
     if counts is None:
         if error is None:
             raise ParseError("%r is not what ping prints" % text[:120])
-        return Answer(0, 0, error=error.group(1).strip()[:120])
+        return PingResult(0, 0, error=error.group(1).strip()[:120])
     sent, received = int(counts.group(1)), int(counts.group(2))
     if local:
-        return Answer(sent, received, int(local.group(1)), "", said)
+        return PingResult(sent, received, int(local.group(1)), "", said)
     if remote:
-        return Answer(sent, received, int(remote.group(2)), remote.group(1), said)
-    return Answer(sent, received, error=said)
+        return PingResult(sent, received, int(remote.group(2)), remote.group(1), said)
+    return PingResult(sent, received, error=said)
 
 
-# -- who asks whom ---------------------------------------------------------------------------------------------------
+# -- pairs of hosts ---------------------------------------------------------------------------------------------------
 
 
 def rounds(hosts: Sequence[str], limit: Optional[int] = None) -> Tuple[Tuple[Tuple[str, str], ...], ...]:
-    """Pairs of hosts, round by round; no host is in two pairs of a round, and no pair comes twice.
+    """Return pairs of hosts, round by round; no host is in two pairs of a round, and no pair comes twice.
 
-    All rounds bring every pair together. limit: stop after that many; one more is added where a host would have been
-    left without a partner (an odd number of hosts).
+    All rounds contain every pair. limit: stop after that many; one more is added if a host would have no partner (an
+    odd number of hosts).
     """
     ring: List[Optional[str]] = list(dict.fromkeys(hosts))
     if len(ring) < 2:
@@ -184,8 +184,8 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """mtu: bytes that have to pass, None where that is not known."""
+class PingTask:
+    """mtu: bytes that have to pass, None if not known."""
 
     ping: Ping
     mtu: Optional[int]
@@ -194,37 +194,37 @@ class Asked:
         return asdict(self)
 
 
-def from_dict(data: Mapping[str, Any]) -> Asked:
-    """What ``to_dict`` gave, after its way through JSON. Raises KeyError and TypeError."""
+def from_dict(data: Mapping[str, Any]) -> PingTask:
+    """Return what ``to_dict`` wrote, after its way through JSON. Raises KeyError and TypeError."""
     ping = Ping(Peer(**data["ping"]["source"]), Peer(**data["ping"]["target"]))
-    return Asked(ping, data["mtu"])
+    return PingTask(ping, data["mtu"])
 
 
-def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[Asked, ...], Tuple[Finding, ...]]]:
-    """For each host: what it asks, and which of its Ethernet rails nobody can be asked for.
+def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[PingTask, ...], Tuple[Finding, ...]]]:
+    """Return for each host its pings, and findings on Ethernet rails without a target.
 
-    The same rail only: where rails are their own fabrics nothing else has a way. Linear in the hosts.
+    Only equal rails are paired: separate fabrics connect no others. Linear in the hosts.
     """
     kinds: Dict[str, List[Member]] = {}
     for member in members:
         kinds.setdefault(member.kind, []).append(member)
-    found: Dict[str, Tuple[Tuple[Asked, ...], Tuple[Finding, ...]]] = {}
+    found: Dict[str, Tuple[Tuple[PingTask, ...], Tuple[Finding, ...]]] = {}
     for group in kinds.values():
         wanted = {member.host: member.mtu for member in group}
         peers = {member.host: [rail for rail in member.rails if rail.address] for member in group}
-        asked: Dict[str, List[Asked]] = {member.host: [] for member in group}
+        asked: Dict[str, List[PingTask]] = {member.host: [] for member in group}
         for pairs in rounds(list(wanted), PARTNERS):
             of_round = [peer for pair in pairs for host in pair for peer in peers[host]]
             for ping in pings(pairs, of_round):
                 mtu = wanted[ping.source.host]
-                asked[ping.source.host].append(Asked(ping, ping.source.mtu if mtu is None else mtu))
+                asked[ping.source.host].append(PingTask(ping, ping.source.mtu if mtu is None else mtu))
         for member in group:
             proven = {one.ping.source.rail for one in asked[member.host]}
-            found[member.host] = tuple(asked[member.host]), _alone(member, proven)
+            found[member.host] = tuple(asked[member.host]), _unpaired(member, proven)
     return found
 
 
-def _alone(member: Member, proven: Set[int]) -> Tuple[Finding, ...]:
+def _unpaired(member: Member, proven: Set[int]) -> Tuple[Finding, ...]:
     found = []
     for rail in member.rails:
         if rail.rail in proven:
@@ -244,22 +244,22 @@ def _unproven(subject: str, have: str, fix: str) -> Finding:
 # -- asking ----------------------------------------------------------------------------------------------------------
 
 
-def ask_all(host: Host, asked: Sequence[Asked]) -> Tuple[Finding, ...]:
-    """All at once: a host has few partners, and each ping mostly waits."""
+def ping_all(host: Host, asked: Sequence[PingTask]) -> Tuple[Finding, ...]:
+    """Ping all at once: a host has few partners, and each ping mostly waits."""
     if not asked:
         return ()
     with ThreadPoolExecutor(min(PARALLEL, len(asked))) as pool:
-        return tuple(pool.map(lambda one: _ask(host, one), asked))
+        return tuple(pool.map(lambda one: _ping(host, one), asked))
 
 
-def _ask(host: Host, one: Asked) -> Finding:
+def _ping(host: Host, one: PingTask) -> Finding:
     ping, mtu = one.ping, one.mtu
     if mtu is None:
         fix = "look at /sys/class/net/%s/mtu" % ping.source.netdev
         return _unproven("rail %d to %s" % (ping.source.rail, ping.target.host), "the MTU wanted is not known", fix)
     try:
         answer = _answer(host, ping, mtu)
-        # Whether it is the size: a host that is down loses small packets, too.
+        # A host that is down loses small packets, too: then the size is not the cause.
         small = _answer(host, ping, SMALL) if answer.sent and not answer.received and answer.mtu is None else None
         return finding(ping, answer, mtu, small=small)
     except ToolMissing:
@@ -268,7 +268,7 @@ def _ask(host: Host, one: Asked) -> Finding:
         return finding(ping, None, mtu, str(error))
 
 
-def _answer(host: Host, ping: Ping, mtu: int) -> Answer:
+def _answer(host: Host, ping: Ping, mtu: int) -> PingResult:
     done = host.run(argv(ping, mtu), TIMEOUT)
     return parse(done.stdout + done.stderr)
 
@@ -277,11 +277,11 @@ def _answer(host: Host, ping: Ping, mtu: int) -> Answer:
 
 
 def finding(
-    ping: Ping, answer: Optional[Answer], mtu: int, problem: str = "", small: Optional[Answer] = None
+    ping: Ping, answer: Optional[PingResult], mtu: int, problem: str = "", small: Optional[PingResult] = None
 ) -> Finding:
-    """On the source's host. mtu: what is wanted. answer: None where ping gave none; then problem says why.
+    """Judge on the source's host. mtu: wanted. answer: None if ping failed; then problem has the reason.
 
-    small: to packets of SMALL bytes, where the large ones were lost without a word.
+    small: result of packets of SMALL bytes, if the large ones were lost without an error.
     """
     source, target = ping.source, ping.target
     what = "%s rail %d to %s" % (source.netdev, source.rail, target.host)
@@ -299,9 +299,9 @@ def finding(
 
 
 def _judged(
-    ping: Ping, answer: Optional[Answer], mtu: int, problem: str, small: Optional[Answer]
+    ping: Ping, answer: Optional[PingResult], mtu: int, problem: str, small: Optional[PingResult]
 ) -> Tuple[str, str, str, Optional[str]]:
-    """State, have, fix, and id of the finding that the answer follows from."""
+    """Return state, have, fix, and id of the finding that causes it."""
     source, target = ping.source, ping.target
     again = "ping %s from %s by hand" % (target.address, source.host)
     if answer is None or answer.sent == 0:

@@ -83,7 +83,7 @@ class Task:
             rail.find(devices, given["address_family"])
 
     def measure(self) -> Tuple[List[Finding], Optional[float]]:
-        """Tests all rails, unless somebody uses the node. What came of it, and when. ParseError, ReadError."""
+        """Test all rails if the node is idle. Return findings and time. Raises ParseError, ReadError."""
         if len({rail.session.role for rail in self.rails}) > 1:
             raise ParseError("sessions are of both roles: a host is server or client of a test, never both at once")
         found: List[Finding] = []
@@ -108,7 +108,7 @@ class Task:
         return shlex.join(self.argv(rail, self.tests[0]))
 
     def commands(self) -> List[str]:
-        """Of all tests of all rails."""
+        """Return the commands of all tests of all rails."""
         return [shlex.join(self.argv(rail, test)) for rail in self.rails for test in self.tests]
 
     def sessions(self) -> List[Dict[str, Any]]:
@@ -130,7 +130,7 @@ class Task:
         return perftest.argv(rail.session, port, test, self.options, self.help)
 
     def prepare(self) -> None:
-        """Finds the programs, and in whose memory they can work; without the programs every rail has a problem."""
+        """Find the programs, and the memory that they can use; without the programs every rail has a problem."""
         try:
             for test in self.tests:
                 self.host.tool(perftest.PROGRAMS[test])
@@ -171,7 +171,7 @@ class Task:
         return nic_counters.read(self.host, rail.port.device, rail.port.number, rail.netdev)
 
     def knock(self, rails: Sequence[Rail], test: str) -> None:
-        """Tests all rails at once, and again each second those whose server does not listen yet, for KNOCK seconds."""
+        """Test all rails at once, and again each second those whose server does not listen yet, for KNOCK seconds."""
         end = min(time.monotonic() + KNOCK, self.deadline)
         while rails:
             self.start([(rail, test) for rail in rails])
@@ -194,7 +194,7 @@ class Task:
                 path = os.path.join(directory, str(number))
                 full = (self.host.tool(argv[0]), *argv[1:])
                 programs.append(process_group.Program(full, path + ".out", path + ".err"))
-            # CUDA numbers GPUs by speed unless it is told otherwise.
+            # By default CUDA numbers GPUs by speed.
             environment = {"PATH": search_path(), "LC_ALL": "C", "HOME": "/", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
             limit = max(1.0, self.deadline - time.monotonic())
             ended = process_group.run_all(programs, directory, environment, limit, OUTPUT_LIMIT)
@@ -228,7 +228,7 @@ class Task:
             apply.write(self.host, change)
 
     def recall(self) -> Tuple[List[Finding], Optional[float]]:
-        """What the last results say, and when the oldest of them was taken."""
+        """Return findings of the last results, and the time of the oldest of them."""
         stored: Dict[Tuple[str, int], Tuple[float, Session, Tuple[Result, ...], Dict[str, int]]] = {}
         problems: Dict[str, str] = {}
         for role in sorted({rail.session.role for rail in self.rails}):

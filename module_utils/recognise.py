@@ -31,7 +31,7 @@ MODELS = {
 
 
 class Row(NamedTuple):
-    """A shipped profile, and what a machine of it shows. The models and the addresses are the profile's own.
+    """A shipped profile, and what a machine of it shows. The profile has the models and the addresses.
 
     nvswitches: at least so many on the bus; boards with four GPUs of the same model have none.
     cloud: owner of such machines, whose PCI addresses are all alike: more than half must agree.
@@ -105,7 +105,7 @@ def recognise(facts: Facts, profiles: Mapping[str, Profile]) -> Recognised:
         return Recognised("", text, text)
     model = models[0][0] if models else ""
     rows = [row for row in TABLE if row.profile in profiles and _fits(row, facts, model, profiles[row.profile])]
-    # A cloud's own machine is the more exact row: its addresses agree.
+    # A cloud's machine is the more exact row: its addresses agree.
     rows = [row for row in rows if row.cloud] or rows
     if len(rows) != 1:
         text = "it may be %s" % " or ".join(row.profile for row in rows) if rows else _why_not(facts, model)

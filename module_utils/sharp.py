@@ -1,11 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""SHARP, reduction in the switches of an InfiniBand fabric: what a node has to have so that NCCL can use it.
+"""Judge whether NCCL can use SHARP, reduction in the switches of an InfiniBand fabric, on a node.
 
-Files are read and never loaded, no tool of SHARP is run (sharp_coll_test loads the link). That SHARP was used only
-NCCL's own log proves (diagnose/transport.py); nothing here does.
-Sources: fabric.md 4; nccl-rdma-sharp-plugins 2f5ac02 (src/sharp_plugin.c), NCCL 2.30.7 (src/init.cc). No fabric with
-SHARP was at hand: docs/fabric.md#sharp says what of this was never seen.
+Files are read and never loaded, no tool of SHARP is run (sharp_coll_test loads the link). Only NCCL's log proves that
+SHARP was used (diagnose/transport.py).
+Sources: nccl-rdma-sharp-plugins 2f5ac02 (src/sharp_plugin.c), NCCL 2.30.7 (src/init.cc). Not tested on a
+fabric with SHARP: docs/fabric.md#sharp lists what was never seen.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .core import advice
+from .core import fix_command
 from .core.check import Check
 from .core.finding import Finding, printable
-from .core.host import Host, ParseError, Problem, attempt
+from .core.host import Host, ParseError, Problem, ReadError, attempt
 from .core.plan import Plan
 from .machine.profile import Profile
 from .nccl import environment, environment_sources, grammar
@@ -32,11 +32,11 @@ from .nccl_tests import programs
 CONF = "/etc/nccl.conf"
 # TCP port of sharp_am, over IPoIB.
 PORT = 6126
-# Seconds for its answer.
+# Seconds for its response.
 ANSWER = 3.0
 # Gbit/s of HDR: Quantum switches of this generation on reduce large messages.
 SLOWEST = 200.0
-# NCCL_COLLNET_NODE_THRESHOLD and the plugin's NCCL_SHARP_GROUP_SIZE_THRESH, where nobody sets them.
+# NCCL_COLLNET_NODE_THRESHOLD and the plugin's NCCL_SHARP_GROUP_SIZE_THRESH, by default.
 NODES = 2
 _THRESHOLDS = {
     "NCCL_COLLNET_NODE_THRESHOLD": "nodes of a communicator",
@@ -100,7 +100,7 @@ MANAGER = Check(
 VARIABLE = Check(
     "sharp.variable",
     why="NCCL uses SHARP only if variables enable it, and one variable disables it again",
-    fix='nccl_conf_extra: {NCCL_COLLNET_ENABLE: "1"} in the inventory, then %s' % advice.run("nccl_conf"),
+    fix='nccl_conf_extra: {NCCL_COLLNET_ENABLE: "1"} in the inventory, then %s' % fix_command.run_tag("nccl_conf"),
     aspect="persisted",
 )
 "Do the real variables switch SHARP on, and does none switch it off"
@@ -124,7 +124,7 @@ THRESHOLD = Check(
 class Want:
     """profile: for the site's fabric.   directories: where library and plugin lie; empty: the usual places.
 
-    manager: HOST or HOST:PORT of sharp_am; "" not said.   nodes: how many a job may have at most; 0 not said.
+    manager: HOST or HOST:PORT of sharp_am; "" not given.   nodes: most nodes of a job; 0 not given.
     """
 
     profile: Profile
@@ -137,7 +137,7 @@ class Want:
 class File:
     """A library or a plugin.
 
-    needed: under which names it asks the loader for libsharp_coll.so.   version: the newest ncclCollNetPlugin_v*.
+    needed: names by which it links to libsharp_coll.so.   version: the newest ncclCollNetPlugin_v*.
     """
 
     path: str
@@ -153,7 +153,7 @@ class File:
 
 @dataclass(frozen=True)
 class Given:
-    """A variable in one place. value: None where it is not set, or not ``certain``: only running the file would tell.
+    """A variable in one place. value: None if it is not set, or not ``certain``: it depends on running the file.
 
     everybody: jobs of all users get it from there.
     """
@@ -166,10 +166,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Have:
-    """What a node has. other: libraries of that name that are another thing, a sentence; "" for none.
+    """State of a node. other: unrelated libraries of that name, a sentence; "" for none.
 
     strangers: network plugins without CollNet.   variables: name -> what some jobs get, the same for all or not.
-    answered: what the aggregation manager's port said: "" it took the connection, None nobody asked.
+    answered: the aggregation manager's port: "" it accepted a connection, else the error; None not tested.
     """
 
     libraries: Tuple[File, ...] = ()
@@ -185,7 +185,7 @@ class Have:
 
 
 def read(host: Host, want: Want, reach: Optional[Callable[[str, int], str]] = None) -> Have:
-    """reach: asks an address and a port, see ``reached``. Raises ParseError where want.manager is not an address."""
+    """Read the state. reach: as ``reached``. Raises ParseError if want.manager is not an address."""
     problems: List[Problem] = []
     libraries: List[File] = []
     plugins: List[File] = []
@@ -240,13 +240,16 @@ def _listed(host: Host, problems: List[Problem]) -> Sequence[str]:
 def _plugin(host: Host, path: str) -> File:
     """A network plugin; without a version where it exports no CollNet. Raises ReadError."""
     full = host.system(path)
-    versions = [name.decode("ascii") for name in _SYMBOL.findall(nccl_library.section(full, ".dynstr"))]
-    needed = tuple(name for name in programs.needed_libraries(full) if name.startswith(_COLL))
+    try:
+        versions = [name.decode("ascii") for name in _SYMBOL.findall(nccl_library.section(full, ".dynstr"))]
+        needed = tuple(name for name in programs.needed_libraries(full) if name.startswith(_COLL))
+    except ReadError as error:
+        raise ReadError(path, error.problem.message) from error
     return File(path, max(versions, default="", key=lambda name: int(name.rpartition("v")[2])), needed)
 
 
 def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ...]]:
-    """What the environment of all jobs has comes before nccl.conf; what some users set, is theirs alone."""
+    """Return variables. The environment of all jobs precedes nccl.conf; a user's setting affects only that user."""
     found: Dict[str, List[Given]] = {}
     for one in environment.read(host).settings:
         if not one.idle and one.name == one.variable:
@@ -272,7 +275,7 @@ def address(text: str) -> Tuple[str, int]:
 
 
 def reached(host: str, port: int) -> str:
-    """Why nobody takes a connection there, "" where somebody does. It is closed at once, and nothing is sent."""
+    """Return why a port accepts no connection, "" if it does. It is closed immediately, and nothing is sent."""
     try:
         socket.create_connection((host, port), ANSWER).close()
     except socket.gaierror as error:
@@ -287,7 +290,7 @@ def reached(host: str, port: int) -> str:
 
 
 def impossible(profile: Profile) -> Optional[Finding]:
-    """Why there is no SHARP on these rails, whatever a node has; None where there may be."""
+    """Return why there is no SHARP on these rails, whatever a node has; None if it is possible."""
     layers = {layer for rail in profile.rails for layer in rail.link_layers}
     slow = [rail for rail in profile.rails if rail.rate_gbps < SLOWEST]
     want = "InfiniBand rails of %g Gbit/s and more" % SLOWEST
@@ -363,7 +366,7 @@ def _release(have: Have) -> List[Finding]:
             said.append(("drift", have_text, plugin.path))
             continue
         said.append(("ok", "%s and %s" % (plugin.path, plugin.needed[0]), plugin.path))
-    # Which one a job takes is its LD_LIBRARY_PATH's to say: one pair that fits is enough.
+    # LD_LIBRARY_PATH decides which one a job takes: one matching pair is enough.
     state, text, source = min(said, key=lambda one: ("ok", "unknown", "drift").index(one[0]))
     return [RELEASE.judge("%s and libnccl-net.so" % _COLL, state, "one release", text, source)]
 
@@ -380,7 +383,7 @@ def _manager(have: Have, want: Want) -> Finding:
 
 
 def _given(have: Have, name: str) -> Tuple[Given, ...]:
-    """What jobs get; for those of which nothing is reported, that it is not set."""
+    """Return the variable's places; unset for jobs without any."""
     found = have.variables.get(name, ())
     return found if any(one.everybody and one.certain for one in found) else (*found, Given(None, CONF))
 
@@ -423,7 +426,7 @@ def _switch(have: Have, name: str, wanted: str, fits: Callable[[Optional[str]], 
 
 
 def with_collnet(value: str) -> bool:
-    """Whether a value of NCCL_ALGO leaves CollNet to all-reduce."""
+    """Return whether a value of NCCL_ALGO leaves CollNet to all-reduce."""
     lists = dict(part.rpartition(":")[::2] for part in value.lower().split(";") if part)
     listed = lists.get("allreduce", lists.get("", "^"))
     named = bool(_ALGORITHMS & set(listed.lstrip("^").split(",")))
@@ -431,9 +434,9 @@ def with_collnet(value: str) -> bool:
 
 
 def _removed(name: str, source: str) -> str:
-    """How a line goes away for good: nccl.conf is what its role makes of the inventory."""
+    """Return the fix that removes a line for good: the role renders nccl.conf from the inventory."""
     if source.startswith(CONF):
-        return "take %s out of nccl_conf_extra if it is there, then %s" % (name, advice.run("nccl_conf"))
+        return "take %s out of nccl_conf_extra if it is there, then %s" % (name, fix_command.run_tag("nccl_conf"))
     return "remove it from %s" % printable(source)
 
 

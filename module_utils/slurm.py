@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A node as Slurm sees it, and what to do to take it out of service and to give it back.
+"""Read a node's state in Slurm, and plan how to drain and resume it.
 
-What Busbar drains carries its name in the reason. What anybody else has drained or set down is never touched.
+A drain by Busbar has its name in the reason. Nodes that others have drained or set down are never touched.
 Read with ``scontrol -o``: every version has it, --json came to ``show node`` with 23.02.
 Sources: scontrol(1), squeue(1); Slurm src/api/node_info.c.
 """
@@ -19,7 +19,7 @@ from .core.host import Host, ParseError, Problem, ReadError, problem_of
 from .core.plan import Command, Plan
 
 PREFIX = "busbar: "
-# What Busbar leaves drained since something is wrong with the node.
+# Reason of a node that Busbar leaves drained because of a fault.
 KEPT = PREFIX + "not resumed, "
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STATE = re.compile(r" State=([A-Z_+]+)[*~#!%$@^-]*((?:\+[A-Z_]+)*) ")
@@ -63,7 +63,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Have:
-    """jobs: who is on the node, a line each.   node is None where it could not be read; problem says why then."""
+    """jobs: on the node, a line each.   node is None if it could not be read; then problem has the reason."""
 
     node: Optional[Node]
     jobs: Tuple[str, ...] = ()
@@ -105,8 +105,8 @@ def read(host: Host, name: str) -> Have:
         # It would be taken for a list, or for an option.
         if _NAME.fullmatch(name) is None:
             raise ReadError("drain_slurm_node", "%r is not a name of a node" % name)
-        node = parse_node(host.ask(show), name)
-        jobs = parse_jobs(host.ask(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
+        node = parse_node(host.query(show), name)
+        jobs = parse_jobs(host.query(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
     except (ReadError, ParseError) as error:
         return Have(None, problem=problem_of(error, " ".join(show)))
     if not jobs and any(state in _USED for state in node.states):
@@ -115,11 +115,11 @@ def read(host: Host, name: str) -> Have:
 
 
 def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wait: bool = False) -> Plan:
-    """What to do for a state that is wanted.
+    """Plan a wanted state.
 
-    state: "drained", for ``reason``, with ``run`` behind it; with ``wait`` also while jobs are on the node.
-    "resumed": with a ``reason`` not to be, it stays drained by Busbar for that. "undone": as before Busbar drained it,
-    but what was not in order stays drained. "reported": only to be said.
+    state: "drained", for ``reason``, followed by ``run``; with ``wait`` also while jobs are on the node.
+    "resumed": if there is a ``reason`` against it, Busbar keeps it drained for that. "undone": as before Busbar drained
+    it, but a faulty node stays drained. "reported": only report.
     """
     node = have.node
     if node is None:
@@ -134,19 +134,19 @@ def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wai
             commands += _drain(node, PREFIX + reason, run)
     elif state == "resumed" and reason and node.ours:
         commands += _drain(node, KEPT + reason, run)
-    elif node.ours and (state == "resumed" or (state == "undone" and not _kept(node))):
+    elif node.ours and (state == "resumed" or (state == "undone" and not _is_retained(node))):
         argv = ("scontrol", "update", "NodeName=" + name, "State=RESUME")
         commands.append(Command(argv, "Busbar has drained it, and has finished its work there", timeout=60.0))
     return Plan((_judge(have, node, state),), commands=tuple(commands))
 
 
-def _kept(node: Node) -> bool:
+def _is_retained(node: Node) -> bool:
     return (node.reason or "").startswith(KEPT)
 
 
 def _drain(node: Node, reason: str, run: str) -> List[Command]:
     """Nothing where it is drained for that already, by this run or one before."""
-    # One line, and none of what scontrol or a terminal would take for its own.
+    # One line without special characters of scontrol or a terminal.
     text = re.sub(r"[^\x20-\x7e]|[\"'\\]", " ", reason)[:300].strip()
     if node.ours and _RUN.sub("", node.reason or "") == text:
         return []

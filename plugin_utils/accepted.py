@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Deviations that the inventory accepts (``busbar_accepted``): of which check, for what reason, by whom, until when.
+"""Read and apply accepted deviations (``busbar_accepted``): check, reason, owner, last day.
 
-An accepted finding is shown and counted as that, and does not fail a run. After its day it counts again.
+An accepted finding is shown and counted as accepted, and fails no run. After its last day it counts again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Acceptance:
     until: datetime.date
 
     def covers(self, finding: Finding) -> bool:
-        """Whether it is meant for the finding. What could not be judged has to be named, not only be in a pattern."""
+        """Return whether the entry accepts the finding. An unknown result has to be named, not only match a pattern."""
         named = self.check == finding.check
         unreached = finding.check.startswith(_UNREACHED)
         if (unreached and not self.check.startswith(_UNREACHED)) or not (
@@ -97,7 +97,7 @@ def _wrong(entry: Mapping[str, Any]) -> Iterable[str]:
 
 @functools.cache
 def known_checks() -> frozenset[str]:
-    """Return the ids of all checks: each is written out where it is declared, and nowhere else."""
+    """Return the ids of all checks, from the source: each is written out where it is declared, and nowhere else."""
     top = Path(__file__).parent.parent
     files = [path for folder in ("module_utils", "plugin_utils") for path in (top / folder).rglob("*.py")]
     found = {name for path in files for name in _DECLARED.findall(path.read_text(encoding="utf-8"))}
@@ -118,7 +118,7 @@ def parse(value: Any) -> tuple[Acceptance, ...]:
 def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: datetime.date) -> dict[str, Entry]:
     """Return the ids of the findings of a host that are accepted, with the entry.
 
-    A consequence is accepted with its cause, unless it is more severe: that one stands for itself.
+    A consequence is accepted with its cause, unless it is more severe.
     """
     valid = [entry for entry in entries if entry.until >= today]
     found = {one.id: entry for one in findings for entry in valid if entry.covers(one)}

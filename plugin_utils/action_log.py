@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What remediation has done to which node: an append-only file of JSON lines on the control node, one line an action.
+"""Log of remediation: an append-only file of JSON lines on the control node, one line an action.
 
-``begun`` is on the disk before anything is done to a node, so whoever was killed finds what was left: an action that
-has begun and has neither ``done``, ``failed`` nor ``held`` after it. Nothing here is ever changed or removed.
-Figures are GB/s (1e9 bytes), moments seconds since 1970.
+``begun`` is on the disk before an action on a node, so that the next run finds what a killed one left: an action
+without ``done``, ``failed`` or ``held`` after it. Lines are never changed or removed. Figures are GB/s (1e9 bytes),
+times seconds since 1970.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import s
 NAME = "actions.jsonl"
 ACTIONS = (
     *("asked", "dropped", "refused", "drained", "role", "rebooted", "verified", "measured", "resumed"),
+    # Release 0.2.0 also logged the record that it wrote for the vendor.
     *("left_drained", "rma"),
 )
 OUTCOMES = ("begun", "done", "failed", "held")
-# Bytes of the file, some 200,000 actions; who has more keeps the old ones under another name.
+# Bytes of the file, some 200,000 actions; older ones have to be moved to another file.
 LIMIT = 128 << 20
-# After these a node is not in the hands of remediation any more.
+# After these remediation has finished with a node.
 _CLOSED = ("resumed", "left_drained")
 
 _line = answer.text(answer.LINE, line=True)
@@ -58,10 +59,10 @@ _entry = answer.record(
 class Entry:
     """One action on one node for one finding.
 
-    run: id of the run of ansible-playbook.   boot_id: of the node when it was asked last, "" where it gave none.
+    run: id of the run of ansible-playbook.   boot_id: of the node at its last audit, "" where unknown.
     check, subject, finding: of the finding, whose id the last is; "" where the action is not for one of them.
-    attempt: the how many-th for this finding on this node, from 1; 0 where nothing was attempted.
-    before, after: the figure that the finding is about, None where it is about none, or nobody measured it.
+    attempt: number of the attempt for this finding on this node, from 1; 0 for none.
+    before, after: the finding's figure, None where it has none, or was not measured.
     """
 
     at: float
@@ -82,25 +83,25 @@ class Entry:
 
 @dataclass(frozen=True)
 class Log:
-    """entries: in the order in which they were written.   torn: lines that a crash has cut off."""
+    """entries: in the order of the file.   torn: lines that a crash has cut off."""
 
     entries: tuple[Entry, ...] = ()
     torn: int = 0
 
 
 def file(results: str | Path) -> Path:
-    """The log below ``nccl_benchmark_results_path``."""
+    """Return the path of the log below ``nccl_benchmark_results_path``."""
     return Path(results) / NAME
 
 
 def to_line(entry: Entry) -> str:
-    """One line of the file. Texts are cut to what ``from_dict`` takes, and command no terminal."""
+    """Return one line of the file. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
     data = {name: shortened(value) if isinstance(value, str) else value for name, value in asdict(entry).items()}
     return json.dumps(data, sort_keys=True, allow_nan=False) + "\n"
 
 
 def from_dict(data: Any) -> Entry:
-    """Raises ParseError."""
+    """Return the entry of plain data. Raises ParseError."""
     try:
         _entry(data)
         return Entry(**data)
@@ -109,18 +110,18 @@ def from_dict(data: Any) -> Entry:
 
 
 def append(results: str | Path, entries: Iterable[Entry]) -> None:
-    """Returns once they are on the disk. Raises OSError; ParseError for what would not be read again."""
+    """Append entries; they are on the disk when it returns. Raises OSError; ParseError for invalid entries."""
     path = file(results)
     lines = [to_line(entry) for entry in entries]
     for line in lines:
         from_dict(json.loads(line))
     path.parent.mkdir(parents=True, exist_ok=True)
-    # For its owner alone, as findings are; never through a link that somebody has laid there.
+    # For its owner only, as findings are; never through a planted link.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
-        # What a crash has cut off stays as it is, and spoils no line after it.
+        # A line that a crash cut off stays, and spoils no line after it.
         begin = "\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else ""
         data = (begin + "".join(lines)).encode()
         while data:
@@ -133,7 +134,7 @@ def append(results: str | Path, entries: Iterable[Entry]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """A new file's name is on the disk with its folder, and not before."""
+    """Flush the folder: a new file's name is on the disk with its folder, and not before."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -142,7 +143,7 @@ def _sync(folder: Path) -> None:
 
 
 def read(results: str | Path) -> Log:
-    """An empty Log where there is no file. Raises OSError; ParseError that names file and line."""
+    """Read the log; empty where there is no file. Raises OSError; ParseError that names file and line."""
     path = file(results)
     try:
         content = results_folder.content(path, LIMIT)
@@ -164,14 +165,14 @@ def read(results: str | Path) -> Log:
     return Log(tuple(entries), torn)
 
 
-def left(entries: Sequence[Entry]) -> Mapping[str, Entry]:
-    """Host -> the drain that no run has ended: neither given back nor left drained with a record of why."""
+def open_drains(entries: Sequence[Entry]) -> Mapping[str, Entry]:
+    """Return host -> its drain that no run has ended: neither given back nor left drained with a logged reason."""
     found: dict[str, Entry] = {}
     for entry in entries:
         if entry.action == "drained" and entry.outcome == "begun":
             found[entry.host] = entry
         elif (entry.action in _CLOSED and entry.outcome == "done") or (
-            # Nothing was drained, so nothing is left.
+            # Nothing was drained.
             entry.action == "drained" and entry.outcome == "held"
         ):
             found.pop(entry.host, None)
@@ -179,7 +180,7 @@ def left(entries: Sequence[Entry]) -> Mapping[str, Entry]:
 
 
 def held(entries: Sequence[Entry]) -> frozenset[str]:
-    """Hosts that remediation has left drained, for somebody to look at, and not given back since."""
+    """Return hosts that remediation left drained for a person to look at, and has not given back since."""
     last: dict[str, str] = {}
     for entry in entries:
         if entry.action in _CLOSED and entry.outcome == "done":
@@ -188,7 +189,7 @@ def held(entries: Sequence[Entry]) -> frozenset[str]:
 
 
 def attempts(entries: Sequence[Entry], host: str, finding: str, since: float) -> int:
-    """How often a role was begun on the host for the finding, once a run, since that moment."""
+    """Return how often a role was begun on the host for the finding since a time, once a run."""
     return len(
         {
             entry.run
@@ -200,7 +201,7 @@ def attempts(entries: Sequence[Entry], host: str, finding: str, since: float) ->
 
 
 def mended(entries: Sequence[Entry], host: str, finding: str, since: float) -> float | None:
-    """When the finding was last proven to be mended on the host, since that moment; None where it was not."""
+    """Return when the finding was last proven to be repaired on the host since a time; None where it was not."""
     moments = [
         entry.at
         for entry in entries

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""All that leans on the inside of ansible-core, with a line for each of its releases.
+"""Everything that depends on the inside of ansible-core, with a line for each release.
 
-fleet_audit does for each host what a worker of Ansible does for a task, and no public name of Ansible's says how. Where
-a release is not in the table, or is not made as its line says, hosts are asked by an ordinary task: slower, and right.
+fleet_audit does for each host what a worker of Ansible does for a task, without a public API. If a release is not in
+the table, or differs from its line, hosts are audited by an ordinary task: slower, with the same result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ try:
 except ImportError:
     _inventory_legacy = None
 
-# What all playbooks need, first and last; constraints.txt has the oldest and `make newest` the newest.
+# Supported releases, oldest and newest; constraints.txt has the oldest and `make newest` the newest.
 OLDEST, NEWEST = (2, 19), (2, 22)
 INSTALLED: str = __version__
 Run = Callable[[Any, Any, Task, dict[str, Any]], Mapping[str, Any]]
@@ -58,7 +58,7 @@ _LAST = ("play_context", "loader", "shared_loader_obj", "final_q", "variable_man
 
 @dataclass(frozen=True)
 class Release:
-    """What TaskExecutor is made of, and how a task is run by it."""
+    """The parameters of TaskExecutor in a release, and how it runs a task."""
 
     made_of: tuple[str, ...]
     run: Run
@@ -73,13 +73,13 @@ RELEASES = {
 
 
 def release(version: str = INSTALLED) -> tuple[int, int]:
-    """Major and minor: 2.21.3rc1 is (2, 21)."""
+    """Return major and minor: 2.21.3rc1 is (2, 21)."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def unsupported(version: str = INSTALLED) -> str | None:
-    """Why no playbook of ours runs on this ansible-core, and the way out; None where it does."""
+    """Return why no playbook of ours runs on this ansible-core, and the way out; None where it does."""
     if OLDEST <= release(version) <= NEWEST:
         return None
     first, last, after = ("%d.%d" % of for of in (OLDEST, NEWEST, (NEWEST[0], NEWEST[1] + 1)))
@@ -90,7 +90,7 @@ def unsupported(version: str = INSTALLED) -> str | None:
 
 
 def worker_runs_tasks() -> Run | None:
-    """How a worker of this ansible-core runs a task for a host; None where that is not known."""
+    """Return how a worker of this ansible-core runs a task for a host; None where that is unknown."""
     known = RELEASES.get(release())
     made_of = tuple(inspect.signature(TaskExecutor.__init__).parameters)[1:]
     if known is None or TaskContext is None or known.made_of != made_of or not hasattr(worker, "current_worker"):
@@ -99,7 +99,7 @@ def worker_runs_tasks() -> Run | None:
 
 
 def as_inventory(host: str, variables: Mapping[str, object]) -> object:
-    """Return variables of a host as ``ansible-inventory --list`` prints them; None where it is not known how."""
+    """Return variables of a host as ``ansible-inventory --list`` prints them; None where the encoder is unknown."""
     if _inventory_legacy is None:
         return None
     text = json.dumps({"_meta": {"hostvars": {host: variables}}}, cls=_inventory_legacy.Encoder)
@@ -107,11 +107,11 @@ def as_inventory(host: str, variables: Mapping[str, object]) -> object:
 
 
 def this_worker() -> Any:
-    """The WorkerProcess that this is, None in any other process."""
+    """Return the current WorkerProcess, None in any other process."""
     return worker.current_worker
 
 
 def printing_lock(display: Any) -> threading.RLock:
-    """What Display holds while it prints, and whoever starts a worker: a thread that holds it is in no worker's way."""
+    """Return the lock that Display holds while it prints, and Ansible while it starts a worker."""
     lock = getattr(display, "_lock", None)
     return lock if lock is not None else threading.RLock()

@@ -1,11 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a node may answer: the type, length and range of every key that a module of ours returns from there.
+"""Schemas of node results: type, length and range of every key that a module of ours returns.
 
-A node may be broken, or in hostile hands. What it says is checked here once, before anything else reads it: what does
-not fit makes that host unknown and no other. Ansible adds keys of its own to a result, other ones with each release,
-and some of them are orders to the control node (``ansible_facts`` overrides the inventory's variables, ``add_host``
-adds to it): so what is not named here is dropped at the top of an answer, and refused below it.
+A node may be broken or hostile. Its result is checked here once, before anything else reads it: an invalid one makes
+that host unknown and no other. Ansible adds keys to a result, which differ between releases, and some are orders to the
+control node (``ansible_facts`` overrides the inventory's variables, ``add_host`` adds to it): keys that are not named
+here are dropped at the top of a result, and refused below it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 
-# Characters of a whole answer. That of a node with eight rails and every fault of the lab has less than a tenth.
+# Characters of a whole result. That of a node with eight rails and every fault of the lab has less than a tenth.
 LIMIT = 4 << 20
-# Of one line that people read, and of what may hold a tool's whole output.
+# Characters of one line, and of a text that may hold a tool's whole output.
 LINE, TEXT = 1 << 10, 1 << 16
-# Items of a list, and levels of what has no schema of its own.
+# Items of a list, and levels of values without a schema.
 MANY, DEPTH = 20000, 16
-# A float holds every integer up to here.
+# A float represents every integer up to here.
 LARGEST = 1 << 53
 SAID = "its result is not valid: "
 NOT_QUERIED = "not queried: "
 
 
 class Invalid(ValueError):
-    """``findings[3].subject: is 12, expected text``."""
+    """A value does not fit its schema: ``findings[3].subject: is 12, expected text``."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -46,7 +46,7 @@ class Invalid(ValueError):
         self.where = ""
 
     def within(self, name: str) -> Invalid:
-        """The same, seen from what holds it."""
+        """Add the container's name to the place of the error."""
         self.where = name + (self.where if self.where[:1] in ("", "[") else "." + self.where)
         return self
 
@@ -54,10 +54,10 @@ class Invalid(ValueError):
         return f"{findings.printable(self.where)}: {self.what}" if self.where else self.what
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     if isinstance(value, str):
         return ascii(value if len(value) <= 60 else value[:57] + "...")
-    # A number of thousands of digits refuses to be written.
+    # Python refuses to print a number of thousands of digits.
     small = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST)
     return ascii(value) if small else type(value).__name__
 
@@ -68,17 +68,17 @@ Check = Callable[[Any], None]
 
 
 def text(limit: int = TEXT, pattern: Pattern[str] | None = None, empty: bool = True, line: bool = False) -> Check:
-    """pattern: of all of it.   line: no character that a terminal obeys, no end of line."""
+    """Return a check of text. pattern: of all of it.   line: printable, without an end of line."""
 
     def check(value: Any) -> None:
         if not isinstance(value, str):
-            raise Invalid(f"is {_shown(value)}, expected text")
+            raise Invalid(f"is {_quoted(value)}, expected text")
         if len(value) > limit:
             raise Invalid("has %d characters, expected %d at most" % (len(value), limit))
         if not (value or empty):
             raise Invalid("is empty")
         if (line and not value.isprintable()) or (pattern is not None and pattern.fullmatch(value) is None):
-            raise Invalid(f"is {_shown(value)}, which it cannot be")
+            raise Invalid(f"is {_quoted(value)}, which it cannot be")
 
     return check
 
@@ -86,7 +86,7 @@ def text(limit: int = TEXT, pattern: Pattern[str] | None = None, empty: bool = T
 def one_of(*allowed: str) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, str) or value not in allowed:
-            raise Invalid("is {}, expected {}".format(_shown(value), " or ".join(allowed)))
+            raise Invalid("is {}, expected {}".format(_quoted(value), " or ".join(allowed)))
 
     return check
 
@@ -94,7 +94,7 @@ def one_of(*allowed: str) -> Check:
 def whole(low: int, high: int) -> Check:
     def check(value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Invalid("is %s, expected a whole number from %d to %d" % (_shown(value), low, high))
+            raise Invalid("is %s, expected a whole number from %d to %d" % (_quoted(value), low, high))
 
     return check
 
@@ -103,24 +103,24 @@ def number(low: float = 0.0, high: float = float(LARGEST)) -> Check:
     def check(value: Any) -> None:
         # NaN is neither above nor below anything.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise Invalid(f"is {_shown(value)}, expected a number from {low:g} to {high:g}")
+            raise Invalid(f"is {_quoted(value)}, expected a number from {low:g} to {high:g}")
 
     return check
 
 
 def flag(value: Any) -> None:
     if not isinstance(value, bool):
-        raise Invalid(f"is {_shown(value)}, expected true or false")
+        raise Invalid(f"is {_quoted(value)}, expected true or false")
 
 
 def one_or_flag(value: Any) -> None:
-    """Ansible's own modules say 0 and 1 for false and true."""
+    """Accept 0 and 1, which Ansible's own modules return for false and true."""
     if value not in (0, 1):
-        raise Invalid(f"is {_shown(value)}, expected 0 or 1")
+        raise Invalid(f"is {_quoted(value)}, expected 0 or 1")
 
 
 def maybe(inner: Check) -> Check:
-    """null as well."""
+    """Return a check that accepts null as well."""
 
     def check(value: Any) -> None:
         if value is not None:
@@ -132,7 +132,7 @@ def maybe(inner: Check) -> Check:
 def many(inner: Check, limit: int = MANY, least: int = 0) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, list):
-            raise Invalid(f"is {_shown(value)}, expected a list")
+            raise Invalid(f"is {_quoted(value)}, expected a list")
         if len(value) < least:
             raise Invalid("has %d items, expected %d at least" % (len(value), least))
         if len(value) > limit:
@@ -150,11 +150,11 @@ _key = text(LINE)
 
 
 def table(inner: Check, name: Check = _key, limit: int = MANY) -> Check:
-    """A dictionary with keys that are data."""
+    """Return a check of a dictionary whose keys are data."""
 
     def check(value: Any) -> None:
         if not isinstance(value, dict):
-            raise Invalid(f"is {_shown(value)}, expected a dictionary")
+            raise Invalid(f"is {_quoted(value)}, expected a dictionary")
         if len(value) > limit:
             raise Invalid("has %d keys, expected %d at most" % (len(value), limit))
         for key, item in value.items():
@@ -162,18 +162,18 @@ def table(inner: Check, name: Check = _key, limit: int = MANY) -> Check:
                 name(key)
                 inner(item)
             except Invalid as error:
-                raise error.within(_shown(key)) from None
+                raise error.within(_quoted(key)) from None
 
     return check
 
 
 def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> Check:
-    """A dictionary with these keys and, unless others are allowed, no more."""
+    """Return a check of a dictionary with these keys and, unless others are allowed, no more."""
     needed = set(of) - set(optional)
 
     def check(value: Any) -> None:
         if not isinstance(value, dict):
-            raise Invalid(f"is {_shown(value)}, expected a dictionary")
+            raise Invalid(f"is {_quoted(value)}, expected a dictionary")
         missing = needed - value.keys()
         if missing:
             raise Invalid("is missing").within(min(missing))
@@ -181,7 +181,7 @@ def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> C
             if key not in of:
                 if others:
                     continue
-                raise Invalid("is not a key of it").within(_shown(key))
+                raise Invalid("is not a key of it").within(_quoted(key))
             try:
                 of[key](item)
             except Invalid as error:
@@ -192,7 +192,7 @@ def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> C
 
 
 def anything(value: Any) -> None:
-    """What is kept and shown, and that nobody computes with: only its depth and its numbers are bounded."""
+    """Check depth and numbers of a value that is only stored and shown."""
     waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
         item, depth = waiting.pop()
@@ -212,18 +212,18 @@ _an_id = text(LINE, empty=False, line=True)
 
 
 def ids(value: Any) -> None:
-    """Ids of findings: hundreds a host, so they are looked at together before they are looked at one by one."""
+    """Check ids of findings. There are hundreds a host, so they are checked together before one by one."""
     if not isinstance(value, list) or len(value) > MANY or not _all_good(value):
         many(_an_id)(value)
 
 
 def evidence(value: Any) -> None:
-    """Check what passed checks have read: id -> value and source."""
+    """Check evidence of passed checks: id -> value and source."""
     if not isinstance(value, dict) or not _all_good([*value]):
         table(anything, _an_id)(value)
     for name, pair in value.items():
         if not (isinstance(pair, list) and len(pair) == 2 and _all_good(pair)):
-            raise Invalid(f"is {_shown(pair)}, expected a value and its source").within(_shown(name))
+            raise Invalid(f"is {_quoted(pair)}, expected a value and its source").within(_quoted(name))
 
 
 def _all_good(words: list[Any]) -> bool:
@@ -234,19 +234,19 @@ def _all_good(words: list[Any]) -> bool:
 
 
 def address(value: Any) -> None:
-    """Of a rail: what another host is told to talk to, so one that leads to a host and not to itself or to many."""
+    """Check a rail's address, which other hosts connect to: it leads to one host, and not to itself or to many."""
     text(64)(value)
     try:
         parsed = ip_address(value)
     except ValueError:
-        raise Invalid(f"is {_shown(value)}, which is not an IP address") from None
+        raise Invalid(f"is {_quoted(value)}, which is not an IP address") from None
     if "%" in value or parsed.is_multicast or parsed.is_loopback or parsed.is_unspecified or value == _BROADCAST:
-        raise Invalid(f"is {_shown(value)}, which is not an address of a host")
+        raise Invalid(f"is {_quoted(value)}, which is not an address of a host")
 
 
 _BROADCAST = "255.255.255.255"
 _CHECK_ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
-# Of PCI functions; of RDMA devices, whose names come from the kernel or from udev; of interfaces (IFNAMSIZ).
+# PCI functions; RDMA devices, whose names come from the kernel or from udev; interfaces (IFNAMSIZ).
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _DEVICE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,63}")
 _NETDEV = re.compile(r"(?![-.]|\.{1,2}$)[!-.0-~]{1,15}")
@@ -275,7 +275,7 @@ a_finding = record(
 
 
 def of_findings(value: Any) -> None:
-    """Also: it is what its id says, and says what a finding has to say."""
+    """Check findings: complete, with ids that fit."""
     many(a_finding, 2000)(value)
     for number_of, item in enumerate(value):
         try:
@@ -294,9 +294,9 @@ def interface(value: Any) -> None:
     try:
         ip_interface(value)
     except ValueError:
-        raise Invalid(f"is {_shown(value)}, which is not an address with a prefix") from None
+        raise Invalid(f"is {_quoted(value)}, which is not an address with a prefix") from None
     if "%" in value or "/" not in value:
-        raise Invalid(f"is {_shown(value)}, which is not an address with a prefix")
+        raise Invalid(f"is {_quoted(value)}, which is not an address with a prefix")
 
 
 rail = record(
@@ -328,7 +328,7 @@ _info = record(
 
 
 def info(value: Any) -> None:
-    """Also: each rail once."""
+    """Check rail_info's result, with each rail once."""
     _info(value)
     numbers = [one["number"] for one in value["rails"]]
     if len(set(numbers)) != len(numbers):
@@ -342,7 +342,7 @@ session = record(
     pci=text(20, re.compile("|" + _PCI.pattern)),
     device=text(64, re.compile("|" + _DEVICE.pattern)),
     peer=line,
-    # That of a host which the inventory names, where a rail has none of its own.
+    # The host's address in the inventory, where a rail has none.
     address=text(256, re.compile(r"|[A-Za-z0-9_:.][A-Za-z0-9_:.%-]*")),
     rate_gbps=number(1, 10000),
     link_layer=one_of("Ethernet", "InfiniBand"),
@@ -418,7 +418,7 @@ statistics = record(
     max_over_mean=_figure,
     repeats=whole(0, 1000),
 )
-# Short names of hosts, names of HCAs and interfaces, and of networks: some have blanks.
+# Short host names, names of HCAs, interfaces and networks: some have blanks.
 _short_name = text(255, empty=False, line=True)
 _devices = many(text(64, line=True), 64)
 host_transport = record(ranks=whole(0, 1 << 20), devices=_devices, without_gdr=_devices, found=_devices)
@@ -434,9 +434,9 @@ _transport: dict[str, Any] = {
 # {} where it was not over several hosts.
 transport = record(optional=list(_transport), **_transport)
 moved = record(sent=whole(-LARGEST, LARGEST), received=whole(-LARGEST, LARGEST))
-# Why a benchmark is to be measured, "" where its stored result stands.
+# Why a benchmark is to be measured, "" where its stored result is kept.
 due = text(LINE, line=True)
-# Of a run of the benchmark, what its table and the findings file read.
+# A benchmark run, as its table and the findings file read it.
 a_run = record(
     others=True,
     name=text(LINE, empty=False, line=True),
@@ -464,7 +464,7 @@ a_run = record(
     ),
 )
 
-# By what a sweep of the fabric knows a host, see machine.rails.guids; what two hosts say of one GUID is judged later.
+# GUIDs by which a fabric sweep knows a host (machine.rails.guids); duplicates are judged later.
 _guid = maybe(text(16, re.compile("[0-9a-f]{16}")))
 on_fabric = record(
     boot_id=maybe(text(36, re.compile("[0-9a-f-]{36}"))),
@@ -481,7 +481,7 @@ on_fabric = record(
         100,
     ),
 )
-# Of a node that is to take part in a benchmark between nodes. Its devices become a variable of the program's.
+# A node for a benchmark between nodes. Its devices become a variable of the program.
 member = record(
     optional=["domain", "no_domain"],
     name=text(63, re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")),
@@ -491,7 +491,7 @@ member = record(
     no_domain=line,
 )
 
-# What the gate keeps on a node.
+# State that the gate stores on a node.
 _gate_run: dict[str, Any] = {
     "at": maybe(seconds),
     "boot_id": maybe(line),
@@ -509,7 +509,7 @@ gate_state = record(
     history=many(record(**_gate_run), 100),
 )
 
-# Ranks as ranges, ``0-3,7``; a count, a status or an error; how many ranks that is, and those that are named.
+# Ranks as ranges, ``0-3,7``; a count, a status or an error; number of ranks, and those that are named.
 _RANKS = re.compile(r"([0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*)?")
 _HOSTNAME = re.compile(r"[0-9A-Za-z:.%_-]{0,64}")
 _most_ranks = whole(0, 1 << 17)
@@ -518,11 +518,11 @@ _gpu = whole(-1, 1 << 10)
 
 
 def row_of(*of: Check) -> Check:
-    """A list with one item for each of them."""
+    """Return a check of a list with one item for each check."""
 
     def check(value: Any) -> None:
         if not isinstance(value, list) or len(value) != len(of):
-            raise Invalid(f"is {_shown(value)}, expected a list of {len(of)}")
+            raise Invalid(f"is {_quoted(value)}, expected a list of {len(of)}")
         for number_of, (inner, item) in enumerate(zip(of, value, strict=True)):
             try:
                 inner(item)
@@ -533,7 +533,7 @@ def row_of(*of: Check) -> Check:
 
 
 def count(value: Any) -> None:
-    """Of whatever a driver counts in 64 bits. The night's history takes the same."""
+    """Check a 64-bit counter. The history has the same limit."""
     whole(0, (1 << 64) - 1)(value)
 
 
@@ -586,23 +586,8 @@ ras_silence = record(
     source=text(128, line=True), message=text(LINE), users=many(text(64, line=True), 1000), pids=many(_pid)
 )
 
-# What stands in a record for whoever replaces a part: shown, and compared with nothing.
-_parts = table(maybe(text(200, line=True)), limit=20)
-_counted = table(whole(0, LARGEST), text(100, line=True), 1000)
-_part = maybe(text(200, line=True))
-_names = ("device", "pci", "netdev", "guid", "image_guid", "firmware", "psid", "part", "serial", "revision", "slot")
-_nic: dict[str, Any] = {"cable": _parts, "counters": _counted, **dict.fromkeys(_names, _part)}
-hardware = record(
-    boot_id=maybe(text(36, re.compile("[0-9a-f-]{36}"))),
-    board=_parts,
-    driver=_part,
-    gpus=many(_parts, 64),
-    nics=many(record(**_nic), 64),
-    problems=many(line, 100),
-)
-
 _said = text(255, line=True)
-# What a switch says of itself, in a port that anybody may have plugged something into.
+# LLDP data of a switch, in a port that anything may be plugged into.
 neighbour = record(
     rail=whole(0, 99),
     label=text(LINE, empty=False, line=True),
@@ -620,6 +605,8 @@ neighbour = record(
 def _devices_with(counters: int, devices: int) -> Check:
     return many(
         record(
+            # Findings files of release 0.2.0 lack it.
+            ("board",),
             pci=text(20, _PCI),
             name=text(40, line=True),
             seconds=maybe(number(0, 1e9)),
@@ -629,16 +616,17 @@ def _devices_with(counters: int, devices: int) -> Check:
             part=maybe(_said),
             firmware=maybe(_said),
             slot=maybe(_said),
+            board=maybe(_said),
         ),
         devices,
     )
 
 
-# What GPUs and PCIe functions of a node counted since the previous run, and which devices they are; and the same in
-# the findings file, where a NIC has what its port has counted, too.
+# Counters of GPUs and PCIe functions since the previous run, with the devices; and the same in the findings file, where
+# a NIC has its port's counters, too.
 health_devices, told_devices = _devices_with(100, 1000), _devices_with(200, 2000)
 
-# What a rail's port has counted since the previous run.
+# Counters of a rail's port since the previous run.
 port_growth = record(
     rail=whole(0, 99),
     pci=text(20, _PCI),
@@ -658,7 +646,7 @@ imex = record(
 
 
 def read_by(reader: Callable[[Any], object]) -> Check:
-    """Accept what the reader of such a value accepts: it types and bounds all of it, or raises ParseError."""
+    """Return a check that accepts what the reader does: it types and bounds the value, or raises ParseError."""
 
     def check(value: Any) -> None:
         try:
@@ -669,11 +657,64 @@ def read_by(reader: Callable[[Any], object]) -> Check:
     return check
 
 
-# Of an InfiniBand plane.
-a_sweep = read_by(sweep.from_dict)
+# Of an InfiniBand plane: rows with the fields of module_utils/fabric/sweep.py in their order.
+_sweep_line, _sweep_text = text(sweep.LINE, line=True), text(sweep.SAID, line=True)
+_node_guid, _end_port, _speed = text(16, re.compile("[0-9a-f]{16}")), whole(0, 254), maybe(one_of(*sweep.SPEEDS))
+_lid, _count = maybe(whole(0, sweep.MOST_LID)), whole(0, (1 << 64) - 1)
+_guid_or_none, _line_or_none = maybe(_node_guid), maybe(_sweep_line)
 
 
-# Of a host, beside its rails: what is compared between hosts, by name.
+def _lanes(value: Any) -> None:
+    if type(value) not in (int, type(None)) or value not in (None, *sweep.WIDTHS):
+        raise Invalid(f"is {_quoted(value)}, expected a number of lanes")
+
+
+def _place(value: Any) -> None:
+    (_node_guid if isinstance(value, str) else whole(0, sweep.MOST_NODES))(value)
+
+
+_PORT = (
+    *(_end_port, whole(0, len(sweep.STATES) - 1), maybe(text(64, line=True)), _lanes, _speed, _lanes, _speed),
+    *(maybe(row_of(_place, _end_port)), _lid, _guid_or_none),
+    *(maybe(many(_count, 1 + 2 * sweep.MOST_COUNTERS, 1)), maybe(_sweep_text)),
+)
+
+
+def a_port(value: Any) -> None:
+    """Check the row of a port, which may lack its last fields."""
+    if not isinstance(value, list) or not 2 <= len(value) <= len(_PORT):
+        raise Invalid(f"is {_quoted(value)}, expected a row of 2 to {len(_PORT)}")
+    row_of(*_PORT[: len(value)])(value)
+
+
+_a_node = row_of(
+    *(_node_guid, one_of(*sweep.KINDS), _sweep_line, _guid_or_none, maybe(whole(0, (1 << 32) - 1)), _line_or_none),
+    *(_line_or_none, many(a_port, 255)),
+)
+_a_manager = row_of(_node_guid, one_of(*sweep.MANAGER_STATES), maybe(whole(0, 15)), _lid, _sweep_line)
+_counter_names = many(text(64, re.compile(r"[A-Za-z][A-Za-z0-9_]*")), sweep.MOST_COUNTERS)
+a_sweep = record(
+    plane=text(16, re.compile("|[0-9a-f]{16}")),
+    host=_sweep_line,
+    device=_sweep_line,
+    port=_end_port,
+    at=number(0, 1 << 40),
+    seconds=number(0, 1 << 40),
+    source=one_of(*sweep.SOURCES),
+    routing=_line_or_none,
+    adaptive_routing=maybe(flag),
+    complete=flag,
+    managers=many(_a_manager, sweep.MOST_NODES),
+    nodes=many(_a_node, sweep.MOST_NODES),
+    counter_sets=many(_counter_names, sweep.MOST_SETS),
+    pkeys=table(many(whole(0, 0xFFFF), sweep.MOST_KEYS), _node_guid, sweep.MOST_NODES),
+    events=many(row_of(_sweep_line, whole(0, 1 << 32), _sweep_line, _sweep_line), sweep.MOST_EVENTS),
+    unhealthy=many(row_of(_node_guid, _end_port, _sweep_line), sweep.MOST_NODES),
+    problems=many(row_of(_sweep_text, _sweep_text), sweep.MOST_PROBLEMS),
+)
+
+
+# Facts of a host besides its rails that are compared between hosts, by name.
 facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
 _short, _register = text(200, line=True), whole(-1, 1 << 17)
 _SETTINGS: dict[str, Check] = {
@@ -685,7 +726,7 @@ _SETTINGS: dict[str, Check] = {
     "routed": flag,
 }
 _OF_NIC = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
-# Of platform_facts.py.
+# Result of platform_facts.py.
 _RECOGNITION: dict[str, Check] = {
     **dict.fromkeys(("bus", "root", "guest", "fabric"), flag),
     **dict.fromkeys(("architecture", "machine", "cloud", "product"), _short),
@@ -699,9 +740,9 @@ _RECOGNITION: dict[str, Check] = {
     "resources": maybe(many(_short, 100)),
 }
 
-# -- what each module may return ---------------------------------------------------------------------------------------
+# -- results of each module --------------------------------------------------------------------------------------------
 
-# Of every module, see plan.Plan.result and apply.result; of a failed one, what Ansible adds to it.
+# Keys of every module, see plan.Plan.result and apply.result; of a failed one, keys that Ansible adds.
 _ALL: dict[str, Check] = {
     "changed": flag,
     "failed": flag,
@@ -723,16 +764,16 @@ _ALL: dict[str, Check] = {
     "module_stdout": text(LIMIT),
     "module_stderr": text(LIMIT),
 }
-# Module -> key -> what its value has to be; of a module that is not here, nothing but _ALL is taken.
+# Module -> key -> check of its value; other modules may return keys of _ALL only.
 ANSWERS: dict[str, dict[str, Check]] = {
-    # Of a role that has more than one of them, or of the control node's own.
-    # fix: what to do about a host that the control node has not asked.
+    # Keys of a role with several modules, or of the control node.
+    # fix: advice for a host that was not queried.
     "": {"due": due, "fix": line},
     "busy_info": {"reasons": lines, "unload_first": lines},
     "gate_info": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
-    "node_health": {"devices": health_devices, "imex": imex, "ports": health_ports},
+    "node_health": {"boot_id": text(64, line=True), "devices": health_devices, "imex": imex, "ports": health_ports},
     "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_cluster_record": {"due": due},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
@@ -799,7 +840,6 @@ ANSWERS: dict[str, dict[str, Check]] = {
     },
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
     "rail_info": {"info": info, "busy": lines},
-    "rma_info": {"hardware": hardware},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {
         "topology": anything,
@@ -810,14 +850,14 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "recognition": record((), False, **_RECOGNITION),
     },
 }
-# What a module says at first that goes on in the background.
+# First result of a module that runs in the background.
 _STARTED: dict[str, Check] = {
     "ansible_job_id": text(64, _JOB),
     "results_file": text(4096, _PATH),
     "started": one_or_flag,
     "finished": one_or_flag,
 }
-# What the audit leaves on the node, and what is there only for a draft or a failure, may be missing.
+# Keys that may be missing: the audit omits them, or they belong to a draft or a failure.
 _OPTIONAL = (
     *("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
     "recognition",
@@ -826,12 +866,12 @@ _NEEDED = ("findings", "passed")
 
 
 def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
-    """What of a module's answer may be used. Raises Invalid.
+    """Return the valid keys of a module's result. Raises Invalid.
 
-    module: its name without the collection's.   background: it runs there, and this is what is known of it by now.
+    module: its name without the collection's.   background: the result is that of a poll.
     """
     if not isinstance(data, dict):
-        raise Invalid(f"is {_shown(data)}, expected a dictionary")
+        raise Invalid(f"is {_quoted(data)}, expected a dictionary")
     known = {**_ALL, **ANSWERS.get(module, {}), **(_STARTED if background else {})}
     kept = {}
     for key, of_key in known.items():
@@ -842,7 +882,7 @@ def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
                 raise error.within(key) from None
             kept[key] = data[key]
     if not kept.get("failed") and (not background or kept.get("finished")):
-        # Only one of the roles has what stands beside findings.
+        # Only one of a role's modules has keys beside findings.
         for key in (*_NEEDED, *(ANSWERS.get(module, {}) if module else ())):
             if key not in kept and key not in _OPTIONAL:
                 raise Invalid("is missing").within(key)
@@ -850,9 +890,9 @@ def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
 
 
 def given(result: Any, module: str = "") -> dict[str, Any]:
-    """What a host has registered, as far as it is valid; else a failure in its place, which says what is not.
+    """Return a host's registered result if it is valid; else a failure that names what is not.
 
-    module: whose answer it is; "" for a role's, of which the findings and what goes with them are taken.
+    module: its name; "" for a role's result, of which findings and their keys are taken.
     """
     if result is None or result == {}:
         return {}
@@ -876,17 +916,17 @@ def is_valid(of: Check, value: Any) -> bool:
 
 
 def findings_of(registered: Any) -> list[dict[str, Any]]:
-    """Those that a role has registered; [] where they are none, which the verdict on that role says."""
+    """Return a role's registered findings; [] where they are invalid, which the verdict on the role reports."""
     found = registered.get("findings") if isinstance(registered, dict) else None
     return found if found and is_valid(of_findings, found) else []
 
 
 def read(text_of: str, limit: int = LIMIT) -> Any:
-    """An answer's JSON. Raises Invalid where it is none, or holds what no program would write. limit: characters."""
+    """Parse a result's JSON. Raises Invalid for other text and for values that no program prints. limit: characters."""
     if len(text_of) > limit:
         raise Invalid("it has %d characters, expected %d at most" % (len(text_of), limit))
     try:
-        return json.loads(text_of, parse_constant=_no_number, object_pairs_hook=_once)
+        return json.loads(text_of, parse_constant=_no_number, object_pairs_hook=_unique_object)
     except Invalid:
         raise
     except RecursionError:
@@ -899,7 +939,7 @@ def _no_number(name: str) -> Any:
     raise Invalid(f"it holds {name}, which is not a number")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise Invalid("it holds a key twice in one dictionary")

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Bars out of files: the bus bandwidth, or the latency, that a run has to reach.
+"""Read bars: the bus bandwidth, or the latency, that a run has to reach.
 
-A bar decides; the prediction (prediction.py) stands beside it and shows a bar that is off. Bandwidths are in GB/s (1e9
+A bar decides; the prediction (prediction.py) shows a bar that is implausible. Bandwidths are in GB/s (1e9
 bytes), latencies in microseconds. What the keys mean: docs/bars.md.
 """
 
@@ -17,20 +17,20 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
 
-# Over what a run goes: all GPUs of a node, two nodes, one rail of several nodes, the nodes of a leaf switch, the trays
-# of an NVLink domain over their NVLinks, all nodes.
+# Scope of a run: all GPUs of a node, two nodes, one rail of several nodes, the nodes of a leaf switch, the trays of an
+# NVLink domain over their NVLinks, all nodes.
 SCOPES = ("node", *cluster_member.SCOPES)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv")
-# What NCCL is told to use; "" is NCCL's own choice.
+# Algorithm that NCCL is set to; "" is NCCL's choice.
 ALGORITHMS = ("", "Ring", "SHARP")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a run has to reach: a bandwidth from messages of ``size`` bytes on, or a latency up to that size.
+    """The limit of a run: a bandwidth from messages of ``size`` bytes on, or a latency up to that size.
 
     busbw: GB/s, None in a latency bar; with algorithm SHARP it is algbw, see ``measure``.
-    healthy: what a healthy node or cluster was measured at, in the bar's unit.
+    healthy: figure of a healthy node or cluster, in the bar's unit.
     algorithm: one of ALGORITHMS.   latency_us: microseconds at most, None in a bandwidth bar.
     nvls: of a latency bar always False: small messages are not reduced in the NVSwitch.
     """
@@ -49,27 +49,27 @@ class Bar:
 
 @dataclass(frozen=True)
 class Prediction:
-    """busbw: GB/s (with SHARP algbw); None where nothing can be predicted. rule: how it came about, or why not."""
+    """busbw: GB/s (with SHARP algbw); None where nothing can be predicted. rule: its derivation, or why not."""
 
     busbw: float | None
     rule: str
 
 
 def measure(algorithm: str) -> str:
-    """``busbw`` or ``algbw``: what a bar or a prediction for this algorithm is held against.
+    """Return ``busbw`` or ``algbw``: the figure that a bar or prediction of this algorithm applies to.
 
-    Where switches reduce (SHARP), each byte crosses a NIC once: busbw would exceed the wire, and is no bandwidth.
+    Where switches reduce (SHARP), each byte crosses a NIC once: busbw would exceed the wire.
     """
     return "algbw" if algorithm == "SHARP" else "busbw"
 
 
 def of_algbw(figure: float | None, ranks: int) -> float | None:
-    """busbw that nccl-tests print for an algbw of all_reduce; None stays None."""
+    """Return the busbw that nccl-tests print for an algbw of all_reduce; None stays None."""
     return None if figure is None else round(figure * 2 * (ranks - 1) / ranks, 1)
 
 
 def parse_bars(data: object, name: str) -> tuple[Bar, ...]:
-    """The bars in a parsed YAML list. Raises ParseError that names the entry and the key."""
+    """Return the bars of a parsed YAML list. Raises ParseError that names the entry and the key."""
     if not isinstance(data, list):
         raise ParseError(f"{name} is not a list of bars")
     bars: list[Bar] = []
@@ -87,7 +87,7 @@ def parse_bars(data: object, name: str) -> tuple[Bar, ...]:
 
 
 def _of_each_platform(entry: object, where: str) -> list[object]:
-    """The entry for each platform of its list: machines of the same board share a bar. Raises ParseError."""
+    """Return the entry for each platform of its list: machines of the same board share a bar. Raises ParseError."""
     if not isinstance(entry, dict) or not isinstance(entry.get("platform"), list):
         return [entry]
     if not entry["platform"]:
@@ -155,7 +155,7 @@ def _size(value: object, where: str) -> int:
 
 
 def _figure(value: object, what: str) -> float:
-    # An int of a thousand digits is no float.
+    # An int of a thousand digits is too large for a float.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
         unit = "microseconds" if what.endswith("latency_us") else "GB/s"
         raise ParseError(f"{what} is {value if not isinstance(value, int) else '...'!r}, expected {unit} above 0")
@@ -171,9 +171,9 @@ def find_bar(
     size: int,
     algorithm: str = "",
 ) -> Bar | None:
-    """The bar for a run: of the first file with a bar for it, the bar for the largest size up to ``size`` bytes.
+    """Return a run's bar: of the first file with a bar for it, the one for the largest size up to ``size`` bytes.
 
-    A bar of another scope, or for another algorithm, never stands in.
+    A bar of another scope or algorithm is never used.
     """
     key = (platform, nvls, scope, collective, algorithm)
     for bars in files:
@@ -186,7 +186,7 @@ def find_bar(
 def find_latency_bar(
     files: Sequence[Sequence[Bar]], platform: str, scope: str, collective: str, size: int
 ) -> Bar | None:
-    """The latency bar for messages of ``size`` bytes: of the first file with one, that for the smallest size above."""
+    """Return the latency bar of the first file with one, for the smallest size from ``size`` bytes up."""
     key = (platform, False, scope, collective, "")
     for bars in files:
         fitting = [bar for bar in bars if bar.latency_us is not None and _run(bar) == key and bar.size >= size]

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Plots of bus bandwidth: panels of GB/s over message size, as SVG and PNG, where matplotlib is installed."""
+"""Plot bus bandwidth: panels of GB/s over message size, as SVG and PNG, where matplotlib is installed."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -15,7 +15,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 
-# Lines of their own in a panel; of more, the lowest have one, and all are a band.
+# Lines in a panel; of more, the lowest have a line, and all are a band.
 LINES, LOWEST = 8, 3
 # Panels of a figure. A collective and an algorithm each have one.
 PANELS = 16
@@ -35,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """marks: message size -> bar and prediction there in GB/s, None for what there is not."""
+    """marks: message size -> bar and prediction there in GB/s, None for a missing one."""
 
     title: str
     series: Sequence[Series]
@@ -43,7 +43,7 @@ class Panel:
 
 
 def ready() -> str:
-    """Makes matplotlib draw into files, the same figures into the same file. Returns why it cannot, "" where it can."""
+    """Set up matplotlib to write reproducible files. Return why it cannot, "" where it can."""
     try:
         import matplotlib
     except ImportError:
@@ -55,7 +55,7 @@ def ready() -> str:
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
-    """``NAME.svg`` and ``NAME.png``. Raises OSError."""
+    """Write ``NAME.svg`` and ``NAME.png``. Raises OSError."""
     paths = [folder / f"{name}.svg", folder / f"{name}.png"]
     figure.savefig(paths[0], metadata={"Date": None})
     figure.savefig(paths[1], dpi=144)
@@ -63,7 +63,7 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
 
 
 def fleet(members: Mapping[str, Mapping[int, float]]) -> list[Series]:
-    """A line for each member; of many, their band and median, and a line for each of the slowest.
+    """Return a line for each member; of many, their band and median, and a line for each of the slowest.
 
     members: name -> size -> GB/s.
     """
@@ -78,7 +78,7 @@ def fleet(members: Mapping[str, Mapping[int, float]]) -> list[Series]:
 
 
 def band(label: str, members: Iterable[Mapping[int, float]], color: str, style: str) -> Series:
-    """The median of many, with the band from the lowest to the highest."""
+    """Return the median of many, with the band from the lowest to the highest."""
     each: dict[int, list[float]] = {}
     for points in members:
         for size, value in points.items():
@@ -94,7 +94,7 @@ def band(label: str, members: Iterable[Mapping[int, float]], color: str, style: 
 
 
 def over_size(panels: Sequence[Panel], title: str, simulated: bool) -> Any:
-    """A figure with a panel for each, in a grid: bandwidth, bar and prediction over the message size."""
+    """Return a figure with a panel for each, in a grid: bandwidth, bar and prediction over the message size."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     left_out = len(panels) - PANELS
@@ -114,7 +114,7 @@ def over_size(panels: Sequence[Panel], title: str, simulated: bool) -> Any:
         for series in panel.series:
             _line(axis, series)
         for number, (size, marks) in enumerate(sorted(panel.marks.items())):
-            # Both hold for the largest messages: across the whole panel they would seem to be missed by the small ones.
+            # Both apply to the largest messages: across the whole panel small ones would seem to miss them.
             for value, (style, color), what in zip(
                 marks, (("-", "crimson"), (":", "0.45")), ("bar", "prediction"), strict=True
             ):
@@ -147,7 +147,7 @@ def _line(axis: Any, series: Series) -> None:
 
 
 def canvas(rows: int, columns: int, title: str, simulated: bool) -> tuple[Any, list[Any]]:
-    """A figure of so many panels with its title, and the panels. simulated: it reports it, over all of them."""
+    """Return a figure with its title, and its panels. simulated: printed over all of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(4.6 * columns, 6.4), 3.4 * rows + 0.8), layout="constrained")
@@ -167,10 +167,10 @@ def legend(axis: Any) -> None:
 
 
 def label_of(name: str) -> str:
-    """A name as a label, of which matplotlib hides those that begin with "_"."""
+    """Return a name as a label, without the leading "_" of which matplotlib hides labels."""
     return plain(name.lstrip("_")[:24]) or "?"
 
 
 def plain(text: str) -> str:
-    """A text that is shown as it is: matplotlib reads $...$ as mathematics."""
+    """Escape a text for matplotlib, which reads $...$ as mathematics."""
     return printable(text).replace("$", r"\$")

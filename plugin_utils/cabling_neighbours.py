@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
 
 NEIGHBOUR = ("host", "port", "chassis", "port_id")
 

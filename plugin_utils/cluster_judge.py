@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the jobs of a benchmark between nodes say together: one record, and the findings of every host that took part.
+"""Judge the jobs of a benchmark between nodes: one record, and the findings of every host that took part.
 
-What a job's own result says comes from nccl_perf, judged over its repeats. Here its hosts get to know it, all in the
-same words, so that a thousand of them are one line; latency and scaling are judged; and a job without a result costs
-its hosts their verdict, and nobody else. Pure. Sources: cluster.md 1; nccl.md 7.4.
+nccl_perf judges a job over its repeats. Here its hosts get its findings, in equal words, so that a thousand hosts are
+one line; latency and scaling are judged; a job without a result makes its hosts unknown, and no others. Pure.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -22,12 +21,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import OVER_NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, lldp_leaf, nodeset, slowed_by
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, lldp_leaf, nodeset, slowdown_causes
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Row, Scaling
 
-# Of what the fewest nodes reach, each as a part of its prediction.
+# Least efficiency relative to the fewest nodes; each figure is a part of its prediction.
 EFFICIENT = 0.90
-# What a bad job between nodes can follow from on one of them, the likeliest first: checks of other roles.
+# Possible causes of a bad job between nodes on one of them, the likeliest first: checks of other roles.
 CAUSES = (
     *("gpudirect.", "platform.rail", "consistency.", "perftest.", "rail_ping.", "counters.", "roce_qos."),
     *(
@@ -36,7 +35,7 @@ CAUSES = (
         lldp_leaf.SWAPPED.id,
         lldp_leaf.LEAF.id,
         "multirail.",
-        *slowed_by.SLOWED,
+        *slowdown_causes.SLOWED,
         "pcie_path.",
         "iommu.",
         "kernel_args.",
@@ -44,14 +43,14 @@ CAUSES = (
     ),
     *("host_limits.", "platform.", "nic_firmware.", "nccl_tests.", "nccl_perf."),
 )
-# The same of a job over the NVLinks of a domain, which no rail carries.
+# Possible causes of a job over the NVLinks of a domain, which no rail carries.
 NVLINK_CAUSES = (
     "imex.",
-    *slowed_by.STOPPED,
-    *(one for one in slowed_by.SLOWED if one not in slowed_by.RAIL),
+    *slowdown_causes.STOPPED,
+    *(one for one in slowdown_causes.SLOWED if one not in slowdown_causes.RAIL),
     *("platform.gpu", "gpudirect.", "iommu.", "nccl_conf.", "host_limits.", "nccl_tests.", "nccl_perf."),
 )
-# Hosts with a cause of their own that a finding names, and characters of host names.
+# Hosts with a cause that a finding names, and characters of host names.
 _NAMED, _ROOM = 3, 60
 _SOURCE = "nccl-tests over several nodes"
 LOCALISE = "run ansible-playbook playbooks/localise.yml -i INVENTORY, which finds the node, rail, rank or leaf"
@@ -85,15 +84,15 @@ SCALING = Check(
 """Is the bandwidth over more nodes, each as a part of its prediction, at least 0.90 of that over the fewest"""
 
 
-# Wrong values are not among what other roles' findings explain: no setting makes a sum wrong.
+# Wrong values have no cause in other roles' findings: no setting makes a sum wrong.
 _UNEXPLAINED = (perf.CORRECT.id, BAR.id)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """findings: host -> all that is said of it, ok or not.   jobs, scaling: for the record.
+    """findings: host -> its findings, ok or not.   jobs, scaling: for the record.
 
-    passed: host -> id of a check of nccl_perf's that is ok -> value and source.
+    passed: host -> id of an ok check of nccl_perf -> value and source.
     """
 
     findings: Mapping[str, tuple[Finding, ...]]
@@ -109,10 +108,10 @@ def judge(
     earlier: Mapping[str, Sequence[Finding]],
     advise: bool = False,
 ) -> Judged:
-    """jobs: ``cluster_plan.Job.to_dict`` of each.   results: name of a job -> what nccl_perf answered, where it did.
+    """Judge jobs, ``cluster_plan.Job.to_dict`` of each. results: job name -> result of nccl_perf, where there is one.
 
-    failures: name of a job -> why there is none.   earlier: host -> what other roles have found there.
-    advise: tell of a bar that is missed how to search for what is slow, since that does not follow by itself.
+    failures: name of a job -> why there is none.   earlier: host -> findings of other roles.
+    advise: a missed bar advises the search for the slow node, which does not start automatically.
     """
     trays = {host for job in jobs for host in job["hosts"] if job["scope"] == NVLINK_DOMAIN}
     causes = {
@@ -132,7 +131,7 @@ def judge(
     passes: dict[str, dict[str, Sequence[str]]] = {}
     for job in jobs:
         said = of_job[job["name"]]
-        shared = [_told(one, job["hosts"], causes) for one in said]
+        shared = [_name_causes(one, job["hosts"], causes) for one in said]
         for host in job["hosts"]:
             found.setdefault(host, []).extend(shared)
             passes.setdefault(host, {}).update(good[job["name"]])
@@ -142,7 +141,7 @@ def judge(
 
 
 def misses(findings: Iterable[Finding]) -> bool:
-    """Whether a bar of several nodes was missed: something in the network between them is slow."""
+    """Return whether a bar of several nodes was missed: something in the network between them is slow."""
     slow = (one for one in findings if one.check in (perf.BUSBW.id, SCALING.id) and one.state == "drift")
     return any(OVER_NVLINK not in one.subject for one in slow)
 
@@ -154,14 +153,13 @@ def _advised(finding: Finding, job: Mapping[str, Any]) -> Finding:
 
 
 def subject(job: Mapping[str, object]) -> str:
-    """As a job's findings of our own have it: ``cluster all_reduce 8G 16 nodes``."""
+    """Return the subject of a job's findings: ``cluster all_reduce 8G 16 nodes``."""
     return str(job["name"])
 
 
 def _of_job(
     job: Mapping[str, Any], result: Mapping[str, Any] | None, failure: str
 ) -> tuple[list[Finding], dict[str, Sequence[str]]]:
-    """Findings on a job, and nccl_perf's checks that are ok with value and source."""
     if result is None:
         return [JOB.judge(subject(job), "unknown", "a result", failure, _SOURCE)], {}
     simulated = "simulated: " if result.get("simulated") else ""
@@ -170,7 +168,7 @@ def _of_job(
     passed = {name: result["evidence"][name] for name in result["passed"]}
     rail = cluster_record.rail_of(subject(job))
     if rail or len(job["hosts"]) == 1:
-        # The node's own benchmark, and that of its other rails, has findings of the same names on another program.
+        # The node's own benchmark, and those of its other rails, have findings of the same names.
         renamed = {one.id: replace(one, subject=f"{rail or subject(job)}: {one.subject}") for one in own}
         ids = {before: one.id for before, one in renamed.items()}
         own = [replace(one, because=ids.get(one.because or "")) for one in renamed.values()]
@@ -188,7 +186,7 @@ def _bar(job: Mapping[str, Any], simulated: str) -> Finding:
         have = "{:g} GB/s ({})".format(job["bar"], job["bar_source"])
         return BAR.judge(subject(job), "ok", want, have, simulated + "bars.yml")
     if job["what"]:
-        # A message of the user's own, whose figure is told beside those that have a bar.
+        # A message of the user's model: its figure is reported beside those with a bar.
         return BAR.judge(subject(job), "ok", "a figure", "no bar: %s" % job["bar_source"], simulated + "bars.yml")
     fix = "put a bar for it into bars.yml beside the inventory, as in docs/bars.md: %s" % job["bar_source"]
     return BAR.judge(subject(job), "unknown", want, None, simulated + "bars.yml", fix)
@@ -215,7 +213,7 @@ def _latency(
 def _scaling(
     jobs: Sequence[Mapping[str, Any]], results: Mapping[str, Mapping[str, Any]], of_job: dict[str, list[Finding]]
 ) -> tuple[Scaling, ...]:
-    """Each collective over the numbers of nodes that it was measured on; adds what is to be said to the job of most."""
+    """Return each collective over numbers of nodes; add its findings to the job over the most nodes."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for job in jobs:
         if job["scope"] == "cluster" and not job["what"]:
@@ -246,7 +244,7 @@ def _scaling(
             if nodes > 1 and efficiency is None:
                 missing.append("%d nodes" % nodes)
             elif efficiency is not None and first is not None and job is not first:
-                shares.append((efficiency, _shown(job, first, efficiency, results)))
+                shares.append((efficiency, _scaling_text(job, first, efficiency, results)))
         if len(several) > 1:
             most = several[-1]
             of_job[most["name"]].append(_scaled(most, min(shares, default=None), missing, of_job))
@@ -269,7 +267,7 @@ def _scaled(
 
 
 def _figure(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """GB/s at the largest size; None where nothing was measured. A figure of 0 is none."""
+    """Return GB/s at the largest size; None where nothing was measured. A figure of 0 is none."""
     result = results.get(str(job["name"]))
     return float(result["busbw"]) if result is not None and result.get("busbw") else None
 
@@ -277,9 +275,9 @@ def _figure(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) ->
 def _efficiency(
     job: Mapping[str, Any], first: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]
 ) -> float | None:
-    """Of two jobs their figures, each as a part of its prediction; where there is none, the plain figures.
+    """Return the ratio of two jobs' figures, each as a part of its prediction; without one, of the plain figures.
 
-    What exceeds its prediction is no yardstick: over two nodes NVLSTree may reach twice what any ring does, and no
+    A figure above its prediction is no base: over two nodes NVLSTree may reach twice what any ring does, and no
     number of nodes will again.
     """
     here, there = _figure(job, results), _figure(first, results)
@@ -290,7 +288,7 @@ def _efficiency(
     return here / there
 
 
-def _shown(
+def _scaling_text(
     job: Mapping[str, Any], first: Mapping[str, Any], efficiency: float, results: Mapping[str, Mapping[str, Any]]
 ) -> str:
     here, there = _figure(job, results) or 0.0, _figure(first, results) or 1.0
@@ -304,15 +302,14 @@ def _shown(
 
 
 def _root(earlier: Sequence[Finding], causes: Sequence[str]) -> Finding | None:
-    """What another role has found on a host that a slow job follows from. causes: what checks may begin with."""
-    # What a switch does not say is no cause of anything.
+    """Return another role's finding on a host that explains a slow job. causes: prefixes of checks."""
+    # Missing data of a switch causes nothing.
     mute = [one for one in earlier if one.check.startswith("lldp.") and one.state == "unknown"]
     roots = [one for one in earlier if not one.ok and one.because is None and one not in mute]
     return next((one for prefix in causes for one in roots if one.check.startswith(prefix)), None)
 
 
-def _told(finding: Finding, hosts: Sequence[str], causes: Mapping[str, Finding]) -> Finding:
-    """With the hosts of the job that have a finding of their own, in the same words for all of them."""
+def _name_causes(finding: Finding, hosts: Sequence[str], causes: Mapping[str, Finding]) -> Finding:
     if finding.ok or finding.because is not None or finding.check in _UNEXPLAINED:
         return finding
     known = [f"{host} ({causes[host].check})" for host in hosts if host in causes]
@@ -324,7 +321,7 @@ def _told(finding: Finding, hosts: Sequence[str], causes: Mapping[str, Finding])
 
 
 def _followed(findings: Sequence[Finding], cause: Finding | None) -> list[Finding]:
-    """One cause, one line: what another role has found on this host; else the first of several jobs that says it."""
+    """Link findings to the cause on this host; else to the first of several jobs with the same finding."""
     first: dict[tuple[str, str, str | None], str] = {}
     found = []
     for one in findings:
@@ -378,7 +375,7 @@ def _recorded(
 def member_records(
     jobs: Sequence[Mapping[str, Any]], findings: Mapping[str, Sequence[Finding]], finished: float
 ) -> dict[str, dict[str, Any]]:
-    """Host -> what it is to keep for the nightly check, of every host that a job was over."""
+    """Return host -> its record for the nightly check, of every host that a job was over."""
     over: dict[str, set[str]] = {}
     for job in jobs:
         for host in job["hosts"]:

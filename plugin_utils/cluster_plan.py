@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who is measured with whom between nodes: the jobs of the scope that is asked for, in rounds of disjoint hosts.
+"""Plan which nodes are measured together: the jobs of the configured scope, in rounds of disjoint hosts.
 
 A job is one program over a team of hosts. Pairs lie within a leaf: at an oversubscribed uplink healthy pairs of two
 leaves are slow. A host that is busy, or cannot take part, is left out by name, and its team is measured without it.
-Pure, and linear in the hosts but for the sorting. Sources: cluster.md 1 and 3.
+Pure, and linear in the hosts except for the sorting.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -24,11 +24,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member 
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds as paired
 
 STEP_FACTOR = 2
-# Bytes of the smallest message of all_reduce: what latency is judged by.
+# Bytes of the smallest message of all_reduce, by which latency is judged.
 SMALLEST = 8
 # All data of a two-node Tree crosses a NIC once each way, so that three of eight rails may be missing below its bar.
 PAIR_ALGORITHM = {"all_reduce": "Ring"}
-# What is measured over fewer nodes than all of them, to see how it scales.
+# Collectives that are also measured over fewer nodes, for scaling.
 SCALED = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 RAIL_COLLECTIVE = "sendrecv"
 
@@ -43,12 +43,12 @@ MEMBER = Check(
 
 @dataclass(frozen=True)
 class Settings:
-    """What the inventory wants of a host; only hosts that want the same are measured together.
+    """The inventory's values of a host; only hosts with equal ones are measured together.
 
     kind: profile and fabric.   sizes: the smallest and the largest message in bytes.   gpus: of each node.
-    rails: numbers of the profile's.   extra: what else has to be the same, such as options of the launcher.
-    apart: NVLinks lead to other nodes, too, and are kept out of what is measured between nodes; but in scope
-        nvlink_domain, which measures them.
+    rails: numbers of the profile's.   extra: other values that have to be equal, such as options of the launcher.
+    apart: NVLinks also lead to other nodes, and are excluded from measurements between nodes, except in scope
+        nvlink_domain.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of every job between nodes: what is measured there is the network, or the NVLinks, and not both."""
+        """Return variables of every job between nodes: it measures either the network or the NVLinks."""
         if self.scope == NVLINK_DOMAIN:
             return {"NCCL_MNNVL_ENABLE": "1"}
         return {"NCCL_MNNVL_ENABLE": "0"} if self.apart else {}
@@ -72,10 +72,10 @@ class Settings:
 class Member:
     """One host.
 
-    host: its name in the inventory.   name: as it calls itself, "" where that is not known.   address: how a launcher
+    host: its name in the inventory.   name: its own host name, "" where unknown.   address: how a launcher
     reaches it.   leaf: "" where the inventory says none.   build: NCCL, MPI and commit of its programs.
-    rails: number -> RDMA device and index of the GPU beside it.   unfit: why it cannot take part, and what to do.
-    domain: in scope nvlink_domain UUID and clique of the host's; "" where it is in none, and no_domain says why.
+    rails: number -> RDMA device and index of the nearest GPU.   unfit: why it cannot take part, and what to do.
+    domain: in scope nvlink_domain its UUID and clique; "" where it is in none, no_domain has the reason.
     """
 
     host: str
@@ -92,7 +92,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Measure:
-    """What a job measures. what: whose message its size is, "" for a range.   rail: the only one used; -1 for all.
+    """One measurement. what: the message's purpose, "" for a range.   rail: the only one used; -1 for all.
 
     all_nodes: not measured over a part of the nodes.
     """
@@ -108,7 +108,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a job has to reach, as busbw.py says it. None: nobody can say.   nvls: NCCL reduces in the NVSwitch."""
+    """The bar of a job, as busbw.py has it. None: unknown.   nvls: NCCL reduces in the NVSwitch."""
 
     bar: float | None = None
     bar_source: str = ""
@@ -164,8 +164,8 @@ class Job:
 class Plan:
     """rounds: jobs on disjoint hosts, which run at the same time.   left_out: host -> why, and what to do.
 
-    untested: host -> rail -> why it could not be tested.   one_leaf: hosts that are taken for one leaf, for want of a
-    word on it.
+    untested: host -> rail -> why it could not be tested.   one_leaf: hosts that are taken for one leaf, because
+    theirs is unknown.
     """
 
     rounds: tuple[tuple[Job, ...], ...] = ()
@@ -175,11 +175,11 @@ class Plan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Over whom it is measured."""
+        """Return the hosts that are measured."""
         return tuple(dict.fromkeys(host for jobs in self.rounds for job in jobs for host in job.hosts))
 
     def findings(self) -> dict[str, list[Finding]]:
-        """Host -> whether it takes part."""
+        """Return host -> whether it takes part."""
         found = {host: [MEMBER.judge("host", "ok", _WANT, "takes part", _SOURCE)] for host in self.hosts}
         for host, (have, fix) in self.left_out.items():
             found[host] = [MEMBER.judge("host", "unknown", _WANT, f"left out: {have}", _SOURCE, fix)]
@@ -192,10 +192,10 @@ class Plan:
         return found
 
 
-# Of a host that is alone, be it that the user named no other.
+# Advice for a host that is alone, even if the user named no other.
 _OTHERS = "free another such node and run it again over both of them (--limit has to name both)"
 _WANT, _SOURCE = "measured together with other nodes", "inventory and member facts of all hosts"
-# Of a tray of which nobody knows to which others its NVLinks lead.
+# Advice for a tray whose NVLinks lead to unknown trays.
 _DOMAIN = (
     "run site.yml for it with --tags node_health: imex.domain and node_health.fabric_state show why its GPUs are not"
     " in the domain; then run it again"
@@ -207,9 +207,9 @@ Judge = Callable[[Settings, Measure, int], Expected]
 
 
 def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
-    """wanted_of: settings, number of nodes -> what is to be measured.
+    """Plan the jobs. wanted_of: settings, number of nodes -> measurements.
 
-    expected: settings, measure, number of nodes -> what a job has to reach.
+    expected: settings, measure, number of nodes -> bar of a job.
     """
     left: dict[str, tuple[str, str]] = {one.host: one.unfit for one in members if one.unfit is not None}
     fit = [one for one in members if one.unfit is None]
@@ -230,7 +230,7 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
             one_leaf.update(one.host for one in there)
         jobs, missing = _jobs(settings, leaves, wanted_of, expected, len(groups) > 1)
         untested.update(missing)
-        # Hosts of two groups are other hosts, so that their rounds can go on side by side.
+        # Two groups have disjoint hosts, so that their rounds can run side by side.
         for number, jobs_of_round in enumerate(jobs):
             while len(rounds) <= number:
                 rounds.append([])
@@ -239,7 +239,7 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
 
 
 def ambiguous(members: Sequence[Member]) -> dict[str, tuple[str, str]]:
-    """Hosts whose name or address is another one's, too: which of them gave a result could not be told."""
+    """Return hosts that share a name or address with another: their results could not be distinguished."""
     left: dict[str, tuple[str, str]] = {}
     for what, fix in (
         ("name", "give each node a unique host name (hostnamectl set-hostname)"),
@@ -258,7 +258,7 @@ def ambiguous(members: Sequence[Member]) -> dict[str, tuple[str, str]]:
 
 
 def unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
-    """Hosts whose programs are of another build than most: NCCL refuses, or hangs, where versions are mixed."""
+    """Return hosts whose programs are of another build than most: NCCL refuses, or hangs with, mixed versions."""
     ranked = Counter(one.build for one in group).most_common(2)
     if len(ranked) < 2:
         return {}
@@ -271,9 +271,9 @@ def unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
 
 
 def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
-    """The leaves, the largest first, and who has nobody to be measured with. Hosts keep their order.
+    """Return the leaves, the largest first, and hosts without a partner. Hosts keep their order.
 
-    In scope nvlink_domain they are the domains: what a clique's switches join.
+    In scope nvlink_domain they are the domains, which a clique's switches join.
     """
     if scope == NVLINK_DOMAIN:
         return _domains(group)
@@ -301,7 +301,7 @@ def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], di
 
 
 def _domains(group: Sequence[Member]) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
-    """The NVLink domains, the largest first, and who is in none, or alone in one."""
+    """Return the NVLink domains, the largest first, and hosts in none, or alone in one."""
     left: dict[str, tuple[str, str]] = {}
     domains: dict[str, list[Member]] = {}
     for one in group:
@@ -321,7 +321,7 @@ def _domains(group: Sequence[Member]) -> tuple[list[list[Member]], dict[str, tup
 
 
 def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
-    """Rounds of disjoint teams, each of two hosts or more but for the one node that scaling begins with."""
+    """Return rounds of disjoint teams, each of two hosts or more except for the one node that scaling begins with."""
     if scope in ("leaf", NVLINK_DOMAIN):
         return [[tuple(leaf) for leaf in leaves]] if leaves else []
     if scope == "cluster":
@@ -334,7 +334,7 @@ def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
         of_leaf: list[list[Team]] = []
         met: set[str] = set()
         for pairs in paired(list(by_host), 1):
-            # In a second round only whoever had no partner in the first.
+            # In a second round only hosts without a partner in the first.
             wanted = [pair for pair in pairs if not met.issuperset(pair)]
             of_leaf.append([(by_host[one], by_host[other]) for one, other in wanted])
             met.update(host for pair in wanted for host in pair)
@@ -346,7 +346,7 @@ def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
 
 
 def counts(nodes: int) -> list[int]:
-    """All of them, then 1, 2, 4, 8 ... of them: what the user came for is measured first."""
+    """Return all nodes, then 1, 2, 4, 8 ... of them: the requested figure is measured first."""
     if nodes < 2:
         return []
     return [nodes, *(1 << power for power in range(nodes.bit_length()) if 1 << power < nodes)]
@@ -355,7 +355,7 @@ def counts(nodes: int) -> list[int]:
 def measures(
     settings: Settings, model: Sequence[tuple[str, int, str]], algorithms: Mapping[str, str] | None = None
 ) -> list[Measure]:
-    """What is measured of a scope. model: collective, bytes and name of each message of the user's own model.
+    """Return the measurements of a scope. model: collective, bytes and name of each message of the user's model.
 
     algorithms: of pairs, by collective; None: PAIR_ALGORITHM.
     """
@@ -382,7 +382,7 @@ def measures(
 def _jobs(
     settings: Settings, leaves: Sequence[Sequence[Member]], wanted_of: Wanted, expected: Judge, several: bool
 ) -> tuple[list[list[Job]], dict[str, dict[int, str]]]:
-    """Rounds of jobs, and what of a host cannot be measured: rail -> why.
+    """Return rounds of jobs, and host -> rail -> why it cannot be measured.
 
     several: there are other kinds of hosts beside these.
     """
@@ -390,7 +390,7 @@ def _jobs(
     missing: dict[str, dict[int, str]] = {}
     most = sum(map(len, leaves))
     for round_of in teams(settings.scope, leaves):
-        # Of teams of other sizes other messages: a message is whole shares of its ranks.
+        # Teams of other sizes have other messages: a message is whole shares of its ranks.
         for wanted in zip_longest(*(wanted_of(settings, len(team)) for team in round_of)):
             jobs = []
             for team, measure in zip(round_of, wanted, strict=True):
@@ -414,7 +414,7 @@ def _jobs(
 
 
 def _rail_of(team: Team, rail: int) -> tuple[str, dict[str, str]]:
-    """Why a rail of both hosts cannot be tested, and the variables that make NCCL take it and its GPU alone."""
+    """Return why a rail of both hosts cannot be tested, and the variables that restrict NCCL to it and its GPU."""
     if rail < 0:
         return "", {}
     there = [one.rails.get(rail) for one in team]
@@ -451,7 +451,7 @@ def _job(
         max_bytes=test.max_bytes,
         algorithm=test.algorithm,
         what=test.what,
-        # Of one GPU of a node to one of the next goes over one of them, whatever else lies idle.
+        # One GPU of a node to one of the next uses one rail, however many others are idle.
         rails=1 if test.collective == RAIL_COLLECTIVE or settings.scope == NVLINK_DOMAIN else len(settings.rails),
         environment=environment,
         scaling=scaling,
@@ -460,7 +460,7 @@ def _job(
 
 
 def _words(settings: Settings, team: Team, test: Measure, several: bool) -> Iterator[str]:
-    """Of a job's name, under which it is the same every night as far as its hosts are the same."""
+    """Yield the words of a job's name, which is the same in every run over the same hosts."""
     yield settings.scope
     yield from [test.collective, size_text(test.max_bytes)]
     if test.algorithm:
@@ -480,6 +480,6 @@ def _words(settings: Settings, team: Team, test: Measure, several: bool) -> Iter
 
 
 def _brief(domain: str) -> str:
-    """``1f2e3d4c.32766``: a clique's number comes again in other racks, a UUID's begin hardly does."""
+    """Return ``1f2e3d4c.32766``: other racks repeat a clique's number, but hardly the begin of a UUID."""
     uuid, _dot, clique = domain.partition(".")
     return f"{uuid[:8]}.{clique}"

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The pictures of a benchmark between nodes: bandwidth over size, scaling over nodes, before and after."""
+"""Plot a benchmark between nodes: bandwidth over size, scaling over nodes, before and after."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Results, Run, of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_plot import Panel, Series, band, label_of, plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Results, Run, of_record
 
-# Of "over SCOPE, 16 nodes" in a title.
+# Characters of host names in a title, as in "over SCOPE, 16 nodes".
 _NAMES = 40
 Kind = tuple[str, str, str]
 
 
 def plot(folder: Path, record: Record, before: Results | None = None) -> tuple[list[Path], str]:
-    """Writes ``busbw``, ``scaling`` and, with earlier results, ``before-after``, each as SVG and PNG.
+    """Write ``busbw``, ``scaling`` and, with earlier results, ``before-after``, each as SVG and PNG.
 
     Returns the files, and why there are none. Raises OSError.
     """
@@ -30,20 +30,14 @@ def plot(folder: Path, record: Record, before: Results | None = None) -> tuple[l
     paths = busbw_plot.save(over_size(record), folder, "busbw")
     if record.scaling:
         paths += busbw_plot.save(scaling(record), folder, "scaling")
-    return paths + (plot_change(folder, before, of_record(record, ""))[0] if before is not None else []), ""
-
-
-def plot_change(folder: Path, before: Results, after: Results) -> tuple[list[Path], str]:
-    """Writes ``before-after`` as SVG and PNG. Returns the files, and why there are none. Raises OSError."""
-    problem = busbw_plot.ready()
-    common = _kinds(before).keys() & _kinds(after).keys()
-    if problem or not common:
-        return [], problem or "no plot: before and after have no run in common"
-    return busbw_plot.save(before_after(before, after), folder, "before-after"), ""
+    after = of_record(record, "")
+    if before is not None and _kinds(before).keys() & _kinds(after).keys():
+        paths += busbw_plot.save(before_after(before, after), folder, "before-after")
+    return paths, ""
 
 
 def over_size(record: Record) -> Any:
-    """A panel for each scope, collective and algorithm: its jobs, bar and prediction over the message size."""
+    """Return a panel for each scope, collective and algorithm: its jobs, bar and prediction over message size."""
     kinds = _kinds(of_record(record, ""))
     panels = []
     for kind, runs in kinds.items():
@@ -55,7 +49,7 @@ def over_size(record: Record) -> Any:
 
 
 def before_after(before: Results, after: Results) -> Any:
-    """A panel for what both have measured: before is dashed, after is a line, and the bands are their noise."""
+    """Return a panel for each kind that both measured: before is dashed, after is solid, bands are their noise."""
     earlier, later = _kinds(before), _kinds(after)
     panels = []
     for kind, runs in later.items():
@@ -71,7 +65,7 @@ def before_after(before: Results, after: Results) -> Any:
 
 
 def scaling(record: Record) -> Any:
-    """Bandwidth and efficiency over the number of nodes, a line for each collective and algorithm."""
+    """Return bandwidth and efficiency over the number of nodes, a line for each collective and algorithm."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     figure, (left, right) = busbw_plot.canvas(1, 2, f"NCCL bus bandwidth over nodes, {_over(record)}", record.simulated)
@@ -104,7 +98,7 @@ def scaling(record: Record) -> Any:
     for axis in (left, right):
         axis.set_xlabel("nodes")
         axis.set_xscale("log", base=2)
-        # Few enough to be read.
+        # Few enough labels to be read.
         axis.xaxis.set_major_locator(FixedLocator(nodes[:: -(-len(nodes) // 12) or 1]))
         axis.xaxis.set_minor_locator(NullLocator())
         if nodes:
@@ -116,9 +110,9 @@ def scaling(record: Record) -> Any:
 
 
 def _kinds(results: Results) -> dict[Kind, list[Run]]:
-    """Runs that measured something, by scope, collective and algorithm; of a cluster those over most of its nodes.
+    """Return runs with figures, by scope, collective and algorithm; of a cluster those over most of its nodes.
 
-    Its parts, down to one node, are what ``scaling`` shows: in one panel they would pass for noise.
+    ``scaling`` shows its parts, down to one node: in one panel they would look like noise.
     """
     found: dict[Kind, list[Run]] = {}
     for run in results.runs:
@@ -132,12 +126,11 @@ def _kinds(results: Results) -> dict[Kind, list[Run]]:
 
 
 def _points(run: Run) -> dict[int, float]:
-    # A size of nothing has no place on a logarithmic axis.
+    # Size 0 has no place on a logarithmic axis.
     return {size: point.busbw for size, point in run.points.items() if point.busbw is not None and size > 0}
 
 
 def _spread(runs: Iterable[Run], label: str, color: str, style: str) -> Series:
-    """The median of runs with the band of all of them and of their repeats."""
     each = list(runs)
     found = band(label, [_points(run) for run in each], color, style)
     low, high = dict(found.low or {}), dict(found.high or {})

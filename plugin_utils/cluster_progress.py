@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is said of a round of the benchmark between nodes as soon as it has ended: first figures, and no verdict yet."""
+"""Report a round of the benchmark between nodes as soon as it has ended: first figures, no verdict yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import siz
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, number, percent
 
-# Characters of host names, and of why there is no figure.
+# Characters of host names, and of the reason for no figure.
 _NAMES, _WHY = 60, 120
 
 
@@ -24,14 +24,14 @@ def lines(
     results: Mapping[str, Mapping[str, Any]],
     failures: Mapping[str, str],
 ) -> list[str]:
-    """A line for each job; of many, one for those with a figure and one for each reason why others have none.
+    """Return a line for each job; of many, one for those with figures and one for each reason of the others.
 
     position: of the round, from 1, of so many.   jobs: as the plan has them.   results, failures: by their names.
     """
     head = f"round {position} of {count}"
     with_figure = [job for job in jobs if _busbw(job, results) is not None]
     if len(jobs) <= EACH:
-        return [printable(f"{head}: {_named(job)}: {_said(job, results, failures)}") for job in jobs]
+        return [printable(f"{head}: {_named(job)}: {_failure_text(job, results, failures)}") for job in jobs]
     found = []
     if with_figure:
         by_figure = sorted(with_figure, key=lambda job: _busbw(job, results) or 0.0)
@@ -44,7 +44,7 @@ def lines(
     silent: dict[str, list[str]] = {}
     for job in jobs:
         if _busbw(job, results) is None:
-            silent.setdefault(_said(job, results, failures), []).extend(job["hosts"])
+            silent.setdefault(_failure_text(job, results, failures), []).extend(job["hosts"])
     told = sorted(silent.items(), key=lambda item: -len(item[1]))
     found += [f"{head}: {nodeset.brief(hosts, _NAMES)}: {why}" for why, hosts in told[:EACH]]
     if len(told) > EACH:
@@ -66,7 +66,7 @@ def _busbw(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> 
     return busbw
 
 
-def _said(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], failures: Mapping[str, str]) -> str:
+def _failure_text(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], failures: Mapping[str, str]) -> str:
     name = str(job["name"])
     result = results.get(name, {})
     bad = next((one for one in result.get("findings") or [] if one["state"] != "ok" and one["because"] is None), None)

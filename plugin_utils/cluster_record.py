@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The record of one benchmark between nodes, a JSON file: what was asked, over whom it was measured, every figure.
+"""Read and write the record of one benchmark between nodes, a JSON file: request, hosts, every figure.
 
-Its figures come from nodes: nothing in it is believed before ``from_dict`` has typed and sized it. Bandwidths are GB/s
-(1e9 bytes), sizes bytes, moments seconds since 1970.
+Its figures come from nodes: ``from_dict`` types and sizes all of it. Bandwidths are GB/s
+(1e9 bytes), sizes bytes, times seconds since 1970.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -100,7 +100,7 @@ _RAIL = re.compile(r"rail \S+ \S+ (rail \d+) ")
 
 
 def rail_of(name: str) -> str:
-    """``rail 1`` of a job's name; "" of a job that uses all rails."""
+    """Return ``rail 1`` of a job's name; "" of a job that uses all rails."""
     found = _RAIL.match(name)
     return found[1] if found else ""
 
@@ -110,7 +110,7 @@ class Row:
     """One size of one job, over its repeats: medians, and the slowest one in a hundred of the times.
 
     time_us, time_p99_us: microseconds.   spread: (highest - lowest) / median of busbw over the repeats, None where
-    there was one run only.   None in any figure: nobody measured it.
+    there was one run only.   None in any figure: not measured.
     """
 
     size: int
@@ -126,11 +126,11 @@ class Row:
 class Job:
     """One program over some hosts.
 
-    what: whose message its size is ("whole gradient, BF16"), "" for a range of sizes.   bar, prediction, busbw: GB/s at
+    what: purpose of its message ("whole gradient, BF16"), "" for a range of sizes.   bar, prediction, busbw: GB/s at
     the largest size, None where there is none.   bar_source, rule: where bar and prediction come from.
-    spread: of busbw at the largest size, see Row.   states: of its findings that are not ok; said: what the first of
-    these says.   transport, rails: as nccl_perf returns them.   versions: of ``nccl``, ``nccl_tests`` and the like.
-    min_bytes, max_bytes: what was asked for, 0 where that is not known.
+    spread: of busbw at the largest size, see Row.   states: of its findings that are not ok; said: text of the first
+    of these.   transport, rails: as nccl_perf returns them.   versions: of ``nccl``, ``nccl_tests`` and the like.
+    min_bytes, max_bytes: as requested, 0 where unknown.
     """
 
     name: str
@@ -159,17 +159,17 @@ class Job:
 
     @property
     def size(self) -> int:
-        """The largest size in bytes: that for which bar and prediction hold."""
+        """Return the largest size in bytes, to which bar and prediction apply."""
         return max([self.max_bytes, *(row.size for row in self.rows)])
 
     @property
     def program(self) -> str:
-        """The collective, and the rail where it went over one alone: ``sendrecv rail 1``."""
+        """Return the collective, and the rail where it used one alone: ``sendrecv rail 1``."""
         return f"{self.collective} {rail_of(self.name)}".rstrip()
 
     @property
     def last(self) -> Row | None:
-        """The row of the largest size; None where nothing was measured."""
+        """Return the row of the largest size; None where nothing was measured."""
         return max(self.rows, key=lambda row: row.size, default=None)
 
     @property
@@ -179,7 +179,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """A host that was asked for and took no part, and why: a sentence."""
+    """A requested host that took no part, and why: a sentence."""
 
     host: str
     reason: str
@@ -187,9 +187,9 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """A collective over some nodes. efficiency: as a part of the fewest nodes', each against its own prediction.
+    """A collective over some nodes. efficiency: relative to the fewest nodes, each against its own prediction.
 
-    Where there is no prediction, the plain figures are compared.
+    Without predictions the plain figures are compared.
     """
 
     collective: str
@@ -203,7 +203,7 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """kind: mpirun, srun or local.   version: as it says it of itself."""
+    """kind: mpirun, srun or local.   version: as it prints it."""
 
     kind: str
     version: str = ""
@@ -211,7 +211,7 @@ class Launcher:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run of the benchmark between nodes. findings: those that are not ok.   passed: the ids of those that are."""
+    """One run of the benchmark between nodes. findings: those that are not ok.   passed: ids of ok checks."""
 
     simulated: bool
     begun: float
@@ -227,13 +227,13 @@ class Record:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Over whom it was measured: every host of a job that has figures, in the inventory's order."""
+        """Return every host of a job that has figures, in the inventory's order."""
         measured = {host for job in self.jobs if job.rows for host in job.hosts}
         return tuple(host for host in self.asked if host in measured)
 
 
 def to_dict(record: Record) -> dict[str, Any]:
-    """The record as plain data. Texts are cut to what ``from_dict`` takes, and command no terminal."""
+    """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
     data = _plain(record)
     return {"format": FORMAT, **data, "findings": [item.to_dict() for item in record.findings]}
 
@@ -274,7 +274,7 @@ folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.r
 
 
 def write(results: str | Path, record: Record) -> Path:
-    """The record in a new directory, which is returned; ``latest`` beside it leads there once it is whole.
+    """Write the record in a new directory, which is returned; ``latest`` beside it is moved there at the end.
 
     results: nccl_benchmark_results_path. Raises OSError; ParseError where the record would not be read again.
     """

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The benchmark between nodes as text for a terminal: jobs against their bars, scaling, who was left out. Pure."""
+"""Render the benchmark between nodes for a terminal: jobs against their bars, scaling, hosts left out. Pure."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -19,19 +19,19 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
-# More lines of one kind than this are not read; the rest is counted, and is in the record.
+# Lines of one kind; the rest is counted, and is in the record.
 ROWS = 40
-# Jobs of one kind, such as the pairs of a fleet, that have a line each; of more, only those that are not ok have one.
+# Jobs of one kind, such as a fleet's pairs, that have a line each; of more, only those that are not ok.
 EACH = 4
-# Columns that stand below their line where a terminal is narrow, and more of them where it is narrower.
+# Columns that move below their line on a narrow terminal, and more of them on a narrower one.
 _LESSER = ("P99", "SPREAD", "PREDICTION")
 _ASIDE = (_LESSER, ("ALGBW", *_LESSER))
-# Characters of host names in a cell, in a sentence; of what a finding says; of host names in it.
+# Characters of host names in a cell, in a sentence; of a finding's text; of host names in it.
 CELL, SENTENCE, SAID, _NAMES = 22, 180, 300, 60
 
 
 def render(record: Record, width: int = 120) -> str:
-    """The table, of 40 columns at least; no line is longer than ``width``."""
+    """Return the table, of 40 columns at least; no line is longer than ``width``."""
     width = max(width, 40)
     lines = [*_printed(*jobs(record), width), *_printed(*scaling(record.scaling), width)]
     for text in sentences(record):
@@ -40,7 +40,7 @@ def render(record: Record, width: int = 120) -> str:
 
 
 def sentences(record: Record) -> list[str]:
-    """What stands below the tables: whence the bars, over whom, who was left out and why, the way, the verdict."""
+    """Return the sentences below the tables: bars, hosts, hosts left out and why, transport, verdict."""
     return [*_bars(record.jobs), *_over_whom(record), transport(record), verdict(record)]
 
 
@@ -51,17 +51,17 @@ def _printed(heads: Sequence[str], lines: Sequence[Line], left_out: int, width: 
     return [*terminal.table(heads, lines, width, _ASIDE), *more, ""]
 
 
-# -- jobs ------------------------------------------------------------------------------------------------------------
+# -- jobs --------------------------------------------------------------------------------------------------------------
 
 
 def jobs(record: Record) -> tuple[list[str], list[Line], int]:
-    """Heads, a line for each job or for many that are alike, and how many lines are left out."""
+    """Return heads, a line for each job or for many equal ones, and how many lines are left out."""
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "TIME", "ALGBW", "BUSBW", "P99", "SPREAD", "BAR", "PREDICTION", "OF BAR"]
     heads.append("RESULT")
     scopes = len({job.scope for job in record.jobs}) > 1
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in record.jobs:
-        # One node, two and four of them are not alike, though the collective is.
+        # One node, two and four differ, though the collective is the same.
         kind = (job.scope, len(job.hosts), job.program, job.algorithm, job.size, job.what)
         groups.setdefault(kind, []).append(job)
     told: list[Line] = []
@@ -76,10 +76,10 @@ def jobs(record: Record) -> tuple[list[str], list[Line], int]:
 
 
 def _group(jobs: Sequence[Job]) -> list[Line]:
-    """Jobs that differ in their hosts only: those that are not ok, worst first, and all others as one."""
+    """Return lines of jobs that differ in their hosts only: those not ok, worst first, and the others as one."""
     bad = sorted((job for job in jobs if not job.ok), key=lambda job: (_ratio(job), job.hosts))
     lines = [] if len(jobs) <= EACH or len(bad) == len(jobs) else [_folded(jobs, len(bad))]
-    # Jobs of which the same is to be said, as of those that did not run, are one line.
+    # Jobs with equal texts, such as those that did not run, are one line.
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for job in jobs if len(jobs) <= EACH else bad:
         cells, notes = _cells(job), tuple(_notes(job))
@@ -92,7 +92,7 @@ def _group(jobs: Sequence[Job]) -> list[Line]:
 
 
 def _cells(job: Job) -> tuple[str, ...]:
-    # Of a run that was cut off the last row is another size's.
+    # The last row of an interrupted run is of another size.
     row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
     return (
         f"{job.program} ({job.algorithm})" if job.algorithm else job.program,
@@ -110,7 +110,6 @@ def _cells(job: Job) -> tuple[str, ...]:
 
 
 def _latency(job: Job) -> list[Line]:
-    """The smallest message of a job, whose time has a bar."""
     row = min(job.rows, key=lambda row: row.size, default=None)
     if row is None or job.latency_bar_us is None or row is job.last:
         return []
@@ -138,7 +137,6 @@ def _notes(job: Job) -> list[str]:
 
 
 def _folded(jobs: Sequence[Job], bad: int) -> Line:
-    """Many jobs in one line: medians, and of p99 and spread the worst."""
     rows = [job.last for job in jobs if job.last is not None]
     measured = [(job.busbw, job) for job in jobs if job.busbw is not None]
     first = jobs[0]
@@ -171,7 +169,6 @@ def _folded(jobs: Sequence[Job], bad: int) -> Line:
 
 
 def _ratio(job: Job) -> float:
-    """busbw as a part of the bar; -1 where either is not known."""
     return job.busbw / job.bar if job.busbw is not None and job.bar else -1.0
 
 
@@ -179,11 +176,11 @@ def _hosts(hosts: Iterable[str]) -> str:
     return nodeset.brief([printable(host) for host in hosts], CELL)
 
 
-# -- the rest --------------------------------------------------------------------------------------------------------
+# -- the rest ----------------------------------------------------------------------------------------------------------
 
 
 def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
-    """As ``jobs``, a line for each collective and number of nodes."""
+    """Return heads, a line for each collective and number of nodes, and how many lines are left out."""
     heads = ["SCALING", "SIZE", "NODES", "BUSBW", "PREDICTION", "EFFICIENCY"]
     lines: list[Line] = []
     for one in found[:ROWS]:
@@ -201,7 +198,6 @@ def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
 
 
 def _bars(jobs: Sequence[Job]) -> list[str]:
-    """Where the bars come from, each source once; of what was not published that is worth knowing."""
     sources: dict[str, int] = {}
     for job in jobs:
         if job.bar is not None and job.bar_source:
@@ -212,10 +208,10 @@ def _bars(jobs: Sequence[Job]) -> list[str]:
 
 
 def _over_whom(record: Record) -> list[str]:
-    """Over which hosts it was measured, and which took no part, and why: hosts of one reason are one line."""
+    """Return the hosts that were measured, and those left out, one line for each reason."""
     measured, out = record.hosts, {item.host for item in record.left_out}
     asked = len(record.asked)
-    over = nodeset.brief(measured, SENTENCE) if measured else "nobody"
+    over = nodeset.brief(measured, SENTENCE) if measured else "no node"
     lines = ["measured over %d of %d requested hosts: %s" % (len(measured), asked, over)]
     reasons = nodeset.grouped((item.reason, item.host) for item in record.left_out)
     known = {*measured, *out}
@@ -230,7 +226,7 @@ def _over_whom(record: Record) -> list[str]:
 
 
 def transport(record: Record) -> str:
-    """What the data went by, of all jobs in one line, out of NCCL's own logs."""
+    """Return the transports of all jobs in one line, from NCCL's logs."""
     said: dict[str, list[str]] = {}
     for job in record.jobs:
         if job.rows and len(job.hosts) > 1:
@@ -248,7 +244,7 @@ def transport(record: Record) -> str:
 
 
 def _by(of_job: Mapping[str, Any]) -> str:
-    """``proven: IB, 8 HCAs on each node, GDR on every connection``."""
+    """Return ``proven: IB, 8 HCAs on each node, GDR on every connection``."""
     if not of_job:
         return "not proven: no log of NCCL's"
     if not of_job.get("proven"):
@@ -261,7 +257,7 @@ def _by(of_job: Mapping[str, Any]) -> str:
     if counts and "Socket" not in of_job.get("networks", ()):
         each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         words.append(f"{each} HCA{'s' * (each != '1')} on each node")
-    # A rank uses the HCA that is nearest: of more HCAs than ranks some are idle.
+    # A rank uses the nearest HCA: of more HCAs than ranks some are idle.
     idle = {
         host: sorted({*one["found"]} - {*one["devices"]})
         for host, one in hosts.items()
@@ -276,25 +272,25 @@ def _by(of_job: Mapping[str, Any]) -> str:
 
 
 def verdict(record: Record) -> str:
-    """How many jobs are ok, over how many of the hosts, by which launcher; whether anything is simulated."""
+    """Return how many jobs are ok, over how many hosts, the launcher, and whether anything is simulated."""
     head = "CLUSTER BENCHMARK"
     if record.simulated:
         head += " (simulated: no figure in it is a measurement)"
     good = sum(job.ok for job in record.jobs)
     launcher = f"{record.launcher.kind} {record.launcher.version}".strip()
     lasted = duration(1e6 * max(record.finished - record.begun, 0.0))
-    return "%s: %d of %d jobs ok over %d of %d hosts, busbw and algbw in GB/s, in %s%s; %d finding%s" % (
-        *(head, good, len(record.jobs), len(record.hosts), len(record.asked)),
-        *(lasted, f" by {launcher}" if launcher else "", len(record.findings)),
-        "s" * (len(record.findings) != 1),
+    over = f"{len(record.hosts)} of {terminal.counted(len(record.asked), 'host')}"
+    return (
+        f"{head}: {good} of {terminal.counted(len(record.jobs), 'job')} ok over {over}, busbw and algbw in GB/s,"
+        f" in {lasted}{f' by {launcher}' * bool(launcher)}; {terminal.counted(len(record.findings), 'finding')}"
     )
 
 
-# -- cells -----------------------------------------------------------------------------------------------------------
+# -- cells -------------------------------------------------------------------------------------------------------------
 
 
 def number(value: float | None) -> str:
-    """GB/s; ``-`` where there is none. Small figures keep their digits."""
+    """Format GB/s; ``-`` for None. Small figures keep their digits."""
     if value is None:
         return "-"
     return f"{value:.1f}" if value >= 10 or value == 0 else f"{value:.3g}" if value >= 0.01 else "<0.01"
@@ -305,7 +301,7 @@ def percent(value: float | None) -> str:
 
 
 def duration(us: float | None) -> str:
-    """Microseconds in the unit that is read best: ``19.3 us``, ``5.80 ms``, ``1.24 s``, ``12 min``."""
+    """Format microseconds with a fitting unit: ``19.3 us``, ``5.80 ms``, ``1.24 s``, ``12 min``."""
     if us is None:
         return "-"
     for factor, unit in ((1.0, "us"), (1e3, "ms"), (1e6, "s")):

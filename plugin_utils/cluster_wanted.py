@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What an inventory wants of a benchmark between nodes: settings of each host, and what each job has to reach."""
+"""Read the inventory's request for a benchmark between nodes: settings of each host, bar of each job."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import 
 )
 
 MNNVL = "NCCL_MNNVL_ENABLE"
-# Values that have to be the same on all nodes of a job, beside those that Settings names.
+# Values that have to be equal on all nodes of a job, besides those of Settings.
 _ALIKE = (
     "nccl_benchmark_launcher",
     "nccl_benchmark_launcher_options",
@@ -43,7 +43,7 @@ _ALIKE = (
 
 @dataclass(frozen=True)
 class Kind:
-    """What hosts of one profile and the same values want.
+    """The request of hosts with one profile and equal values.
 
     name: of the profile.   bars: those of the site's file first.
     """
@@ -56,7 +56,7 @@ class Kind:
 
     @property
     def variables(self) -> dict[str, str]:
-        """NCCL's, as the site sets them."""
+        """Return NCCL's variables, as the site sets them."""
         given = {**(self.values["nccl_conf_extra"] or {}), **self.values["nccl_benchmark_environment"]}
         return {name: str(value).strip() for name, value in given.items()}
 
@@ -65,12 +65,12 @@ class Kind:
         return prediction.nvls_expected(self.profile, self.variables)
 
     def algorithm(self, measure: Measure) -> str:
-        """What the bar is for: what the run sets, or what the site has set for all of its runs."""
+        """Return the algorithm of the bar: that of the run, or of all of the site's runs."""
         if measure.algorithm or measure.collective != "all_reduce":
             return measure.algorithm
         if self.variables.get("NCCL_ALGO", "").lower() == "ring":
             return "Ring"
-        # SHARP is of the network's switches.
+        # SHARP needs the network's switches.
         sharp = self.variables.get("NCCL_COLLNET_ENABLE") == "1" and self.settings.scope not in ("rail", NVLINK_DOMAIN)
         return "SHARP" if sharp else ""
 
@@ -80,7 +80,7 @@ class Kind:
         values = self.values
         sizes = model_sizes.sizes(values["busbar_model_parameters"], values["busbar_model_parallelism"], ranks)
         model = [(one.collective, one.bytes, one.what) for one in sizes if one.collective in asked]
-        # What the site sets itself is not set again.
+        # Values of the site are not overridden.
         algorithms = {} if "NCCL_ALGO" in values["nccl_benchmark_environment"] else PAIR_ALGORITHM
         return measures(self.settings, model, algorithms)
 
@@ -95,13 +95,13 @@ class Kind:
             )
             return Expected(None, why, None, None, why, nvls)
         if nodes == 1:
-            # The node's own benchmark judges it; here it is what the others are compared with.
+            # The node's own benchmark judges it; here it is the base of the comparison.
             alone = prediction.predict(self.profile, measure.collective, nvls)
             return Expected(None, "", None, alone.busbw, alone.rule, nvls)
         bar, source = prediction.bar_or_prediction(self.bars, self.name, self.profile, nvls, nodes, scope, *what)
         between = prediction.between(self.profile, measure.collective, nvls, nodes, scope, algorithm)
         if algorithm == "SHARP":
-            # Runs are judged by busbw: a bar of algbw is told as what nccl-tests make of it.
+            # Runs are judged by busbw: a bar of algbw is converted as nccl-tests do.
             ranks = nodes * self.settings.gpus
             bar, source = busbw.of_algbw(bar, ranks), source if bar is None else f"{bar:g} GB/s algbw, {source}"
             between = busbw.Prediction(busbw.of_algbw(between.busbw, ranks), between.rule)
@@ -113,7 +113,7 @@ class Kind:
 
 
 def settings(intent: Mapping[str, Any], kind: str) -> tuple[Settings, Profile]:
-    """intent: as the module intent returns it, of values that agree with each other.   kind: profile and fabric."""
+    """Return a host's settings and profile. intent: consistent, of the module intent.   kind: profile and fabric."""
     values = intent["values"]
     asked = profile.parse(intent["profile"], intent["profile_name"])
     if asked.rails:

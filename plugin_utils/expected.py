@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Tell which roles the values of a host turn off; of every other one the verdict expects a full result."""
+"""Return which roles a host's values turn off; of every other one the verdict expects a full result."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, ho
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge as health
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
 
-Data = work.Answer
+Data = due_roles.AuditResult
 # Role -> the value that turns it off, as the verdict prints it, and whether it does on a host of this profile.
 _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
     "mofed": ("the profile has no rails", lambda _, asked: not asked.rails),
@@ -36,7 +36,7 @@ _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
     suite.BENCHMARK: ("nccl_benchmark_collectives", lambda of, _: not of["nccl_benchmark_collectives"]),
     suite.CLUSTER: ("nccl_benchmark_scope: node", lambda of, _: of["nccl_benchmark_scope"] == "node"),
 }
-# What the full result of a role holds on every host, if it is on.
+# Keys of a role's full result on every host, if it is on.
 _ALWAYS = tuple(
     check.id
     for check in (
@@ -50,18 +50,18 @@ def off(wanted: Data) -> dict[str, str]:
     """Return role -> the site value that turns it off. wanted: what the module intent returns."""
     values = wanted["values"]
     given = {name: wanted[name] for name in ("profile", "profile_name")}
-    asked = profile.asked({**given, "fabric": values["busbar_fabric"]})
+    asked = profile.from_options({**given, "fabric": values["busbar_fabric"]})
     found = {role: value for role, (value, is_off) in _OFF.items() if is_off(values, asked)}
     return found if profile.roce_rails(asked) else {**found, **_OF_ROCE}
 
 
 def lacking(role: str, result: Data) -> str:
-    """Return what a valid result of a role that is on lacks; empty where nothing is missing.
+    """Return what a valid result without findings of a role that is on lacks; empty where nothing is missing.
 
-    A finding explains why other checks are missing, and a note why nothing was judged.
+    A note explains why nothing was judged.
     """
     known = suite.PROVISIONED.get(role)
-    if known is None or result["findings"]:
+    if known is None:
         return ""
     good = {name.partition("[")[0] for name in result["passed"]}
     if not good:

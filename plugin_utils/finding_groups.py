@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Fold the findings of many hosts into few groups: one for each check, value and advice, however many hosts have it."""
+"""Fold the findings of many hosts into few groups: one for each check, value and advice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 
-# States that prove that a host differs. "unknown" does not: it could not be judged.
+# States that prove a difference. "unknown" does not: it could not be judged.
 DIFFERS = ("drift", "withheld", "unsupported", "not_owned")
-# A check that reads something else on every host is one group of many values, and not as many groups.
+# A check whose value differs between hosts is one group of many values, and not as many groups.
 VARIETY = 5
-# Hosts of a fleet: a fault of so many may lie outside of them.
+# Hosts of a fleet: a fault of this many may lie outside of them.
 FLEET = 8
 # A word of a subject that names a device: ``0000:1b:00.0``, ``mlx5_0``, ``ens1f0np0``.
 _DEVICE = re.compile(r"(?=.*[A-Za-z:])(?=.*[0-9])[\w.:-]{4,}")
@@ -26,7 +26,7 @@ _DEVICE = re.compile(r"(?=.*[A-Za-z:])(?=.*[0-9])[\w.:-]{4,}")
 
 @dataclass(frozen=True)
 class Row:
-    """Hold a root finding of a host. follows: number of other findings that it causes."""
+    """A root finding of a host. follows: number of other findings that it causes."""
 
     host: str
     finding: Finding
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Hold findings of one check that differ in host and subject only.
+    """Findings of one check that differ in host and subject only.
 
     have: the value of all of them, or the most frequent values with their numbers.
     """
@@ -60,7 +60,7 @@ class Group:
         return sum(row.follows for row in self.rows)
 
     @property
-    def alike(self) -> str:
+    def shared_hint(self) -> str:
         """Return a hint where many hosts have one fault in one place: a switch, a plane, an image."""
         hosts, subjects, check, fix = self.hosts, self.subjects, self.finding.check, self.finding.fix
         if len(hosts) < FLEET or len(subjects) > 1 or self.varied or fix.startswith("run ") or check.startswith("run."):
@@ -116,7 +116,14 @@ def fold(rows: Iterable[Row]) -> list[Group]:
     buckets: dict[tuple[object, ...], dict[tuple[str | None, str | None], list[Row]]] = {}
     for row in rows:
         finding = row.finding
-        kind = (finding.check, finding.aspect, finding.state, finding.severity, row.waiver, advice(finding, row.host))
+        kind = (
+            finding.check,
+            finding.aspect,
+            finding.state,
+            finding.severity,
+            row.waiver,
+            common_fix(finding, row.host),
+        )
         buckets.setdefault(kind, {}).setdefault((finding.want, _have(row)), []).append(row)
     groups = []
     for values in buckets.values():
@@ -135,7 +142,7 @@ def rank(group: Group) -> tuple[int, int]:
 
 
 def _group(rows: list[Row], have: str | None, many: bool) -> Group:
-    finding, fix = rows[0].finding, advice(rows[0].finding, rows[0].host)
+    finding, fix = rows[0].finding, common_fix(rows[0].finding, rows[0].host)
     key = (finding.check, finding.aspect, finding.state, finding.want, "" if many else have, fix)
     if len({(row.host, row.finding.subject) for row in rows}) > 1:
         finding = replace(finding, fix=fix)
@@ -146,11 +153,11 @@ def _group(rows: list[Row], have: str | None, many: bool) -> Group:
 
 
 def _have(row: Row) -> str | None:
-    """Without the host's own name, which would make every host a group of its own."""
+    """Return the value without the host's own name, which would make every host a separate group."""
     return nodeset.nameless(row.finding.have, row.host)
 
 
-def advice(finding: Finding, host: str) -> str:
+def common_fix(finding: Finding, host: str) -> str:
     """Return the fix in words that hold for each subject and host: without names of devices and hosts."""
     fix = nodeset.nameless(finding.fix, host) or ""
     if finding.identity == finding.subject:

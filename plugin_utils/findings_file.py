@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The findings file: what every host said, and of which run. ``busbar report --merge`` joins files of disjoint runs."""
+"""Write and read the findings file: every host's result, and the run. ``busbar report --merge`` joins such files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import UNSUPPORTED
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-# A file of another format is refused by whoever reads it.
+# Readers refuse a file of another format.
 FORMAT = 1
-# Of the suite; a collection has no other place from which its plugins could read it.
+# Version of the suite; a collection has no other place from which its plugins could read it.
 VERSION = "0.2.0"
 GROUP = "gpu_nodes"
 
 
 def now() -> str:
-    """This moment in UTC, as ``2026-11-21T02:00:07Z``."""
+    """Return the current time in UTC, as ``2026-11-21T02:00:07Z``."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -36,10 +36,10 @@ def of_run(
     commit: str | None = None,
     digest: str | None = None,
 ) -> dict[str, Any]:
-    """The file's key ``run``.
+    """Return the file's key ``run``.
 
-    started, ended: as now() writes them; started is None where nobody knows. group: every node of the inventory, also
-    those that the limit left out. commit: of the inventory or the project. digest: of what the inventory sets for the
+    started, ended: as now() returns them; started is None where unknown. group: every node of the inventory, also
+    those outside the limit. commit: of the inventory or the project. digest: of the inventory's values for the
     suite, None where it was not read as a whole.
     """
     return {
@@ -56,12 +56,12 @@ def of_run(
     }
 
 
-# Id of a passed check -> the value that was read, and its source.
+# Id of a passed check -> the value, and its source.
 Evidence = Mapping[str, Sequence[str]]
 
 
 class Packed(str):
-    """Hold evidence as ASCII of a tenth of its size: there is that of all hosts at once."""
+    """Evidence as ASCII of a tenth of its size: that of all hosts is in memory at once."""
 
 
 def packed(evidence: Evidence) -> Packed:
@@ -70,27 +70,27 @@ def packed(evidence: Evidence) -> Packed:
 
 
 def unpacked(text: str) -> dict[str, list[str]]:
-    """Return what ``packed`` was called on; {} of an empty text."""
+    """Return what ``packed`` was called on; {} for an empty text."""
     found: dict[str, list[str]] = json.loads(zlib.decompress(base64.b64decode(text))) if text else {}
     return found
 
 
 def compacted(data: dict[str, object]) -> dict[str, object]:
-    """Pack the evidence of a host's entry as soon as JSON is read. What is not valid stays, and is refused later."""
+    """Pack the evidence of a host's entry as soon as JSON is read. Invalid data stays, and is refused later."""
     found = data.get("evidence")
     if isinstance(found, dict) and answer.is_valid(answer.evidence, found):
         data["evidence"] = packed(found)
     return data
 
 
-def _of(known: Evidence, passed: Iterable[str]) -> Evidence:
-    """Return what passed checks have read, and what the hardware cannot have."""
+def _selected(known: Evidence, passed: Iterable[str]) -> Evidence:
+    """Return the evidence of passed checks, and of what the hardware cannot have."""
     cannot = [name for name, (value, _source) in known.items() if value.startswith(UNSUPPORTED)]
     return {name: known[name] for name in (*passed, *cannot) if name in known}
 
 
 def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterator[str]:
-    """The file in pieces, a line for each host: indented, or as one text, it would cost as much as all of a verdict.
+    """Yield the file, a line for each host: indented, or as one text, it would cost as much as all of a verdict.
 
     evidence: of the passed checks of a host.
     """
@@ -98,6 +98,6 @@ def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterat
     yield ', "hosts": {'
     for number, (host, of_host) in enumerate(data["hosts"].items()):
         known = evidence(host)
-        whole = {**of_host, "evidence": _of(known, of_host["passed_ids"])}
+        whole = {**of_host, "evidence": _selected(known, of_host["passed_ids"])}
         yield f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(whole, sort_keys=True)}"
     yield "\n}}\n"

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The gate's program and the intent beside it, as the control node makes them: gate_program.py, and what it asks.
+"""Build the gate's program and its intent on the control node (module_utils/gate_program.py).
 
-What is asked is what the roles ask, in a smaller form: only roles with a critical check, since nothing else keeps a
-node out, and of these no second source.
+The gate makes the queries of the roles in a smaller form: only roles with a critical check, since nothing else keeps a
+node out, and without second sources.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import writte
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-# Roles that have critical checks of a node alone, and whether a job may wait for them: sysfs and nvidia-smi.
+# Roles with critical checks of a node alone, and whether a job may wait for them: sysfs and nvidia-smi.
 ROLES = {
-    # First: what it finds keeps a node out more often than all others. Where it hangs, the others still get their turn.
+    # First: its findings keep a node out more often than all others. Where it hangs, the others still run.
     "node_health": False,
     "platform": True,
     "mofed": False,
@@ -27,7 +27,7 @@ ROLES = {
     "nvidia_peermem": True,
     "nccl_conf": False,
 }
-# Instead of what the role says.
+# Arguments in place of the role's.
 _INSTEAD: dict[str, dict[str, Any]] = {
     "platform": {"cross_checks": [], "nccl_topo_file": "", "compare": False},
     # Growth, and the record of it, are the nightly check's.
@@ -58,30 +58,30 @@ echo "$said" >&2
 [ ! -x /usr/bin/logger ] || /usr/bin/logger -t busbar-gate -p daemon.err "$said"
 exit 0
 """
-# Of the role's arguments those that the program reads, too.
+# Arguments of the role that the program reads, too.
 _SETTINGS = ("scontrol", "budget", "fail", "max_share", "ignore", "hardware_root", "system_root")
 
 
 def names() -> list[str]:
-    """Of all modules that the program is made of."""
+    """Return the names of all modules in the program."""
     modules = [suite.AUDITED[role].module for role in ROLES]
     return [f"{bundle.PACKAGE}.gate_program", *(f"{bundle.LIBRARY}.{module}" for module in modules)]
 
 
 def program(source_of: Callable[[str], str] = bundle.source_of) -> str:
     """Of gate.PROGRAM. It says the same on every control node, whatever its zlib."""
-    return _HEAD + bundle.plain(bundle.closure(names(), source_of), _MAIN)
+    return _HEAD + bundle.plain_script(bundle.closure(names(), source_of), _MAIN)
 
 
 def intent(arguments: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], node: str) -> str:
-    """Of gate.INTENT. arguments: of the role's module. steps: what ROLES ask: ``role``, ``module``, ``arguments``."""
+    """Return the text of gate.INTENT. arguments: of the role's module. steps: role, module, arguments of each."""
     asked = [{"module": step["module"], "arguments": _arguments(step), "quick": ROLES[step["role"]]} for step in steps]
     settings = {name: arguments[name] for name in _SETTINGS}
     return gate.intent_text({**settings, "node": node, "steps": asked})
 
 
 def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what has no effect on a check: what is the run's, and defaults, which the next release has more of."""
+    """Return a step's arguments without those of the run and without defaults, which differ between releases."""
     options = importlib.import_module(f"{bundle.LIBRARY}.{step['module']}").SPEC
     given = {**step["arguments"], **_INSTEAD.get(step["role"], {})}
     return {
@@ -92,7 +92,7 @@ def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def launcher(stage: str) -> str:
-    """Of a file that slurm.conf names."""
+    """Return the text of a file that slurm.conf names."""
     return _LAUNCHER.format(
         python=gate.PYTHON,
         program=gate.PROGRAM,
@@ -103,12 +103,12 @@ def launcher(stage: str) -> str:
 
 
 def texts(program_text: str, intent_text: str, stages: Sequence[str]) -> dict[str, str]:
-    """Path -> text of all that the role writes."""
+    """Return path -> text of all files that the role writes."""
     launchers = {gate.LAUNCHERS[stage]: launcher(stage) for stage in stages}
     programs = {gate.PROGRAM: program_text, **launchers}
     return {gate.INTENT: intent_text, **{path: written.seal(path, text, "") for path, text in programs.items()}}
 
 
 def sums(of: Mapping[str, str]) -> dict[str, str]:
-    """What a node that is only asked gets of the texts."""
+    """Return path -> checksum of the texts, for a node that is only audited."""
     return {path: gate.total(path, text) for path, text in of.items()}

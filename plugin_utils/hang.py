@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the RAS of running jobs has told on several hosts, as one report: who holds up whom, and what to keep of it.
+"""Report from the RAS of running jobs on several hosts: which ranks hold up which, and evidence to collect.
 
-A job spans hosts, and each of them tells of all of it: its communicators are joined by their hash.
+A job spans hosts, and each reports all of it: its communicators are joined by their hash.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Pro
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import (
     Absent,
-    Answer,
     Communicator,
     Group,
     Missing,
     Place,
+    RasStatus,
     Row,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import Silence, View, ranges
@@ -35,7 +35,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, exit_
 
 MODULE = "nccl_ras_info"
 FORMAT = 1
-# Of an answer, all communicators together: 10,000 ranks in a dozen communicators each. A short text may claim billions.
+# Ranks of a result in all communicators: 10,000 in a dozen each. A short text may claim billions.
 MOST_NAMED = 4_000_000
 MOVES, HUNG, UNKNOWN = "MOVES", "HUNG", "UNKNOWN"
 EXIT_CODES = {MOVES: exit_code.GOOD, HUNG: exit_code.FINDINGS, UNKNOWN: exit_code.UNKNOWN}
@@ -43,11 +43,11 @@ EXIT_CODES = {MOVES: exit_code.GOOD, HUNG: exit_code.FINDINGS, UNKNOWN: exit_cod
 _SHOWN = 8
 
 
-# -- what came from the nodes ------------------------------------------------------------------------------------------
+# -- results of the nodes ----------------------------------------------------------------------------------------------
 
 
 class _Reader:
-    """Makes views of what a node has said. Raises answer.Invalid for what is of the right types and cannot be."""
+    """Build views of a node's result. Raises answer.Invalid for values of the right types that are impossible."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -57,20 +57,20 @@ class _Reader:
         before = None if data["before"] is None else self._answer(data["before"])
         return View(data["source"], tuple(data["users"]), before, self._answer(data["now"]), float(data["seconds"]))
 
-    def _answer(self, data: Mapping[str, Any]) -> Answer:
-        hosts = [self._at(address) for address in data["hosts"]]
-        return Answer(
+    def _answer(self, data: Mapping[str, Any]) -> RasStatus:
+        hosts = [self._host_of(address) for address in data["hosts"]]
+        return RasStatus(
             form=data["form"],
             version=data["version"],
             communicators=tuple(self._communicator(one, hosts) for one in data["communicators"]),
             rows=tuple(Row(*row) for row in data["rows"]),
-            absent=tuple(Absent(self._at(one[0]), one[1], one[2], one[3]) for one in data["absent"]),
+            absent=tuple(Absent(self._host_of(one[0]), one[1], one[2], one[3]) for one in data["absent"]),
             processes=data["processes"],
             timeouts=data["timeouts"],
         )
 
-    def _at(self, address: str) -> str:
-        """Of a loopback address the host on which it was heard."""
+    def _host_of(self, address: str) -> str:
+        """Return the host of an address; for a loopback address the host that reported it."""
         try:
             return self.host if ipaddress.ip_address(address.partition("%")[0]).is_loopback else address
         except ValueError:
@@ -117,8 +117,8 @@ class _Reader:
         return tuple(found)
 
 
-def heard(host: str, registered: object) -> tuple[dict[str, Any], list[View], str]:
-    """The checked answer of a host, its views, and why there are none: "" where there is an answer."""
+def read_host(host: str, registered: object) -> tuple[dict[str, Any], list[View], str]:
+    """Return a host's checked result, its views, and why there are none: "" where there are."""
     if not isinstance(registered, dict) or not registered:
         return {}, [], "not queried in time"
     if registered.get("unreachable"):
@@ -136,7 +136,7 @@ def heard(host: str, registered: object) -> tuple[dict[str, Any], list[View], st
 
 
 def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simulated: bool = False) -> dict[str, Any]:
-    """registered: host -> what nccl_ras_info has returned there. inventory: as commands name it, after ``-i``.
+    """Return the report. registered: host -> result of nccl_ras_info. inventory: arguments of ``-i`` in commands.
 
     simulated: a host is one of the lab's.
     """
@@ -144,7 +144,7 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
     views: dict[str, list[View]] = {}
     hosts: dict[str, str] = {}
     for host, given in registered.items():
-        found, of_host, why = heard(host, given)
+        found, of_host, why = read_host(host, given)
         hosts[host] = " ".join(printable(why).split())[:500]
         if not why:
             answers[host], views[host] = found, of_host
@@ -185,7 +185,7 @@ def _known(answers: Mapping[str, Mapping[str, Any]]) -> nccl_hang.Known:
     owners: dict[str, set[str]] = {}
     processes: dict[tuple[str, int], nccl_hang.Seen] = {}
     for host, found in answers.items():
-        # Each has the same 172.17.0.1 of docker0; it is no name of any.
+        # Each has the same 172.17.0.1 of docker0, which identifies none.
         for address in found["addresses"]:
             owners.setdefault(address, set()).add(host)
         processes.update(nccl_hang.seen(host, found["processes"]))
@@ -197,12 +197,10 @@ def _known(answers: Mapping[str, Mapping[str, Any]]) -> nccl_hang.Known:
 
 
 def _idle(found: Mapping[str, object]) -> bool:
-    """Nobody there uses NCCL, as far as its processes tell."""
     return not found["processes"] and not found["views"] and not found["silent"]
 
 
 def _sorted(findings: Sequence[tuple[str | None, Finding]]) -> list[tuple[str | None, Finding]]:
-    """Causes first, then by severity; ok ones last."""
     states = {"drift": 0, "unknown": 1}
     return sorted(
         findings,
@@ -230,10 +228,10 @@ def _jobs(views: Mapping[str, Sequence[View]], known: nccl_hang.Known) -> list[d
                 "asked_on": asked,
                 "seconds": max(view.seconds for view in of_job),
                 "hosts": sorted({known.host(place.host) for place in places}),
-                # The text names few of them.
+                # The text lists few of them.
                 "processes": max(len({(place.host, place.pid) for place in places}), of_job[0].now.processes or 0),
                 "communicators": [_communicator(one, known) for one in joined],
-                # Communicators with something to say of stand above with their names.
+                # Communicators with findings are listed above with their names.
                 "alike": [[row.number, row.size, row.status] for row in of_job[0].now.rows if row.errors == "OK"],
             }
         )
@@ -275,12 +273,12 @@ def _communicator(one: ras_join.Joined, known: nccl_hang.Known) -> dict[str, Any
 def _collect(
     views: Sequence[View], known: nccl_hang.Known, inventory: Sequence[str], asked: set[str]
 ) -> list[dict[str, Any]]:
-    """For each process that others wait for: commands that keep what is gone when it is killed."""
+    """Return, for each process that others wait for, commands that save its state before it is killed."""
     found = []
     for place, why in [*nccl_hang.suspects(views, known).items()][:_SHOWN]:
         host, pid = known.host(place.host), known.pid(place)
         seen = known.seen(place)
-        # A name that came from a node is no argument of a command.
+        # A name from a node is never an argument of a command.
         prefix = ["ansible", host, *(word for path in inventory for word in ("-i", path)), "-b", "-m", "command", "-a"]
         dump = f"py-spy dump --pid {pid}" + (" --nonblocking" if seen is not None and seen.state in "Tt" else "")
         wanted = [
@@ -305,7 +303,6 @@ def _collect(
 
 
 def _recorded(seen: nccl_hang.Seen | None) -> list[str]:
-    """What the job itself keeps of a hang, and what it would have to set."""
     if seen is None:
         return []
     told = seen.told
@@ -333,7 +330,7 @@ def _recorded(seen: nccl_hang.Seen | None) -> list[str]:
     return found
 
 
-# -- for people --------------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------------
 
 
 def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool = False) -> str:

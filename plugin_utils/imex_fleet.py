@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""IMEX over all hosts of a run: every node of an NVLink domain has to have the same list of nodes.
+"""Compare IMEX over all hosts of a run: every node of an NVLink domain has to have the same list of nodes.
 
-A domain is known by the pair of UUID and clique: a clique's number alone comes again in other racks.
+A domain is identified by UUID and clique: the clique's number alone is repeated in other racks.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ROLE = "node_health"
 
 
 def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
-    """Adds what the comparison says to the results of the role. results: host -> role -> what it has registered."""
+    """Add the findings of the comparison to the role's results. results: host -> role -> registered result."""
     domains: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for host, of_host in results.items():
-        told = _told(of_host.get(ROLE))
+        told = _valid_domain(of_host.get(ROLE))
         if told is not None:
             domains[told["domain"]][host] = tuple(told["nodes"])
     for domain, lists in domains.items():
@@ -30,8 +30,8 @@ def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
             _add(results[host], domain, said)
 
 
-def _told(registered: Any) -> dict[str, Any] | None:
-    """None where the role has no valid answer, which the verdict says, or nothing to compare."""
+def _valid_domain(registered: Any) -> dict[str, Any] | None:
+    """Return the role's domain; None without a valid result, which the verdict reports, or a domain."""
     try:
         found: dict[str, Any] | None = answer.check(ROLE, registered).get("imex") if registered else None
     except answer.Invalid:
@@ -40,7 +40,7 @@ def _told(registered: Any) -> dict[str, Any] | None:
 
 
 def _differences(lists: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Host -> in what its list differs from that of most; where as many have another one, all of them differ."""
+    """Return host -> difference of its list from the majority's; in a tie all of them differ."""
     ranked = Counter(lists.values()).most_common()
     if len(ranked) == 1:
         nodes = ranked[0][0]
@@ -68,7 +68,7 @@ def _some(names: list[str]) -> str:
 
 
 def _add(of_host: MutableMapping[str, Any], domain: str, said: str) -> None:
-    """What Ansible has registered stays as it is. A list that is wrong in itself has its finding already."""
+    """Add a finding to a copy of the registered result. A list that is wrong in itself has its finding already."""
     before = of_host[ROLE]
     found = NODES_CONFIG.judge(NODES, "drift", f"the same on all nodes of the domain {domain}", said)
     if any(one["id"] == found.id for one in before["findings"]):

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The site's intent: whether what an inventory sets is what ``site_values.py`` declares, and makes sense together.
+"""Check the site's intent: the inventory's values against ``site_values.py``, and against each other.
 
-Ansible itself rejects neither an unknown variable nor a default of the wrong type (style.md 3.11), so it is done
-here, before any host is touched.
+Ansible itself rejects neither an unknown variable nor a default of the wrong type, so this is done here, before any
+host is touched.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WrongIntent(ParseError):
         self.errors = tuple(errors)
 
 
-# What the suite itself registers under such names during a run.
+# Names that the suite itself registers during a run.
 REGISTERED = (
     "busbar_intent",
     *(role.result for role in suite.SUITE),
@@ -61,7 +61,6 @@ REGISTERED = (
     "nccl_cluster_done",
     "nccl_cluster_measured",
     "remediate_read_result",
-    "remediate_hardware",
     "remediate_plan_result",
     "remediate_state",
     "remediate_result",
@@ -78,20 +77,20 @@ REGISTERED = (
     "localise_gpus_measured",
     "localise_health",
 )
-# Variables that nccl_conf derives and nobody overrides, with the value to set instead.
+# Variables that nccl_conf derives, with the value to set instead.
 _DERIVED = {
     "NCCL_IB_HCA": "the rails of the profile",
     "NCCL_SOCKET_IFNAME": "busbar_management_interface",
     "NCCL_IB_TC": "busbar_roce.dscp",
     "NCCL_IB_ADDR_FAMILY": "busbar_roce.address_family",
 }
-# These begin with common words: other people's variables may, too.
+# These begin with common words, as variables of the user may.
 _COMMON = ("platform", "reboot", "drain")
 RESERVED = "busbar_"
 # A site's own variables may begin with the name of a role, unless the rest is close to one of the role's.
 ROLE_PREFIXES = tuple(f"{part}_" for part in PARTS if part not in _COMMON and of_role(part))
 _RESTS = {prefix: [name[len(prefix) :] for name in VALUES if name.startswith(prefix)] for prefix in ROLE_PREFIXES}
-# At this ratio no single wrong, missing or swapped letter goes unseen.
+# At this ratio every single wrong, missing or swapped letter is found.
 _CLOSE = 0.65
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
@@ -103,14 +102,14 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "list": (list, tuple),
     "dict": (dict,),
 }
-# What a launcher is told of a host: no option, no list.
+# A host's address for a launcher: no option, no list.
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 LEAF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 PARTITION = re.compile(r"0x[0-9a-fA-F]{1,4}")
 ENGINE = re.compile(r"[A-Za-z0-9_-]{1,32}")
 DEVICE_PORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?")
 MOST_REPEATS = 100
-# How many nodes at once: a number, or a share.
+# Nodes at once: a number, or a share.
 _BATCH = r"[1-9][0-9]*|(?:[1-9]|[1-9][0-9]|100)%"
 CHECK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 # Mistakes in one message, and characters of host names before each.
@@ -119,19 +118,19 @@ _WORDS = {"str": "text", "int": "int", "raw": "numbers and text", "dict": "mappi
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """A hash of all that is wanted of a host: it tells a host that changed from an inventory that did.
+    """Return a hash of a host's intent: it tells a changed host from a changed inventory.
 
-    wanted: what the module intent returns.
+    wanted: result of the module intent.
     """
     values = {name: value for name, value in wanted["values"].items() if not of_no_host(name)}
     text = json.dumps([values, wanted["profile"], wanted["benchmark_runs"]], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def shown(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the values may be printed and logged, and is enough to compare hosts and to choose bars.
+def printable_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that may be printed and logged; enough to compare hosts and to choose bars.
 
-    Of a private mapping NCCL's own variables are known, and of the others the names.
+    A private mapping keeps NCCL's variables, and the names of the others.
     """
     found: dict[str, Any] = {}
     for name, value in redaction.scrub_all(values).items():
@@ -143,7 +142,7 @@ def shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_nccl(name: Any) -> bool:
-    return str(name).startswith("NCCL_") and not redaction.named(str(name))
+    return str(name).startswith("NCCL_") and not redaction.is_secret_name(str(name))
 
 
 def of_no_host(name: str) -> bool:
@@ -152,13 +151,13 @@ def of_no_host(name: str) -> bool:
 
 
 def mine(name: str) -> bool:
-    """Whether a variable of this name is, or looks like, one of ours."""
+    """Return whether a variable of this name is, or looks like, one of ours."""
     if name in VALUES:
-        # The playbooks set this one, and a host is to be the same in all of them.
+        # The playbooks set this one, and a host has to be the same in all of them.
         return name != "busbar_role_verdict"
     if name.startswith("__") or name in REGISTERED:
         return False
-    # Comparing all of a host's few hundred variables letter by letter would take longer than the rest of the check.
+    # Comparing all of a host's few hundred variables by letter would take longer than the rest of the check.
     if name.startswith(RESERVED):
         return True
     prefix = next(filter(name.startswith, ROLE_PREFIXES), "")
@@ -168,7 +167,7 @@ def mine(name: str) -> bool:
 
 
 def read(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Every value of VALUES, set or default. Raises ParseError that names *all* variables that are wrong."""
+    """Return every value of VALUES, set or default. Raises ParseError that names *all* variables that are wrong."""
     errors: list[str] = []
     for name in sorted(variables):
         if name not in VALUES:
@@ -191,17 +190,17 @@ def read(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sentences(error: ParseError) -> list[str]:
-    """One for each mistake in the inventory."""
+    """Return a sentence for each mistake in the inventory."""
     return list(error.errors) if isinstance(error, WrongIntent) else [str(error)]
 
 
-def told(errors: Mapping[str, Sequence[str]]) -> str:
-    """Of all hosts, each mistake once, with the hosts that have it. errors: host -> sentences."""
+def summarise_errors(errors: Mapping[str, Sequence[str]]) -> str:
+    """Return each mistake of all hosts once, with the hosts that have it. errors: host -> sentences."""
     hosts: dict[str, list[str]] = {}
     for host, of_host in errors.items():
         for sentence in of_host:
             hosts.setdefault(sentence, []).append(host)
-    # The mistake that most hosts have first: it is a group's, and may be the cause of others.
+    # The most frequent mistake first: it is a group's, and may cause others.
     found = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
     lines = [f"{nodeset.brief(names, _HOSTS)}: {sentence}" for sentence, names in found]
     more = ["and %d more mistakes; repair these first" % (len(lines) - _MISTAKES)] if len(lines) > _MISTAKES else []
@@ -209,7 +208,7 @@ def told(errors: Mapping[str, Sequence[str]]) -> str:
 
 
 def _errors(name: str, given: Any, value: Value) -> list[str]:
-    # YAML's `yes` is a bool and a bool is an int: both are mistakes where a number is wanted.
+    # YAML's `yes` is a bool and a bool is an int: both are mistakes in place of a number.
     right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
     if not right and value.private:
         return [f"{name} is of type {_kind(given)}, expected {value.type}"]
@@ -241,12 +240,12 @@ def _errors(name: str, given: Any, value: Value) -> list[str]:
 
 
 def _how(name: str, given: Any, value: Value) -> str:
-    """How to write what was meant, where that is beyond doubt: text is all that INI and ``-e NAME=VALUE`` know."""
+    """Return how to write the intended value, where it is certain: INI and ``-e NAME=VALUE`` only have text."""
     if value.type in ("str", "path") and not isinstance(given, (list, tuple, dict)):
-        # YAML takes words for others: yes, no, on.
+        # YAML reads some words as bool: yes, no, on.
         known = ", ".join(str(choice) for choice in value.choices if choice != "")
         return f": one of {known}" if known else ": write it in quotes"
-    meant = _meant(given, value)
+    meant = _intended_value(given, value)
     if meant is None:
         return ""
     text = json.dumps(meant)
@@ -255,14 +254,14 @@ def _how(name: str, given: Any, value: Value) -> str:
     return f""": write {name}: {text} in YAML (group_vars), or -e '{{"{name}": {text}}}'"""
 
 
-def _meant(given: Any, value: Value) -> Any:
-    """None where it could be something else."""
+def _intended_value(given: Any, value: Value) -> Any:
+    """Return the value that a text was intended as; None where it is ambiguous."""
     if value.type == "list":
         if isinstance(given, str):
             read = _json(given.strip().replace("'", '"')) if given.strip().startswith("[") else given.split(",")
             given = [item.strip() if isinstance(item, str) else item for item in read] if read else []
         of_type = Value(value.elements)
-        items = [_meant(item, of_type) for item in given] if isinstance(given, (list, tuple)) else []
+        items = [_intended_value(item, of_type) for item in given] if isinstance(given, (list, tuple)) else []
         return items if items and None not in items else None
     text = str(given).strip()
     if value.type == "bool":
@@ -286,7 +285,7 @@ def _json(text: str) -> Any:
 
 
 def _kind(given: Any) -> str:
-    """Name of a value's type; Ansible's own subclasses of str and int go by the plain name."""
+    """Return the name of a value's type; Ansible's own subclasses of str and int have the plain name."""
     plain = (bool, int, float, str, list, dict)
     return next((kind.__name__ for kind in plain if isinstance(given, kind)), type(given).__name__)
 
@@ -347,11 +346,11 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
 
 
 def _chain_errors(values: Mapping[str, Any]) -> list[str]:
-    """Whether the traffic class that jobs ask for leads to the lossless queue."""
+    """Return errors where the traffic class of jobs does not lead to the lossless queue."""
     settings = roce_chain.settings(values)
     try:
         chain = resolve(values["busbar_roce"] or {}, settings, roce_chain.PREFIX)
-        Want.of(chain, settings, roce_chain.PREFIX)
+        Want.from_values(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}
@@ -403,7 +402,7 @@ def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
 
 
 def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any]) -> list[str]:
-    """What is said in two places says the same: nobody but the site knows which of the two is intended."""
+    """Return contradictions between values set in two places: only the site knows which is intended."""
     fabric, wanted = values["busbar_fabric"], {}
     if fabric:
         number, word = {"infiniband": (1, "IB"), "ethernet": (2, "ETH")}[fabric]
@@ -411,7 +410,7 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
     try:
         chain = resolve(values["busbar_roce"] or {}, roce_chain.settings(values), roce_chain.PREFIX)
     except ParseError:
-        # Told elsewhere.
+        # Reported elsewhere.
         chain = Chain()
     for name, asked in (("CNP_DSCP", chain.cnp_dscp), ("CNP_802P_PRIO", chain.cnp_priority)):
         if asked is not None:
@@ -420,7 +419,7 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
     errors = [
         f"nic_firmware_settings.{name} is {settings[name].value}, but {other}"
         for name, (value, other) in wanted.items()
-        if name in settings and not value.is_as(settings[name].value)
+        if name in settings and not value.matches(settings[name].value)
     ]
     mask = settings.get("ROCE_CC_PRIO_MASK")
     bits = None if mask is None else nv_settings.parse_number(str(mask.value))
@@ -472,7 +471,6 @@ def _fabric_errors(values: Mapping[str, Any]) -> list[str]:
 
 
 def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a benchmark between nodes, where one is asked for."""
     scope, repeats = values["nccl_benchmark_scope"], values["nccl_benchmark_repeats"]
     errors = []
     if not 1 <= repeats <= MOST_REPEATS:
@@ -525,7 +523,7 @@ def _multirail_errors(values: Mapping[str, Any]) -> list[str]:
 
 
 def unknown_platform(name: str, known: Sequence[str]) -> str:
-    """The sentence for a platform that has no profile."""
+    """Return the sentence for a platform without a profile."""
     if name == "custom":
         return (
             "busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: "

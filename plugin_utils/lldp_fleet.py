@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the role lldp has heard on all hosts of a run, joined with the comparison over them (``lldp_leaf.py``).
+"""Join the LLDP neighbours of all hosts of a run with the comparison over them (``lldp_leaf.py``).
 
-Where a host hears nothing, a table that the switches' own tools have exported may say what it is plugged into.
+For a host without neighbours, a table exported by the switches' own tools may name its port.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import jud
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import NEIGHBOUR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from . import cabling_neighbours, cabling_plan, lldp_leaf, lldp_uplinks, suite
+from . import cabling_neighbours, lldp_leaf, lldp_uplinks, suite
+from .fabric import cabling_plan
 from .lldp_leaf import End, aliases
 
 ROLE = "lldp"
@@ -36,23 +37,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Files:
-    """Of the control node: plan, a cabling plan; neighbours, a table of the switches. "" for none."""
+    """Files on the control node: plan, a cabling plan; neighbours, a table of the switches. "" for none."""
 
     plan: str = ""
     neighbours: str = ""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Files:
-        """values: of the host's intent; {} where that was not read."""
+    def from_values(cls, values: Mapping[str, Any]) -> Files:
+        """Return the files. values: of the host's intent; {} where that was not read."""
         return cls(values.get("busbar_fabric_plan") or "", values.get("busbar_lldp_neighbours") or "")
 
 
 def join(results: Mapping[str, MutableMapping[str, Any]], files: Mapping[str, Files]) -> None:
-    """Adds what the comparison says to the results of the role.
-
-    results: host -> role -> what it has registered.   files: host -> those that its intent names.
-    """
-    heard = {host: _heard(host, of_host.get(ROLE)) for host, of_host in results.items()}
+    """Add the findings of the comparison to the role's results (host -> role -> result). files: by host."""
+    heard = {host: _read_ends(host, of_host.get(ROLE)) for host, of_host in results.items()}
     alike: dict[Files, list[str]] = defaultdict(list)
     for host, ends in heard.items():
         if ends:
@@ -65,17 +63,19 @@ def join(results: Mapping[str, MutableMapping[str, Any]], files: Mapping[str, Fi
                 _add(results[host], [*no_plan, *no_table])
             continue
         ends = [end for host in hosts for end in heard[host]]
-        told = _told([end for end in ends if not end.chassis], known or (), [end for end in ends if end.chassis])
+        told = _ends_from_table(
+            [end for end in ends if not end.chassis], known or (), [end for end in ends if end.chassis]
+        )
         judged = lldp_leaf.judge([*(end for end in ends if end.chassis), *told], plan)
         for host, findings in judged.items():
             _add(results[host], findings)
         for end in told:
-            _settle(results[end.host], end, named.neighbours)
+            _close_gap(results[end.host], end, named.neighbours)
         _point(results, [*(end for end in ends if end.chassis), *told])
 
 
-def _heard(host: str, registered: object) -> list[End]:
-    """[] where the role has no valid answer, which the verdict says."""
+def _read_ends(host: str, registered: object) -> list[End]:
+    """Return the ends of a host; [] without a valid result, which the verdict reports."""
     try:
         said = answer.check(ROLE, registered).get("neighbours", []) if registered else []
     except answer.Invalid:
@@ -85,7 +85,6 @@ def _heard(host: str, registered: object) -> list[End]:
 
 
 def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Finding]]:
-    """What is in a file, None where none is named; and why it cannot be read."""
     if not path:
         return None, []
     try:
@@ -96,11 +95,13 @@ def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Findin
 
 
 def _neighbours(path: Path) -> tuple[cabling_neighbours.Neighbour, ...]:
-    return cabling_neighbours.neighbours(cabling_plan.text_of(path), str(path))
+    return cabling_neighbours.neighbours(cabling_plan.read_text(path), str(path))
 
 
-def _told(silent: Iterable[End], known: Iterable[cabling_neighbours.Neighbour], heard: Iterable[End]) -> list[End]:
-    """Ends that hear nothing, as the table has them. A switch that others hear is the same switch."""
+def _ends_from_table(
+    silent: Iterable[End], known: Iterable[cabling_neighbours.Neighbour], heard: Iterable[End]
+) -> list[End]:
+    """Return ends without LLDP, as the table has them. A switch that others report is the same switch."""
     table = {(host, port): one for one in known for host in aliases(one.host) for port in _port_names(one.port)}
     if not table:
         return []
@@ -118,18 +119,15 @@ def _told(silent: Iterable[End], known: Iterable[cabling_neighbours.Neighbour], 
 
 
 def _port_names(name: str) -> set[str]:
-    """As it stands, and as the digits of a MAC address."""
     return {name, *(digits for digits in aliases(name) if len(digits) == 12)} - {""}
 
 
 def _add(of_host: MutableMapping[str, Any], findings: Iterable[Finding]) -> None:
-    """What Ansible has registered stays as it is."""
     before = of_host[ROLE]
     of_host[ROLE] = {**before, **judged(findings, before)}
 
 
 def _point(results: Mapping[str, MutableMapping[str, Any]], ends: Iterable[End]) -> None:
-    """Says where slow tests of rails point to."""
     leaves: dict[tuple[str, int], frozenset[str]] = defaultdict(frozenset)
     for end in ends:
         leaves[end.host, end.rail] |= {end.switch}
@@ -142,8 +140,8 @@ def _point(results: Mapping[str, MutableMapping[str, Any]], ends: Iterable[End])
         results[host][ROLE] = {**before, "notes": [*before.get("notes", []), said]}
 
 
-def _settle(of_host: MutableMapping[str, Any], end: End, source: str) -> None:
-    """That it hears no neighbour is not a gap any more: the table has it."""
+def _close_gap(of_host: MutableMapping[str, Any], end: End, source: str) -> None:
+    """Replace the finding that an end has no neighbour: the table has it."""
     before = of_host[ROLE]
     silent = [
         one

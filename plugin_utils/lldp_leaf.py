@@ -1,11 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether rail N of every host is plugged into the leaf that has rail N, from what all hosts hear by LLDP.
+"""Check that rail N of every host is plugged into the leaf of rail N, from the LLDP neighbours of all hosts.
 
-With a cabling plan it says where each cable belongs. Without one the other hosts do: the leaf of a rail is where those
-have it that share their other leaves with this host, else a leaf most of whose hosts have that rail there. Where there
-is no majority, which is right is not guessed. Two cables in each other's place are one finding. Pure, and linear in the
-number of cables.
+A cabling plan gives each cable's place. Without one the other hosts do: the leaf of a rail is where hosts have it that
+share their other leaves with this host, else a leaf most of whose hosts have that rail there. Without a majority
+nothing is guessed. Two swapped cables are one finding. Pure, and linear in the number of cables.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 
-from .cabling_plan import Cable, Plan
+from .fabric.cabling_plan import Cable, Plan
 
 LEAF = Check(
     "lldp.leaf",
@@ -37,9 +36,9 @@ SWAPPED = Check(
 "Is no cable swapped; the finding has both ends, and is reported for both hosts"
 RAILS = "rails"
 SOURCE = "LLDP of all hosts"
-# Of those who share a host's other leaves, this many have to agree; of the hosts on a leaf, more than half.
+# Share of the hosts with the same other leaves that have to agree; of the hosts on a leaf, more than half.
 AGREED = 3 / 4
-# Ends that are looked at for the other one of a pair: a leaf has not so many that are wrong.
+# Ends that are searched for the other one of a pair: a leaf has fewer wrong ones.
 CANDIDATES = 1000
 _NO_MAJORITY = (
     "declare the right cabling: busbar_fabric_plan (docs/cabling.md); or run lldpcli show neighbors on a good host"
@@ -50,7 +49,7 @@ Key = tuple[str, ...] | int
 
 @dataclass(frozen=True)
 class End:
-    """A rail's port, of a bond each member, and what it is plugged into.
+    """A rail's port, of a bond each member, and its neighbour.
 
     device: of RDMA; "" for a member without.   chassis, name: of the switch.   port, description: of its port.
     mac: of the interface.
@@ -80,10 +79,10 @@ class End:
 
 
 @dataclass(frozen=True)
-class _Stray:
-    """An end that is not where it belongs. at: where it is, None where the plan does not know that place.
+class _MisplacedEnd:
+    """A misplaced end. at: its place, None where the plan does not have it.
 
-    wanted: where it may be.   text: that, for people.   source: what reports it.
+    wanted: its allowed places.   text: these, for people.   source: of the finding.
     """
 
     end: End
@@ -94,9 +93,9 @@ class _Stray:
 
 
 def judge(ends: Sequence[End], plan: Plan | None = None) -> dict[str, list[Finding]]:
-    """Host -> findings; the good one, too. Hosts that the plan does not name are compared with each other."""
+    """Return host -> findings, also ok ones. Hosts that the plan does not name are compared with each other."""
     named = _Planned(plan) if plan is not None else None
-    strays: list[_Stray] = []
+    strays: list[_MisplacedEnd] = []
     undecided: list[End] = []
     by_plan = [end for end in ends if named is not None and named.has(end.host)]
     for end in by_plan:
@@ -104,12 +103,12 @@ def judge(ends: Sequence[End], plan: Plan | None = None) -> dict[str, list[Findi
         strays += [stray] if stray is not None else []
     planned = {end.host for end in by_plan}
     compared = [end for end in ends if end.host not in planned]
-    for end, wanted in _elsewhere(compared):
+    for end, wanted in _misplaced(compared):
         if wanted is None:
             undecided.append(end)
         else:
             text = " or ".join(sorted({switch for _key, switch in wanted})[:4]) or "another leaf"
-            strays.append(_Stray(end, _key(end), frozenset(key for key, _switch in wanted), text))
+            strays.append(_MisplacedEnd(end, _key(end), frozenset(key for key, _switch in wanted), text))
     found: dict[str, list[Finding]] = {end.host: [] for end in ends}
     paired: set[End] = set()
     for one, other in _pairs(strays):
@@ -130,21 +129,21 @@ def _key(end: End) -> Key:
     return (end.chassis, end.name)
 
 
-# -- without a plan --------------------------------------------------------------------------------------------------
+# -- without a plan ----------------------------------------------------------------------------------------------------
 
 _Wanted = set[tuple[Key, str]]
 
 
-def _elsewhere(ends: Sequence[End]) -> Iterable[tuple[End, _Wanted | None]]:
+def _misplaced(ends: Sequence[End]) -> Iterable[tuple[End, _Wanted | None]]:
     """Ends that are not where they belong, with the switches that they belong to; None where nobody can say."""
     rails: dict[str, dict[int, set[Key]]] = defaultdict(lambda: defaultdict(set))
     names = {_key(end): end.switch for end in ends}
     for end in ends:
         rails[end.host][end.rail].add(_key(end))
-    # Switch -> on how many hosts, and each rail on how many of them.
+    # Switch -> number of its hosts, and of those with each rail.
     hosts: Counter[Key] = Counter()
     of_rail: Counter[tuple[Key, int]] = Counter()
-    # Rail and switch -> each other rail's switch -> on how many of the hosts there.
+    # Rail and switch -> each other rail's switch -> number of the hosts there.
     beside: dict[tuple[int, Key], Counter[tuple[int, Key]]] = defaultdict(Counter)
     for of_host in rails.values():
         hosts.update({key for keys in of_host.values() for key in keys})
@@ -175,9 +174,9 @@ def _of_neighbours(
     of_rail: Counter[tuple[Key, int]],
     beside: Mapping[tuple[int, Key], Counter[tuple[int, Key]]],
 ) -> set[Key]:
-    """Switches on which the hosts have this rail that share the other rails' switches with this one; empty for none.
+    """Return switches with this rail of hosts that share the other rails' switches; empty for none.
 
-    Each other rail has a vote, where somebody else has it on the same switch and nearly all of them agree.
+    Each other rail has a vote, if another host has it on the same switch and nearly all of these agree.
     """
     votes: Counter[Key] = Counter()
     voters = 0
@@ -195,30 +194,30 @@ def _of_neighbours(
     return {key for key, count in votes.items() if 2 * count > voters}
 
 
-# -- with a plan -----------------------------------------------------------------------------------------------------
+# -- with a plan -------------------------------------------------------------------------------------------------------
 
 
 class _Planned:
-    """The plan's cables by the names of their two ends, as inventory and LLDP may spell them."""
+    """The plan's cables by the names of their two ends, in the spellings of inventory and LLDP."""
 
     def __init__(self, plan: Plan) -> None:
         self._source = f"{SOURCE}, {plan.source}"
-        self._of_host: dict[str, list[int]] = defaultdict(list)
+        self._host_end: dict[str, list[int]] = defaultdict(list)
         self._of_switch: dict[tuple[str, str], list[int]] = defaultdict(list)
         # The host is the end that is a, unless the plan says otherwise.
         self._cables = [_turned(cable) if cable.z_type == "host" else cable for cable in plan.cables]
         for number, cable in enumerate(self._cables):
             for host in aliases(cable.a_node, cable.a_name):
-                self._of_host[host].append(number)
+                self._host_end[host].append(number)
             for switch in aliases(cable.z_node, cable.z_name):
                 self._of_switch[switch, str(cable.z_port).casefold()].append(number)
 
     def has(self, host: str) -> bool:
-        return any(name in self._of_host for name in aliases(host))
+        return any(name in self._host_end for name in aliases(host))
 
-    def stray(self, end: End) -> _Stray | None:
-        """None where the end is where the plan has it."""
-        own = self._own(end)
+    def stray(self, end: End) -> _MisplacedEnd | None:
+        """Return the misplaced end; None where it agrees with the plan."""
+        own = self._planned_cable(end)
         heard = {
             number
             for switch in aliases(end.name, end.chassis)
@@ -226,16 +225,18 @@ class _Planned:
             for number in self._of_switch.get((switch, port), ())
         }
         if own is None:
-            return _Stray(end, None, frozenset(), "a cable in the plan, which has none of this rail", self._source)
+            return _MisplacedEnd(
+                end, None, frozenset(), "a cable in the plan, which has none of this rail", self._source
+            )
         if own in heard:
             return None
         cable = self._cables[own]
         text = f"{cable.z_name or cable.z_node} {cable.z_port} (plan, line {cable.line})"
-        return _Stray(end, min(heard, default=None), frozenset((own,)), text, self._source)
+        return _MisplacedEnd(end, min(heard, default=None), frozenset((own,)), text, self._source)
 
-    def _own(self, end: End) -> int | None:
+    def _planned_cable(self, end: End) -> int | None:
         """By the port's name, else by the rail where it has one cable."""
-        numbers = sorted({number for host in aliases(end.host) for number in self._of_host.get(host, ())})
+        numbers = sorted({number for host in aliases(end.host) for number in self._host_end.get(host, ())})
         ports = {end.netdev, end.device, f"{end.device}/1"} - {"", "/1"}
         by_port = [number for number in numbers if str(self._cables[number].a_port) in ports]
         by_rail = [number for number in numbers if self._cables[number].rail == end.rail]
@@ -257,7 +258,7 @@ def _turned(cable: Cable) -> Cable:
 
 
 def aliases(*names: str) -> set[str]:
-    """As it stands, without its domain, and as the digits of a MAC address, in small letters."""
+    """Return names as they are, without domain, and as the digits of a MAC address, in lower case."""
     found = set()
     for name in names:
         small = name.casefold()
@@ -267,16 +268,16 @@ def aliases(*names: str) -> set[str]:
     return found - {""}
 
 
-# -- what is said ----------------------------------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _pairs(strays: Sequence[_Stray]) -> list[tuple[_Stray, _Stray]]:
-    """Each end once: first pairs of one host, which is how cables are mostly exchanged."""
-    at: dict[Key, list[_Stray]] = defaultdict(list)
+def _pairs(strays: Sequence[_MisplacedEnd]) -> list[tuple[_MisplacedEnd, _MisplacedEnd]]:
+    """Return pairs, each end once: first pairs of one host, the usual way of swapping cables."""
+    at: dict[Key, list[_MisplacedEnd]] = defaultdict(list)
     for stray in strays:
         if stray.at is not None:
             at[stray.at].append(stray)
-    pairs: list[tuple[_Stray, _Stray]] = []
+    pairs: list[tuple[_MisplacedEnd, _MisplacedEnd]] = []
     paired: set[End] = set()
     for same_host in (True, False):
         for one in strays:
@@ -289,7 +290,9 @@ def _pairs(strays: Sequence[_Stray]) -> list[tuple[_Stray, _Stray]]:
     return pairs
 
 
-def _partner(one: _Stray, others: Iterable[_Stray], paired: Collection[End], same_host: bool) -> _Stray | None:
+def _partner(
+    one: _MisplacedEnd, others: Iterable[_MisplacedEnd], paired: Collection[End], same_host: bool
+) -> _MisplacedEnd | None:
     for other in others:
         if (
             other is not one
@@ -301,7 +304,7 @@ def _partner(one: _Stray, others: Iterable[_Stray], paired: Collection[End], sam
     return None
 
 
-def _swapped(one: _Stray, other: _Stray) -> Finding:
+def _swapped(one: _MisplacedEnd, other: _MisplacedEnd) -> Finding:
     first, second = sorted((one, other), key=lambda stray: (stray.end.host, stray.end.rail, stray.end.netdev))
     subject = f"{first.end.label}, {second.end.label}"
     want = f"{first.end.label} on {first.text}, {second.end.label} on {second.text}"
@@ -309,14 +312,14 @@ def _swapped(one: _Stray, other: _Stray) -> Finding:
     return SWAPPED.judge(subject, "drift", printable(want), have, first.source)
 
 
-def _each_rail(strays: Sequence[_Stray], found: dict[str, list[Finding]]) -> None:
-    of_rail: dict[tuple[str, int], list[_Stray]] = defaultdict(list)
+def _each_rail(strays: Sequence[_MisplacedEnd], found: dict[str, list[Finding]]) -> None:
+    of_rail: dict[tuple[str, int], list[_MisplacedEnd]] = defaultdict(list)
     for stray in strays:
         of_rail[stray.end.host, stray.end.rail].append(stray)
     for (host, rail), some in of_rail.items():
         want = "; ".join(dict.fromkeys(stray.text for stray in some))
         have = ", ".join(stray.end.place for stray in some)
-        # A plan that does not name the cable cannot say that it is wrong.
+        # A plan without the cable does not prove that it is wrong.
         state = "unknown" if all(stray.at is None and not stray.wanted for stray in some) else "drift"
         fix = None if state == "drift" else "add the cable to the plan (docs/cabling.md), or take it out"
         found[host].append(LEAF.judge(f"rail {rail}", state, printable(want), have, some[0].source, fix))

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether slow rails point to what lies between the leaves: what ``verify.yml`` has measured, with LLDP's leaves.
+"""Attribute slow rails to uplinks between leaves, from the results of ``verify.yml`` and LLDP's leaves.
 
-All pairs are tested at the same time. Where every test within a leaf is at rate and some of those between leaves are
-not, the hosts are proven and the way between the leaves is not: flows that hash onto the same uplink (ECMP), or an
-uplink that is lost. It is evidence and no proof, so it is said beside the findings of the tests (fabric.md 2).
+All pairs are tested at the same time. If every test within a leaf is at rate and some between leaves are not, the hosts
+are proven and the uplinks are not: flows that hash onto the same uplink (ECMP), or a lost uplink. It is evidence, no
+proof, so it is a note beside the findings of the tests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 
-# Fewer tests than these, slow between leaves and at rate within them, may be chance.
+# Tests, slow between leaves and at rate within them, below which the pattern may be chance.
 SLOW, WITHIN = 2, 2
 _SUBJECT = re.compile(r"rail ([0-9]{1,2}) to (.+)")
 _PASSED = f"{RAIL_BANDWIDTH.id}[live]@"
@@ -32,7 +32,7 @@ class Tested:
 
 
 def tests(host: str, findings: Iterable[Mapping[str, object]], passed: Iterable[str]) -> list[Tested]:
-    """Those that have a figure, of what a host has registered for verify: its findings, and the ids of what is ok."""
+    """Return a host's tests with a figure, from its registered findings of verify, and the ids of ok checks."""
     said = [
         (str(one["subject"]), True) for one in findings if (one["check"], one["state"]) == (RAIL_BANDWIDTH.id, "drift")
     ]
@@ -42,9 +42,9 @@ def tests(host: str, findings: Iterable[Mapping[str, object]], passed: Iterable[
 
 
 def evidence(tested: Sequence[Tested], leaves: Mapping[tuple[str, int], frozenset[str]]) -> dict[str, str]:
-    """Host that has a slow test between leaves -> the sentence; {} where nothing points there.
+    """Return host with a slow test between leaves -> the sentence; {} without such evidence.
 
-    leaves: of a host's rail, by their names; of a bond all of its members'.
+    leaves: names of those of a host's rail; of a bond those of all members.
     """
     known = [one for one in tested if (one.host, one.rail) in leaves and (one.peer, one.rail) in leaves]
     within = [one for one in known if leaves[one.host, one.rail] & leaves[one.peer, one.rail]]

@@ -1,12 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which node, rail, direction, GPU, leaf or uplink is slow: the caller asks for rounds of tests and measures.
+"""Search for the slow node, rail, direction, GPU, leaf or uplink: give rounds of tests, take their results.
 
-Only nodes that are fast alone take part. Pairs within leaves first (two_passes.py), then the rails of the accused one
-by one and in each direction, then the GPUs of whoever is slow alone or whose rails explain nothing, in pairs; then each
-leaf, leaves in pairs and all of them, without the accused. Nothing here runs a
-program or waits: the same nodes and results give the same tests, so that a playbook, or a simulation, can go on from
-the results that it has kept. What the verdicts say is in localise_judge.py. Source: cluster.md 3.
+Only nodes that are fast alone take part. The order: pairs within leaves (pairwise_search.py); the rails of accused
+nodes, each direction separately; GPU pairs of nodes that are slow alone or whose rails explain nothing; each leaf,
+leaves in pairs, and all leaves without the accused nodes. Nothing here runs a program or waits: equal nodes and results
+give equal tests, so that a playbook or a simulation can continue from stored results. localise_judge.py judges.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -18,31 +17,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (
     ACCUSED,
     FAIL,
     GOOD,
     PASS,
     SILENT,
     Pair,
-    TwoPasses,
+    PairwiseSearch,
 )
 
-# Kinds of tests. LEAVES: hosts of two leaves in turn, so that each hop of a ring crosses the uplinks.
+# Kinds of tests. LEAVES: hosts of two leaves alternate, so that each hop of a ring crosses the uplinks.
 PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER = "pair", "rails", "gpus", "leaf", "leaves", "cluster"
-# Tests of a rail with different good nodes: two failures accuse; a third where several, not all, failed twice, or only
-# one of a rail's four figures did: noise is as likely.
+# Tests of a rail with different good nodes: two failures accuse; a third is made where several, not all, failed twice,
+# or only one of a rail's four figures did: noise is as likely.
 RAIL_TESTS, MORE_RAIL_TESTS = 2, 3
-# Times that the same team, a leaf or the cluster, is measured before it is called slow.
+# Measurements of a team, a leaf or the cluster, before it is slow.
 TEAM_TESTS = 3
 
 
 @dataclass(frozen=True)
 class Node:
-    """One host, screened by itself.
+    """One host, measured alone before the search.
 
-    leaf: "" where the inventory says none.   rails: numbers of the profile's.   alone: busbw of the node by itself in
-    GB/s, None where it was not measured.   alone_bar: what that has to reach.   gpus: of the profile, by index.
+    leaf: "" where the inventory has none.   rails: numbers of the profile's.   alone: busbw of the node alone in
+    GB/s, None where it was not measured.   alone_bar: its bar.   gpus: of the profile, by index.
     unfit: why it takes no part (busy, not reached), and what to do.
     """
 
@@ -57,12 +56,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Test:
-    """What is to be measured over some hosts. number: of the round, from 1.
+    """A measurement over some hosts. number: of the round, from 1.
 
-    kind PAIR: a collective by Ring.   RAILS: each of ``rails`` by itself, a write from the first host to the second,
+    kind PAIR: a collective by Ring.   RAILS: each of ``rails`` alone, a write from the first host to the second,
     then from the second to the first, then both at once.   GPUS: a collective within the one host, between the two
     GPUs of each of ``pairs``, which are disjoint, all at once.   LEAF, LEAVES, CLUSTER: one over all of its hosts.
-    about: the node whose rails, or the leaves, that it is about.
+    about: the node whose rails, or the leaves, that are tested.
     """
 
     # pytest collects what is called Test.
@@ -78,7 +77,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Way:
-    """One rail in one direction: GB/s, None without a result. both: while the other direction was full, too."""
+    """One rail in one direction: GB/s, None without a result. both: while the other direction was loaded, too."""
 
     rail: int
     source: str
@@ -88,10 +87,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Result:
-    """figure: busbw in GB/s; None, 0 or less, or no number: there is none, and ``said`` tells why.
+    """figure: busbw in GB/s; None, 0 or less, or no number: no result, ``said`` has the reason.
 
     ways: of a test of RAILS.   pairs: of a test of GPUS, the busbw of each pair in GB/s, None where there is none.
-    lost: host -> why it takes no part any more (busy, not reached).
+    lost: host -> why it no longer takes part (busy, not reached).
     """
 
     test: Test
@@ -104,9 +103,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Bar:
-    """What a test has to reach in GB/s, each way of RAILS and each pair of GPUS; None where nobody can say.
+    """The bar of a test in GB/s, of each way of RAILS and each pair of GPUS; None where unknown.
 
-    source: where it is from.
+    source: of the bar.
     """
 
     value: float | None
@@ -126,17 +125,17 @@ class Evidence:
     pair: tuple[int, int] | None = None
 
 
-# A rail, whether the accused node sends, and whether both directions were full.
+# A rail, whether the accused node sends, and whether both directions were loaded.
 Direction = tuple[int, bool, bool]
 BarOf = Callable[[Test], Bar]
 
 
 @dataclass
 class RailSearch:
-    """The rails of one accused node. tested: good nodes they were measured with.   silent: how many of these tests had
-    no figure at all.   passed: directions that were fast.
+    """The rails of one accused node. tested: good partners.   silent: how many of these tests had
+    no figure.   passed: directions that were fast.
 
-    ended: nothing more is to be asked, or nobody is left to be asked with.
+    ended: no further test is needed, or no partner is left.
     """
 
     host: str
@@ -154,7 +153,7 @@ class RailSearch:
         return [each for each in self.directions() if each not in self.passed]
 
     def slow(self) -> list[Direction]:
-        """What failed with as many different good nodes as are needed."""
+        """Return directions that failed with enough different good nodes."""
         found = []
         for each in self.suspects():
             others = {host for one in self.evidence.get(each, ()) if one.outcome == FAIL for host in one.test.hosts}
@@ -164,14 +163,14 @@ class RailSearch:
 
     def next_rails(self) -> tuple[int, ...]:
         rails = tuple(dict.fromkeys(rail for rail, _sends, _both in self.suspects()))
-        # A partner that died is no test; that all of them do is not waited for.
+        # A dead partner is no test; the search does not wait until all of them die.
         heard = len(self.tested) - min(self.silent, RAIL_TESTS)
         if not heard:
             return self.rails if len(self.tested) < RAIL_TESTS else ()
         if heard < RAIL_TESTS:
             return rails
         several = 1 < len(rails) < len(self.rails)
-        # A slow direction shows twice: by itself, and with both directions full.
+        # A slow direction shows twice: alone, and with both directions loaded.
         suspects = [rail for rail, _sends, _both in self.suspects()]
         alone = any(suspects.count(rail) == 1 for rail in rails)
         return rails if (several or alone) and heard < MORE_RAIL_TESTS else ()
@@ -182,7 +181,7 @@ class GpuSearch:
     """The GPUs of one node. evidence: GPU -> its tests."""
 
     host: str
-    passes: TwoPasses
+    passes: PairwiseSearch
     evidence: dict[int, list[Evidence]] = field(default_factory=dict)
 
     def next_pairs(self) -> tuple[tuple[int, int], ...]:
@@ -193,9 +192,9 @@ class GpuSearch:
 
 
 class Localisation:
-    """A search over some nodes. bar_of: test -> its bar, of the control node and never of what is measured.
+    """A search over some nodes. bar_of: test -> its bar, from the control node and never from a node.
 
-    nodes: with a leaf each, or none with one.   rounds, tests: how many there were of each kind of test.
+    nodes: with a leaf each, or none with one.   rounds, tests: numbers of each kind of test.
     """
 
     def __init__(self, nodes: Sequence[Node], bar_of: BarOf) -> None:
@@ -206,12 +205,12 @@ class Localisation:
         some = any(node.leaf for node in nodes)
         self.no_leaf = frozenset(node.host for node in nodes if some and not node.leaf)
         self.screened = {host: node for host, node in self.nodes.items() if screened(node) and host not in self.no_leaf}
-        self.pairs = TwoPasses({host: node.leaf for host, node in self.screened.items()})
+        self.pairs = PairwiseSearch({host: node.leaf for host, node in self.screened.items()})
         self.rails: dict[str, RailSearch] = {}
         self.gpus: dict[str, GpuSearch] | None = None
         self.appeals: dict[str, Test] | None = None
         self.leaves: dict[str, list[Evidence]] = {}
-        self.uplinks: TwoPasses | None = None
+        self.uplinks: PairwiseSearch | None = None
         self.cluster: list[Evidence] = []
         self.lost: dict[str, str] = {}
         self.evidence: list[Evidence] = []
@@ -226,7 +225,7 @@ class Localisation:
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def next_round(self) -> tuple[Test, ...]:
-        """Tests on disjoint hosts, to be run at the same time; empty once the search has ended. The same until take."""
+        """Return tests on disjoint hosts, to be run at the same time; empty at the end. The same until take."""
         if self._round is None:
             self._round = ()
             steps = (
@@ -245,7 +244,7 @@ class Localisation:
         return self._round
 
     def take(self, results: Sequence[Result]) -> None:
-        """The results of the round, in any order; a test without one was silent.
+        """Take the results of the round, in any order; a test without one is silent.
 
         Raises ValueError for a result of a test that was not requested, two of one test, or a host that is not of it.
         """
@@ -294,7 +293,7 @@ class Localisation:
 
     def _judged(self, test: Test, result: Result) -> Evidence:
         bar = self._bar_of(test)
-        return Evidence(test, result.figure, bar, outcome(result.figure, bar), result.said)
+        return Evidence(test, result.figure, bar, judge_figure(result.figure, bar), result.said)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -303,7 +302,7 @@ class Localisation:
 
     @property
     def good(self) -> list[str]:
-        """Nodes that passed with another and are still there, in their order."""
+        """Return nodes that passed with another and are still there, in their order."""
         return [host for host in self.pairs.of_state(GOOD) if host not in self.lost]
 
     def _of_rails(self, number: int) -> list[Test]:
@@ -332,23 +331,23 @@ class Localisation:
         search, bar = self.rails[host], self._bar_of(test)
         search.tested.append(test.hosts[1])
         ways = {(way.rail, way.source == host, way.both): way for way in result.ways if way.source in test.hosts}
-        search.silent += all(outcome(way.figure, bar) == SILENT for way in ways.values())
+        search.silent += all(judge_figure(way.figure, bar) == SILENT for way in ways.values())
         for each in search.suspects():
             rail, sends, both = each
             if rail not in test.rails:
                 continue
             way = ways.get(each, Way(rail, test.hosts[0] if sends else test.hosts[1], None, both))
-            one = Evidence(test, way.figure, bar, outcome(way.figure, bar), result.said, way)
+            one = Evidence(test, way.figure, bar, judge_figure(way.figure, bar), result.said, way)
             search.evidence.setdefault(each, []).append(one)
             if one.outcome == PASS:
                 search.passed.add(each)
 
     def _of_gpus(self, number: int) -> list[Test]:
         if self.gpus is None:
-            suspects = [node.host for node in self.nodes.values() if node.unfit is None and alone(node) == FAIL]
+            suspects = [node.host for node in self.nodes.values() if node.unfit is None and node_outcome(node) == FAIL]
             suspects += [search.host for search in self.rails.values() if not self.slow_rails(search.host)]
             self.gpus = {
-                host: GpuSearch(host, TwoPasses({str(gpu): "" for gpu in self.nodes[host].gpus}))
+                host: GpuSearch(host, PairwiseSearch({str(gpu): "" for gpu in self.nodes[host].gpus}))
                 for host in suspects
                 if len(self.nodes[host].gpus) > 1
             }
@@ -356,7 +355,7 @@ class Localisation:
         for search in self.gpus.values():
             pairs = search.next_pairs() if search.host not in self.lost else ()
             test = Test(GPUS, (search.host,), number, pairs=pairs)
-            # Nodes are compared without it all the same.
+            # Nodes are compared without it anyway.
             if pairs and self._bar_of(test).value is not None:
                 found.append(test)
         return found
@@ -367,14 +366,14 @@ class Localisation:
         outcomes = {}
         for pair in test.pairs:
             figure = result.pairs.get(pair)
-            one = Evidence(test, figure, bar, outcome(figure, bar), result.said, pair=pair)
+            one = Evidence(test, figure, bar, judge_figure(figure, bar), result.said, pair=pair)
             outcomes[str(pair[0]), str(pair[1])] = one.outcome
             for gpu in pair:
                 search.evidence.setdefault(gpu, []).append(one)
         search.passes.take(outcomes)
 
     def _of_appeals(self, number: int) -> list[Test]:
-        """Whom nothing explains meets one more good node: two spoiled figures look like a slow node."""
+        """Test nodes without an explanation with one more good node: two disturbed figures look like a slow node."""
         if self.appeals is not None:
             return []
         self.appeals = {}
@@ -397,13 +396,13 @@ class Localisation:
         return [*self.appeals.values()]
 
     def slow_rails(self, host: str) -> list[int]:
-        """Rails of an accused node that are slow by themselves; none where all of several are: what they share is."""
+        """Return an accused node's slow rails; none where all of several are: the cause is what they share."""
         search = self.rails.get(host)
         slow = list(dict.fromkeys(rail for rail, _sends, _both in search.slow())) if search else []
         return [] if search and len(slow) == len(search.rails) > 1 else slow
 
     def _teams(self) -> dict[str, tuple[str, ...]]:
-        """Leaf -> its good nodes. Once the pairs have ended only a node that is lost changes that."""
+        """Return leaf -> its good nodes. Once the pairs have ended only a lost node changes that."""
         if self._good_of_leaf is None:
             found: dict[str, list[str]] = {}
             for host in self.good:
@@ -414,22 +413,22 @@ class Localisation:
     def _of_leaves(self, number: int) -> list[Test]:
         if not self.leaves:
             self.leaves = {leaf: [] for leaf in self._teams()}
-        # Two nodes of a leaf have been a pair already.
+        # Two nodes of a leaf were measured as a pair already.
         teams = {leaf: hosts for leaf, hosts in self._teams().items() if len(hosts) > 2}
         return [
             Test(LEAF, hosts, number, about=(leaf,))
             for leaf, hosts in teams.items()
-            if _asks(self.leaves.get(leaf, ()))
+            if _needs_test(self.leaves.get(leaf, ()))
         ]
 
     def fast_leaves(self) -> list[str]:
-        """Leaves that are not slow by themselves, with good nodes."""
+        """Return leaves that are not slow alone, with good nodes."""
         teams = self._teams()
         return [leaf for leaf, tests in self.leaves.items() if leaf in teams and (not tests or _cleared(tests))]
 
     def _of_uplinks(self, number: int) -> list[Test]:
         if self.uplinks is None:
-            self.uplinks = TwoPasses(dict.fromkeys(self.fast_leaves(), ""))
+            self.uplinks = PairwiseSearch(dict.fromkeys(self.fast_leaves(), ""))
         teams = self._teams()
         found = []
         for pair in self.uplinks.next_round():
@@ -447,35 +446,35 @@ class Localisation:
         teams = self._teams()
         leaves = self.uplinks.of_state(GOOD) if self.uplinks is not None else []
         hosts = tuple(host for leaf in leaves for host in teams.get(leaf, ()))
-        if sum(leaf in teams for leaf in leaves) < 2 or not _asks(self.cluster):
+        if sum(leaf in teams for leaf in leaves) < 2 or not _needs_test(self.cluster):
             return []
         return [Test(CLUSTER, hosts, number, about=tuple(leaves))]
 
-    # -- what was found ------------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------------
 
     def of_host(self, host: str) -> list[Evidence]:
-        """What was measured of a node with another."""
+        """Return the tests of a node with another."""
         return self._of_host.get(host, [])
 
 
 def screened(node: Node) -> bool:
-    """Whether the node is free and good alone."""
-    return node.unfit is None and alone(node) == PASS
+    """Return whether the node is free and good alone."""
+    return node.unfit is None and node_outcome(node) == PASS
 
 
-def alone(node: Node) -> str:
-    return outcome(node.alone, Bar(node.alone_bar, ""))
+def node_outcome(node: Node) -> str:
+    return judge_figure(node.alone, Bar(node.alone_bar, ""))
 
 
-def outcome(figure: float | None, bar: Bar) -> str:
-    """PASS, FAIL or SILENT; a figure that is none, or without a bar, proves nothing."""
+def judge_figure(figure: float | None, bar: Bar) -> str:
+    """Return PASS, FAIL or SILENT; an invalid figure, or one without a bar, proves nothing."""
     if figure is None or bar.value is None or not math.isfinite(figure) or figure <= 0:
         return SILENT
     return PASS if figure >= bar.value else FAIL
 
 
-def _asks(tests: Sequence[Evidence]) -> bool:
-    """Whether a team is to be measured (again): one pass clears, and a spoiled test accuses nobody."""
+def _needs_test(tests: Sequence[Evidence]) -> bool:
+    """Return whether a team is to be measured (again): one pass clears, and one disturbed test accuses no team."""
     return not any(one.outcome == PASS for one in tests) and len(tests) < TEAM_TESTS
 
 

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a search for who is slow has come to: verdicts with their evidence, and a Finding for each host.
+"""Judge a search for slow nodes: verdicts with their evidence, and a Finding for each host.
 
-One cause, one line: what is said of a node follows from its rail or its rank, where one of them explains it.
+One cause, one line: a node's finding is caused by its rail or its rank, where one of them explains it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Localisation,
     Node,
     RailSearch,
-    alone,
+    node_outcome,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (
     ACCUSED,
     FAIL,
     GOOD,
     LOST,
     PASS,
     SILENT,
-    TwoPasses,
+    PairwiseSearch,
 )
 
-# Figures that a finding tells, and characters of host names.
+# Figures in a finding, and characters of host names.
 _SHOWN, _ROOM = 4, 60
 _SOURCE = "tests between nodes"
 SEARCH = "ansible-playbook playbooks/localise.yml -i INVENTORY"
@@ -115,7 +115,7 @@ BAR = Check(
 
 @dataclass(frozen=True)
 class Verdict:
-    """hosts: whom the finding is told of.   evidence: every figure that it rests on."""
+    """hosts: those with the finding.   evidence: every figure that it rests on."""
 
     hosts: tuple[str, ...]
     finding: Finding
@@ -123,12 +123,12 @@ class Verdict:
 
 
 def verdicts(search: Localisation) -> tuple[Verdict, ...]:
-    """What is known so far; all of it once ``next_round`` is empty. What was not queried is ``unknown``."""
+    """Return the verdicts so far; final once ``next_round`` is empty. Nodes that were not tested are ``unknown``."""
     return tuple(_verdicts(search))
 
 
 def findings(found: Iterable[Verdict]) -> dict[str, list[Finding]]:
-    """Host -> what is said of it."""
+    """Return host -> its findings."""
     of_host: dict[str, list[Finding]] = {}
     for verdict in found:
         for host in verdict.hosts:
@@ -165,10 +165,10 @@ def _left_out(search: Localisation, node: Node) -> list[Verdict]:
         have, fix = node.unfit
     elif node.host in search.no_leaf:
         have, fix = "busbar_leaf is set for other nodes, not for this one", "set busbar_leaf for every node"
-    elif alone(node) == SILENT:
+    elif node_outcome(node) == SILENT:
         have = "it was not measured alone" if node.alone_bar is not None else "it has no bar for itself"
         fix = "see nccl_benchmark and nccl_perf of this node, repair it, and search again: " + SEARCH
-    elif alone(node) == FAIL:
+    elif node_outcome(node) == FAIL:
         want = "at least %.4g GB/s" % (node.alone_bar or 0)
         roots = _ranks(search, node.host)
         have = "%.4g GB/s%s" % (node.alone or 0, "" if roots else _of_gpus(search, node.host))
@@ -182,7 +182,6 @@ def _left_out(search: Localisation, node: Node) -> list[Verdict]:
 
 
 def _passed(evidence: Sequence[Evidence]) -> Evidence:
-    """The test that cleared a host or a leaf."""
     return next(one for one in evidence if one.outcome == PASS)
 
 
@@ -194,15 +193,17 @@ def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
         have = f"it was lost while it was measured: {search.lost[host]}"
         yield Verdict((host,), MEMBER.judge("host", "unknown", "there to the end", have, _SOURCE), evidence)
     if item.state == GOOD:
-        yield Verdict((host,), NODE.judge("host", "ok", want, _shown(_passed(evidence), host), _SOURCE), evidence)
+        yield Verdict(
+            (host,), NODE.judge("host", "ok", want, _evidence_text(_passed(evidence), host), _SOURCE), evidence
+        )
     elif item.state == ACCUSED:
         yield from _accused(search, host, evidence, want)
     elif item.state != LOST:
         have = _why_open(search, host, evidence)
         fix = "free another node of its leaf, see the output of the tests without a result, and search again: " + SEARCH
-        cause = LEAF.at(_leaf(item.place)) if item.place in search.pairs.shut else None
+        cause = LEAF.finding_id(_leaf(item.place)) if item.place in search.pairs.shut else None
         if search.no_bar or search.pairs.stopped:
-            cause = BAR.at("bar")
+            cause = BAR.finding_id("bar")
         yield Verdict((host,), NODE.judge("host", "unknown", want, have, _SOURCE, fix, because=cause), evidence)
 
 
@@ -289,7 +290,6 @@ def _ranks(search: Localisation, host: str) -> list[Verdict]:
 
 
 def _of_gpus(search: Localisation, host: str) -> str:
-    """What the GPUs of a node, none of which is accused, say of it."""
     gpus = (search.gpus or {}).get(host)
     if gpus is None or not gpus.evidence:
         return "; its GPUs were not measured in pairs"
@@ -328,26 +328,26 @@ def _shut(search: Localisation, leaf: str, hosts: Sequence[str]) -> Verdict:
 
 
 def _team(check: Check, subject: str, tests: Sequence[Evidence]) -> Iterator[Verdict]:
-    """Told of whom it was measured over. Nothing was asked of a leaf of two, or of a cluster of one leaf."""
+    """Judge a team, with a finding on each host. A leaf of two, or a cluster of one leaf, has no test."""
     if not tests:
         return
     passed = [one for one in tests if one.outcome == PASS]
     state = "ok" if passed else "drift" if all(one.outcome == FAIL for one in tests) else "unknown"
     if passed:
-        have = _shown(passed[0])
+        have = _evidence_text(passed[0])
     else:
         have = "%s, over %s" % (_several(tests), nodeset.brief(tests[-1].test.hosts, _ROOM))
     want = "%s GB/s over %d nodes" % (_least(tests[-1]), len(tests[-1].test.hosts))
     yield Verdict(tests[-1].test.hosts, check.judge(subject, state, want, have, _SOURCE), tuple(tests))
 
 
-def _uplinks(search: Localisation, uplinks: TwoPasses, places: Mapping[str, Sequence[str]]) -> Iterator[Verdict]:
+def _uplinks(search: Localisation, uplinks: PairwiseSearch, places: Mapping[str, Sequence[str]]) -> Iterator[Verdict]:
     want = "as fast to another leaf as the bar"
     for leaf, item in uplinks.items.items() if len(uplinks.items) > 1 else ():
         evidence = tuple(one for one in search.evidence if one.test.kind == "leaves" and leaf in one.test.about)
         shown = _several(evidence)
         if item.state == GOOD:
-            state, have = "ok", _shown(_passed(evidence))
+            state, have = "ok", _evidence_text(_passed(evidence))
         elif item.state == ACCUSED:
             state, have = "drift", f"slow with leaves that are fast with others: {shown}"
         elif uplinks.stopped and any(one.outcome == FAIL for one in evidence):
@@ -358,7 +358,7 @@ def _uplinks(search: Localisation, uplinks: TwoPasses, places: Mapping[str, Sequ
         yield Verdict(tuple(places[leaf]), finding, evidence)
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def _leaf(name: str) -> str:
@@ -370,18 +370,18 @@ def _least(one: Evidence) -> str:
 
 
 def _several(evidence: Sequence[Evidence], host: str = "") -> str:
-    """The last figures, the ones with good partners; a spoiled first test tells the least."""
+    """Return the last figures, those with good partners; a disturbed first test proves the least."""
     told = evidence[-_SHOWN:]
-    # One bar for all of them is reported once.
+    # A bar that all of them share is reported once.
     sources = list(dict.fromkeys(one.bar.source for one in told if one.outcome != SILENT))
-    shown = [_shown(one, host, len(sources) > 1) for one in told]
+    shown = [_evidence_text(one, host, len(sources) > 1) for one in told]
     more = ["%d earlier" % (len(evidence) - _SHOWN)] if len(evidence) > _SHOWN else []
     source = f" (bar: {sources[0]})" if len(sources) == 1 else ""
     return ("; ".join([*shown, *more]) or "no test") + source
 
 
-def _shown(one: Evidence, host: str = "", source: bool = True) -> str:
-    """``round 2 with n07: 231 of 346 GB/s``, ``round 4 rail 3 to n07: 20 of 43.2 GB/s``. source: with the bar's."""
+def _evidence_text(one: Evidence, host: str = "", source: bool = True) -> str:
+    """Format ``round 2 with n07: 231 of 346 GB/s``, ``round 4 rail 3 to n07: 20 of 43.2 GB/s``. source: bar's, too."""
     test = one.test
     others = [each for each in test.hosts if each != host]
     if one.pair is not None:

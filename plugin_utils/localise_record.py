@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The record of one search for who is slow, a JSON file: every node, every test with its bar, and what that proves.
+"""Read and write the record of one search for slow nodes, a JSON file: nodes, tests with bars, findings.
 
-It is written anew after each round, ``complete`` only at the end, so that of a run that was killed is there what it had
-measured. Its figures come from nodes: nothing in it is believed before ``from_dict`` has typed and sized it. Bandwidths
-are GB/s (1e9 bytes), moments seconds since 1970.
+It is rewritten after each round, ``complete`` only at the end, so that a killed run leaves its measurements. Its
+figures come from nodes: ``from_dict`` types and sizes all of it. Bandwidths are GB/s (1e9 bytes), times seconds since
+1970.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -30,8 +30,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Node,
     Way,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import FAIL, PASS, SILENT
 
 FORMAT = 1
 NAME = "localise.json"
@@ -84,13 +84,13 @@ _record = answer.record(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One test of the search and what came of it.
+class MeasuredTest:
+    """One test of the search with its result.
 
     number: of its round, from 1.   kind, hosts, rails, about: as in ``localise.Test``.   figure: busbw; None without
-    one, of RAILS, whose figures are ``ways``, and of GPUS, whose are ``pairs``.   bar: what it has to reach, of RAILS
-    each way; None where nobody can say.   outcome: PASS, FAIL or SILENT; of RAILS and GPUS the worst.   said: why there
-    is no figure.   pairs: two GPUs -> busbw.   lost: host -> why it takes no part any more.
+    one, of RAILS, whose figures are ``ways``, and of GPUS, whose are ``pairs``.   bar: in GB/s, of RAILS
+    each way; None where unknown.   outcome: PASS, FAIL or SILENT; of RAILS and GPUS the worst.   said: why there
+    is no figure.   pairs: two GPUs -> busbw.   lost: host -> why it no longer takes part.
     """
 
     number: int
@@ -109,23 +109,23 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A finding, and whom it is told of."""
+class HostFinding:
+    """A finding, and the hosts that have it."""
 
     hosts: tuple[str, ...]
     finding: Finding
 
 
-def found_of(data: Mapping[str, Any]) -> Found:
-    return Found(hosts=tuple(data["hosts"]), finding=finding.from_dict(data["finding"]))
+def found_of(data: Mapping[str, Any]) -> HostFinding:
+    return HostFinding(hosts=tuple(data["hosts"]), finding=finding.from_dict(data["finding"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One search. nodes: all that were asked for; those that took no part say why (``unfit``), or are slow alone.
+    """One search. nodes: all requested ones; those that took no part have the reason (``unfit``), or are slow alone.
 
     finished: when the last of the tests ended.   launcher: mpirun or srun.   findings: those that are ok, too.
-    complete: False of a search that has not come to its end.
+    complete: False for an unfinished search.
     """
 
     simulated: bool
@@ -133,8 +133,8 @@ class Record:
     finished: float
     launcher: str
     nodes: tuple[Node, ...]
-    tests: tuple[Measured, ...] = ()
-    findings: tuple[Found, ...] = ()
+    tests: tuple[MeasuredTest, ...] = ()
+    findings: tuple[HostFinding, ...] = ()
     complete: bool = False
 
     @property
@@ -143,7 +143,7 @@ class Record:
 
 
 def to_dict(record: Record) -> dict[str, Any]:
-    """The record as plain data. Texts are cut to what ``from_dict`` takes, and command no terminal."""
+    """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
     return {
         "format": FORMAT,
         **{name: getattr(record, name) for name in ("simulated", "begun", "finished", "complete")},
@@ -167,7 +167,7 @@ def _of_node(node: Node) -> dict[str, Any]:
     }
 
 
-def _of_test(test: Measured) -> dict[str, Any]:
+def _of_test(test: MeasuredTest) -> dict[str, Any]:
     plain = {name: getattr(test, name) for name in ("number", "kind", "figure", "bar", "outcome")}
     return {
         **plain,
@@ -207,11 +207,11 @@ def _a_node(data: Mapping[str, Any]) -> Node:
     return Node(data["host"], data["leaf"], tuple(data["rails"]), *figures, tuple(data["gpus"]), unfit)
 
 
-def _a_test(data: Mapping[str, Any]) -> Measured:
+def _a_test(data: Mapping[str, Any]) -> MeasuredTest:
     lists = {name: tuple(data[name]) for name in ("hosts", "rails", "about")}
     ways = tuple(Way(**way) for way in data["ways"])
     pairs = {(one["gpu"], one["other"]): one["figure"] for one in data["pairs"]}
-    return Measured(**{**data, **lists, "ways": ways, "pairs": pairs})
+    return MeasuredTest(**{**data, **lists, "ways": ways, "pairs": pairs})
 
 
 FILE = RecordFile("localise", NAME, LIMIT, _build)
@@ -219,10 +219,10 @@ folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.r
 
 
 def write(results: str | Path, record: Record, made: Path | None = None) -> Path:
-    """The record in its own directory, which is returned; ``latest`` beside it leads there.
+    """Write the record in its own directory, which is returned; ``latest`` beside it leads there.
 
     results: nccl_benchmark_results_path.   made: the directory of an earlier round of the same search, whose record is
-    replaced at once. Raises OSError; ParseError where the record would not be read again.
+    replaced atomically. Raises OSError; ParseError where the record would not be read again.
     """
     data = to_dict(record)
     from_dict(data)

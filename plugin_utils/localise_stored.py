@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the last search for slow nodes has found, and whether that still counts: for check mode, which measures none."""
+"""Read the last search for slow nodes and its age, for check mode, which measures none."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RECORD = Check(
 
 
 def cut_off(path: str) -> list[str]:
-    """What is to be said of the last search where it did not come to its end. path: as of ``judged``.
+    """Return lines on the last search where it was not finished. path: as of ``judged``.
 
-    Nothing of it is used: what was slow then may have been mended since, and what was good may be slow.
+    Nothing of it is used: nodes that were slow may be repaired since, and good ones may be slow.
     """
     try:
         record = localise_record.read(localise_record.folder(path)) if path else None
@@ -44,7 +44,7 @@ def cut_off(path: str) -> list[str]:
 
 
 def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tuple[str, dict[str, dict[str, Any]]]:
-    """What to print, and host -> its result.
+    """Return the text to print, and host -> its result.
 
     path: nccl_benchmark_results_path, "" where no record is kept.   most_days: how old the record may be.
     now: seconds since 1970.
@@ -75,7 +75,7 @@ def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tup
             of_host.setdefault(host, []).append(one.finding)
     results = {}
     for host in hosts:
-        # Of another run's nodes nothing is reported; what an unfinished or old search said of this one is no finding.
+        # Nodes of another run are not reported; an unfinished or old search gives no finding.
         if host not in known:
             found = [RECORD.judge("host", "unknown", want, "it was none of the nodes of the last search", source)]
         else:

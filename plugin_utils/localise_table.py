@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A search for who is slow as text for a terminal: a line a round while it runs, and what it has found. Pure."""
+"""Render a search for slow nodes for a terminal: a line a round while it runs, and its findings. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     RAILS,
     Node,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Measured, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import FAIL, PASS, SILENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
 
-# Tests of a round that are reported one by one, and characters of host names and of why there is no figure.
+# Tests of a round that are reported one by one, and characters of host names and of reasons for no figure.
 EACH, _NAMES, _WHY = 6, 60, 160
 # Characters of host names in a cell and in a sentence.
 CELL, SENTENCE = 22, 180
@@ -36,15 +36,15 @@ _WORDS = {
 
 
 def began(nodes: Sequence[Node], takes_part: Sequence[str]) -> list[str]:
-    """Who is searched, and who is left out and why."""
+    """Return lines on the nodes that are searched, and on those left out and why."""
     lines = [f"LOCALISE: {len(takes_part)} of {len(nodes)} nodes take part ({nodeset.brief(takes_part, SENTENCE)})"]
     if takes_part and not any(node.leaf for node in nodes if node.host in set(takes_part)):
         lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
     return [printable(line) for line in lines]
 
 
-def round_lines(tests: Sequence[Measured]) -> list[str]:
-    """``round 2, pairs: 3 of 4 pass``, and each test that did not. tests: of one round, of one kind or more."""
+def round_lines(tests: Sequence[MeasuredTest]) -> list[str]:
+    """Return ``round 2, pairs: 3 of 4 pass``, and each test that did not. tests: of one round, of one kind or more."""
     found = []
     for kind, word in _WORDS.items():
         mine = [test for test in tests if test.kind == kind]
@@ -54,7 +54,7 @@ def round_lines(tests: Sequence[Measured]) -> list[str]:
         said = "round %d, %s: %d of %d pass" % (mine[0].number, word, counts[PASS], len(mine))
         bad = [test for test in mine if test.outcome != PASS]
         found.append(said + (":" if bad else ""))
-        found += [f"  {_shown(test)}" for test in bad[:EACH]]
+        found += [f"  {_test_text(test)}" for test in bad[:EACH]]
         if len(bad) > EACH:
             found.append(f"  and {len(bad) - EACH} more")
         lost = {host: why for test in mine for host, why in test.lost.items()}
@@ -62,7 +62,7 @@ def round_lines(tests: Sequence[Measured]) -> list[str]:
     return [printable(line) for line in found]
 
 
-def _shown(test: Measured) -> str:
+def _test_text(test: MeasuredTest) -> str:
     hosts = nodeset.brief(test.hosts, _NAMES)
     if test.kind == RAILS:
         slow = [way for way in test.ways if _below(way.figure, test)]
@@ -83,7 +83,7 @@ def _shown(test: Measured) -> str:
     return f"{hosts}: {test.figure:.4g} of {test.bar or 0:.4g} GB/s{said}"
 
 
-def _below(figure: float | None, test: Measured) -> bool:
+def _below(figure: float | None, test: MeasuredTest) -> bool:
     return figure is not None and test.bar is not None and figure < test.bar
 
 
@@ -92,14 +92,14 @@ def _cut(text: str) -> str:
 
 
 def render(record: Record, width: int = 120) -> str:
-    """What was found, worst first, and with what evidence; who was left out; over whom, in how many tests."""
+    """Return the findings, worst first, with evidence; hosts left out; the measured hosts, and numbers of tests."""
     width = max(width, 40)
     rows = _rows(record)
     lines: list[str] = []
     if rows:
         heads = ("HOST", "WHAT", "STATE", "EVIDENCE")
         table = [(nodeset.brief(hosts, CELL), _what(one), one.state, one.have or "-") for hosts, one in rows]
-        lines += terminal.aligned([heads, *[tuple(map(printable, row)) for row in table]], width)
+        lines += terminal.aligned([heads, *table], width)
         lines.append("")
     for text in sentences(record):
         lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
@@ -107,12 +107,12 @@ def render(record: Record, width: int = 120) -> str:
 
 
 def _what(finding: Finding) -> str:
-    """``localise.rail rail 3`` as ``rail 3``; what is told of a host itself by the name of its check."""
+    """Return ``rail 3`` for ``localise.rail rail 3``; for a finding on a host the name of its check."""
     return finding.check.partition(".")[2] if finding.subject == "host" else finding.subject
 
 
 def _rows(record: Record) -> list[tuple[tuple[str, ...], Finding]]:
-    """Hosts and the finding that nothing else explains, of each that is not ok; of those left out there is a line."""
+    """Return hosts and root finding of each that is not ok; hosts left out have a line elsewhere."""
     hosts: dict[tuple[str, ...], list[str]] = {}
     first: dict[tuple[str, ...], Finding] = {}
     for one in record.findings:

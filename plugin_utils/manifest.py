@@ -21,11 +21,11 @@ MAX_AGE_DAYS = float(site_values.VALUES[_AGE].default)
 
 @dataclass(frozen=True)
 class Manifest:
-    """hosts: every one of them has to end in the report. secrets: texts that must not.
+    """hosts: every one of them has to be in the report. secrets: texts that must not.
 
-    group: every node of the inventory, also those that the limit left out. digest: of what the inventory sets for the
-    suite, for any of them. results: nccl_benchmark_results_path, None where the inventory does not say one for all.
-    max_age_days: busbar_baseline_max_age_days, the least of those of the nodes.
+    group: every node of the inventory, also those outside the limit. digest: of the inventory's values for the
+    suite, for any of them. results: nccl_benchmark_results_path, None where the inventory has not one for all.
+    max_age_days: busbar_baseline_max_age_days, the least of the nodes' values.
     """
 
     hosts: tuple[str, ...]
@@ -63,7 +63,7 @@ def build(
     states: dict[str, object] = {}
     results, ages, simulated = set(), [], False
     for host, of_host in variables:
-        secrets.update(redaction.among({name: value for name, value in of_host.items() if name != "groups"}))
+        secrets.update(redaction.find_secrets({name: value for name, value in of_host.items() if name != "groups"}))
         if host in chosen:
             results.add(of_host.get("nccl_benchmark_results_path"))
             ages.append(_days(of_host.get(_AGE)))
@@ -73,7 +73,7 @@ def build(
         states[host] = encode(host, of_suite)
     return Manifest(
         hosts=tuple(node for node in nodes if node in chosen),
-        secrets=redaction.worth_hiding(secrets),
+        secrets=redaction.secret_texts(secrets),
         simulated=simulated,
         group=tuple(nodes),
         digest=_digest({node: states.get(node, {}) for node in nodes}),
@@ -83,18 +83,16 @@ def build(
 
 
 def _digest(states: Mapping[str, object]) -> str | None:
-    """Tell two states of an inventory apart. states: node -> variables of the suite, vaulted values as ciphertext."""
+    """Return a hash of an inventory's state. states: node -> variables of the suite, vaulted values as ciphertext."""
     if None in states.values():
         return None
     return hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _plain(values: Collection[object]) -> str | None:
-    """Return the one text that all hosts have, unless it is a template."""
     value = next(iter(values)) if len(values) == 1 else None
     return value if isinstance(value, str) and "{{" not in value else None
 
 
 def _days(value: object) -> float:
-    """Return the default where a host sets nothing, or a template."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else MAX_AGE_DAYS

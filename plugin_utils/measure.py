@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who is measured now of the nodes that are idle: the oldest first, within a budget of node-minutes for each night.
+"""Choose which idle nodes are measured: the oldest results first, within a budget of node-minutes a night.
 
-Pure: ages, budget and idle nodes in; units, and who is left for another night and why, out. Moments are seconds since
-1970, costs node-minutes: minutes of a unit times its nodes.
+Pure: ages, budget and idle nodes in; units, and the remaining nodes with a reason, out. Times are seconds since 1970,
+costs node-minutes: minutes of a unit times its nodes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 DAY = 86400.0
-# Minutes of a benchmark that nobody has timed yet, by scope: seven collectives from 1 MiB to 8 GiB on the node alone,
-# and with each other three repeats of the same. The first run replaces them by what it took.
+# Minutes of a benchmark that was never timed, by scope: seven collectives from 1 MiB to 8 GiB on the node alone, and
+# three repeats of the same between nodes. The first run replaces them by its duration.
 ESTIMATE = {"node": 10.0, "pair": 30.0, "rail": 30.0, "leaf": 40.0, "nvlink_domain": 40.0, "cluster": 60.0}
-# Nodes that are taken at a time; a leaf, or all nodes, may be more.
+# Nodes at a time; a leaf, or all nodes, may be more.
 MOST = 16
 # Characters of host names in a line.
 ROOM = 100
@@ -26,11 +26,11 @@ ROOM = 100
 
 @dataclass(frozen=True)
 class Node:
-    """A node that the inventory wants measured.
+    """A node that the inventory requests to be measured.
 
     scope: nccl_benchmark_scope.   group: whose members may be measured together.
     last: when the oldest of its results was measured, None where one lacks.   tried: when it was last chosen.
-    minutes: what that took, None where nobody knows.   why: why it cannot be measured now, "" where it is idle.
+    minutes: its duration, None where unknown.   why: why it cannot be measured now, "" where it is idle.
     """
 
     host: str
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def age_key(self) -> float:
-        """Smallest for who is due first. What was tried and gave nothing comes after those that nobody has tried."""
+        """Return the sort key, the first due the smallest. Failed tries come after nodes that were never tried."""
         return max(self.last or 0.0, self.tried or 0.0)
 
 
@@ -51,7 +51,7 @@ class Node:
 class Unit:
     """Nodes that are measured together: one, a pair, a leaf.
 
-    minutes: that it takes.   estimated: nobody has timed it yet.   last: of its oldest node, None for never.
+    minutes: its duration.   estimated: it was never timed.   last: of its oldest node, None for never.
     """
 
     nodes: tuple[Node, ...]
@@ -76,8 +76,8 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Left:
-    """A node that is not measured now. last: as in Node, since when it waits."""
+class Unmeasured:
+    """A node that is not measured now. last: as in Node."""
 
     host: str
     why: str
@@ -89,14 +89,14 @@ class Plan:
     """units: in the order in which they are measured."""
 
     units: tuple[Unit, ...]
-    left: tuple[Left, ...]
+    left: tuple[Unmeasured, ...]
 
     @property
     def cost(self) -> float:
         return sum(unit.cost for unit in self.units)
 
     def batch(self) -> tuple[Unit, ...]:
-        """What is measured first, at the same time: units of one group, of MOST nodes together."""
+        """Return the units that are measured first, at the same time: of one group, of MOST nodes together."""
         found: list[Unit] = []
         for unit in self.units:
             if unit.group == self.units[0].group and (
@@ -107,7 +107,7 @@ class Plan:
 
 
 def night(now: float) -> tuple[str, float]:
-    """The night's name, and when it began: from noon to noon of the control node's clock, named after its evening."""
+    """Return the night's name (date of its evening) and start: nights last from noon to noon of the local clock."""
     here = time.localtime(now)
     day = here.tm_mday if here.tm_hour >= 12 else here.tm_mday - 1
     begun = time.mktime((here.tm_year, here.tm_mon, day, 12, 0, 0, 0, 0, -1))
@@ -115,15 +115,15 @@ def night(now: float) -> tuple[str, float]:
 
 
 def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
-    """budget: node-minutes that are left of the night.   begun: when the night did."""
-    left: list[Left] = []
+    """Return the plan. budget: node-minutes left of the night.   begun: start of the night."""
+    left: list[Unmeasured] = []
     groups: dict[tuple[str, str], list[Node]] = {}
     for node in sorted(nodes, key=lambda one: one.age_key):
         if node.age_key >= begun:
             what = "measured" if node.last is not None and node.last >= begun else "tried"
-            left.append(Left(node.host, f"{what} in this budget period", node.last))
+            left.append(Unmeasured(node.host, f"{what} in this budget period", node.last))
         elif node.why:
-            left.append(Left(node.host, node.why, node.last))
+            left.append(Unmeasured(node.host, node.why, node.last))
         else:
             groups.setdefault((node.scope, node.group), []).append(node)
     units: list[Unit] = []
@@ -132,7 +132,7 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
         together = {node.host for team in teams for node in team}
         units += map(_unit, teams)
         others = "no other idle node that it could be measured with"
-        left += [Left(node.host, others, node.last) for node in members if node.host not in together]
+        left += [Unmeasured(node.host, others, node.last) for node in members if node.host not in together]
     chosen: list[Unit] = []
     room = budget
     for unit in sorted(units, key=lambda one: one.age_key):
@@ -141,12 +141,12 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
             room -= unit.cost
         else:
             why = f"costs {unit.cost:g} node-minutes, {room:g} are left"
-            left += [Left(node.host, why, node.last) for node in unit.nodes]
+            left += [Unmeasured(node.host, why, node.last) for node in unit.nodes]
     return Plan(tuple(chosen), tuple(left))
 
 
 def _teams(scope: str, members: Sequence[Node]) -> list[Sequence[Node]]:
-    """members: of one scope and group, the oldest first."""
+    """Return the teams. members: of one scope and group, the oldest first."""
     if scope == "node":
         return [[node] for node in members]
     if scope in ("pair", "rail"):
@@ -159,8 +159,8 @@ def _unit(team: Sequence[Node]) -> Unit:
     return Unit(tuple(team), max(known) if known else ESTIMATE[team[0].scope], not known)
 
 
-def said(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
-    """For people: who is measured, what that costs, and who is left, why and since when."""
+def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
+    """Return lines for people: nodes to be measured, their cost, and the remaining nodes, why and since when."""
     lines = []
     same: dict[tuple[str, str], list[Unit]] = {}
     for unit in found.units:
@@ -174,7 +174,7 @@ def said(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list
             f"{verb}: {nodeset.brief([node.host for node in those], ROOM)}, {what}; {_ages(those, now, max_age_days)};"
             f" {sum(unit.cost for unit in units):g} node-minutes, {how}"
         )
-    alike: dict[str, list[Left]] = {}
+    alike: dict[str, list[Unmeasured]] = {}
     for one in found.left:
         alike.setdefault(one.why, []).append(one)
     for why, waiting in alike.items():
@@ -183,8 +183,7 @@ def said(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list
     return lines
 
 
-def _ages(those: Sequence[Node] | Sequence[Left], now: float, max_age_days: float) -> str:
-    """Since when the oldest of them waits."""
+def _ages(those: Sequence[Node] | Sequence[Unmeasured], now: float, max_age_days: float) -> str:
     known = [one.last for one in those if one.last is not None]
     if len(known) < len(those):
         return "never measured" if not known else f"{len(those) - len(known)} of {len(those)} never measured"
@@ -196,6 +195,6 @@ def _ages(those: Sequence[Node] | Sequence[Left], now: float, max_age_days: floa
 
 
 def uses_slurm(values: Mapping[str, object]) -> bool:
-    """Whether the inventory says of a node that Slurm gives it to jobs."""
+    """Return whether Slurm gives a node to jobs, according to the inventory."""
     steps = values["nccl_benchmark_scope"] != "node" and values["nccl_benchmark_launcher"] == "srun"
     return steps or "slurm" in (values["busbar_drain"], values["busbar_engine"])

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the nights of ``busbar measure`` have spent, and when each host was measured: one file beside the results.
+"""Store the cost of each night of ``busbar measure``, and the age of each host's results: one file beside them.
 
-A host's age is that of its results below ``nccl_benchmark_results_path``, whoever had them measured; each of their
-directories is read once. What was begun is written down before it begins: a run that was killed has spent its grant.
+A host's age is that of its results below ``nccl_benchmark_results_path``, from any run; each of their directories is
+read once. A grant is written down before it is used: a run that was killed has spent its grant.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, measured, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    benchmark_results,
+    cluster_record,
+    results_folder,
+)
 
 FORMAT = 1
 NAME = "measure.json"
 LIMIT = 16 << 20
 HOSTS, NIGHTS = 20_000, 60
-# Of results that are older nothing is read but what the ledger knows.
+# Days after which results are not read, and only the ledger has them.
 OLDEST_DAYS = 90.0
 
 _name = answer.text(answer.LINE, empty=False, line=True)
@@ -53,7 +58,7 @@ class Host:
 
 @dataclass
 class Grant:
-    """What a run has begun and not yet accounted for."""
+    """The grant of a run that is not yet accounted for."""
 
     night: str
     cost: float
@@ -69,16 +74,16 @@ class Ledger:
     granted: Grant | None = None
     read: dict[str, str] = field(default_factory=dict)
 
-    def of(self, host: str) -> Host:
+    def host(self, host: str) -> Host:
         return self.hosts.setdefault(host, Host())
 
     def grant(self, night: str, cost: float, hosts: list[str], now: float) -> None:
         self.granted = Grant(night, cost, hosts)
         for host in hosts:
-            self.of(host).tried = now
+            self.host(host).tried = now
 
-    def settle(self, cost: float | None = None) -> Grant | None:
-        """Books what was granted, by what it cost; None: all of it, since nobody knows. Returns what was granted."""
+    def book(self, cost: float | None = None) -> Grant | None:
+        """Book the grant at its cost; None: all of it, since the cost is unknown. Return the grant."""
         was, self.granted = self.granted, None
         if was is not None:
             spent = self.nights.get(was.night, 0.0) + (was.cost if cost is None else cost)
@@ -88,7 +93,7 @@ class Ledger:
         return was
 
     def scan(self, results: Path, now: float) -> None:
-        """Takes in results that are newer than those that were read. What cannot be read has measured nobody."""
+        """Read results newer than those already read. Unreadable ones count for no host."""
         for kind, parent, take in (("node", results, self._node), ("cluster", results / "cluster", self._cluster)):
             oldest = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now - OLDEST_DAYS * 86400))
             after = max(self.read.get(kind, ""), oldest)
@@ -101,17 +106,17 @@ class Ledger:
                     self.read[kind] = path.name
 
     def _node(self, path: Path, now: float) -> None:
-        for host, finished in measured.finished(path).items():
+        for host, finished in benchmark_results.finished(path).items():
             self._seen(host, "node", min(finished, now))
 
     def _cluster(self, path: Path, _now: float) -> None:
         record = cluster_record.read(path)
         for host in record.hosts:
             self._seen(host, record.scope, record.finished)
-            self.of(host).minutes.setdefault(record.scope, round((record.finished - record.begun) / 60, 2))
+            self.host(host).minutes.setdefault(record.scope, round((record.finished - record.begun) / 60, 2))
 
     def _seen(self, host: str, scope: str, finished: float) -> None:
-        known = self.of(host).finished
+        known = self.host(host).finished
         known[scope] = max(finished, known.get(scope, 0.0))
 
 
@@ -125,7 +130,7 @@ def path_of(results: Path) -> Path:
 
 
 def load(results: Path) -> Ledger:
-    """Raises OSError; ParseError that names the file where it is not a ledger: a night's budget is not forgotten."""
+    """Return the ledger. Raises OSError; ParseError with the file's name: the budget must not be forgotten."""
     path = path_of(results)
     try:
         data = answer.read(results_folder.content(path, LIMIT).decode(), LIMIT)

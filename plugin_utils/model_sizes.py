@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Messages that training the site's model sends: which collective, how many bytes, what for."""
+"""Compute the messages that training the site's model sends: collective, bytes, purpose."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ELEMENT = 2
 # PyTorch's bucket_cap_mb of DistributedDataParallel, and DeepSpeed's reduce_bucket_size and allgather_bucket_size.
 DDP_BUCKET = 25 << 20
 ZERO_BUCKET = 500_000_000 * ELEMENT
-# What a training step sends whole: gradients (DDP), or parameters and gradients (FSDP, ZeRO).
+# Messages of a training step as a whole: gradients (DDP), or parameters and gradients (FSDP, ZeRO).
 WHOLE = ("all_reduce", "all_gather", "reduce_scatter")
-# More than any of these is a slip of the pen.
+# A larger number is a typing error.
 _MOST = 10**7
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """One message. bytes: as nccl-tests counts them for this collective. what: whose message it is, for people."""
+    """One message. bytes: as nccl-tests counts them for this collective. what: its purpose, for people."""
 
     collective: str
     bytes: int
@@ -32,7 +32,7 @@ class ModelSize:
 
 
 def parameter_count(parameters: str) -> int:
-    """``7B`` as 7,000,000,000. Raises ParseError."""
+    """Return the number of ``7B`` as 7,000,000,000. Raises ParseError."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(?:[eE]\+?([0-9]{1,2}))?([KMBT]?)", str(parameters).strip())
     units = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
     count = float(match.group(1)) * 10.0 ** int(match.group(2) or 0) * units[match.group(3)] if match else 0.0
@@ -42,18 +42,18 @@ def parameter_count(parameters: str) -> int:
 
 
 def shares(count: float, gpus: int) -> int:
-    """Bytes, rounded up to whole shares of 16 bytes a GPU: nccl-tests rounds down what is not."""
+    """Return bytes, rounded up to whole shares of 16 bytes a GPU: nccl-tests rounds down."""
     share = 16 * gpus
     return math.ceil(count / share) * share
 
 
 def gradient_bytes(parameters: str, gpus: int) -> int:
-    """Bytes of a model's gradients in BF16: ``7B`` (parameters) is 14 GB. Raises ParseError."""
+    """Return the bytes of a model's gradients in BF16: ``7B`` (parameters) is 14 GB. Raises ParseError."""
     return shares(ELEMENT * parameter_count(parameters), gpus)
 
 
 def parallelism_errors(given: Mapping[str, int]) -> list[str]:
-    """What is wrong with busbar_model_parallelism, whose keys and types are checked: a sentence for each mistake."""
+    """Return a sentence for each error of busbar_model_parallelism, whose keys and types are checked."""
     name = "busbar_model_parallelism"
     wrong = [
         f"{name}.{key} is {value}, expected 1 to {_MOST}" for key, value in given.items() if not 0 < value <= _MOST
@@ -74,14 +74,14 @@ def parallelism_errors(given: Mapping[str, int]) -> list[str]:
 
 
 def _activations(given: Mapping[str, int]) -> int | None:
-    """Bytes that one micro batch has between two layers; None where the intent does not say."""
+    """Return the bytes of one micro batch between two layers; None where the intent does not have them."""
     if not {"micro_batch", "sequence", "hidden"} <= set(given):
         return None
     return given["micro_batch"] * given["sequence"] * given["hidden"] * ELEMENT
 
 
 def sizes(parameters: str, parallelism: Mapping[str, int], gpus: int) -> tuple[ModelSize, ...]:
-    """The messages of a training step over ``gpus`` ranks, each once, the largest first. Raises ParseError.
+    """Return the messages of a training step over ``gpus`` ranks, each once, the largest first. Raises ParseError.
 
     parameters: as busbar_model_parameters has it; with "" (no model named), the buckets that frameworks make are left.
     parallelism: as busbar_model_parallelism has it.

@@ -1,9 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The benchmark of one node: which runs the intent asks for, what they say together, and the table of all nodes.
+"""Choose and judge the benchmark of one node: runs of the intent, joint findings, table of all nodes.
 
-Bars come from busbw.py, predictions from prediction.py, the judgement of one run from module_utils/nccl/perf.py. All of
-this is pure.
+Bars come from busbw.py, predictions from prediction.py, the judgement of one run from module_utils/nccl/perf.py. Pure.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size, size_text
@@ -29,7 +28,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     model_sizes,
     nodeset,
     prediction,
-    slowed_by,
+    slowdown_causes,
     terminal,
 )
 
@@ -37,11 +36,11 @@ SCOPE = "node"
 # The roles whose findings may explain a slow run.
 EARLIER = ("platform", "node_health", "iommu", "nccl_conf", "nccl_tests")
 STEP_FACTOR = 2
-# Reasons why a host's runs are due that are told, and their characters together.
+# Reasons why a host's runs are due, and their characters together.
 REASONS, LONGEST = 3, 900
 # Characters of host names in a cell.
 CELL = 22
-# What a slow or failed run on a node can follow from, the likeliest first: checks of other roles, by their beginning.
+# Possible causes of a slow or failed run on a node, the likeliest first: prefixes of checks of other roles.
 _CAUSES = (
     "nccl_tests.",
     platform_checks.GPU_COUNT.id,
@@ -51,14 +50,14 @@ _CAUSES = (
     platform_checks.GPU_MODEL.id,
     platform_checks.GPU_TOOL.id,
 )
-# What each finding of a run follows from. Wrong values follow from nothing here: no setting makes a sum wrong.
+# Possible causes of each finding of a run. Wrong values have none here: no setting makes a sum wrong.
 _EXPLAINED = {
-    perf.RAN.id: (*_CAUSES, *slowed_by.STOPPED, "nccl_conf."),
-    perf.RANKS.id: (*_CAUSES, *slowed_by.STOPPED, "nccl_conf."),
-    perf.BUSBW.id: (*_CAUSES, *slowed_by.SLOWED, "nccl_conf."),
+    perf.RAN.id: (*_CAUSES, *slowdown_causes.STOPPED, "nccl_conf."),
+    perf.RANKS.id: (*_CAUSES, *slowdown_causes.STOPPED, "nccl_conf."),
+    perf.BUSBW.id: (*_CAUSES, *slowdown_causes.SLOWED, "nccl_conf."),
 }
 
-# What a change since the stored result was measured follows from, where an earlier role has found it.
+# Possible causes of a change since the stored result, where an earlier role has found it.
 _CHANGED_BY: dict[str, tuple[str, ...]] = {
     perf_depends.DRIVER: (platform_checks.GPU_DRIVER.id,),
     perf_depends.GPUS: (platform_checks.GPU_COUNT.id, platform_checks.GPU_DRIVER.id, platform_checks.GPU_MODEL.id),
@@ -78,8 +77,8 @@ class Run:
     """One program over one range of sizes, in bytes.
 
     gpus: of the node, all in one process.   nvls: NCCL is expected to reduce in the NVSwitch.
-    bar, prediction: GB/s at the largest size, None where there is none.   bar_source: who set the bar, and when.
-    rule: how the prediction came about.
+    bar, prediction: GB/s at the largest size, None where there is none.   bar_source: owner and date of the bar.
+    rule: derivation of the prediction.
     """
 
     collective: str
@@ -94,12 +93,12 @@ class Run:
 
     @property
     def subject(self) -> str:
-        """As the findings of nccl_perf have it."""
+        """Return the subject of nccl_perf's findings."""
         return perf_run.subject(self.collective, self.gpus, self.max_bytes)
 
     @property
     def name(self) -> str:
-        """``all_reduce-8G``: a directory name on the node, and unique among the runs of a node."""
+        """Return ``all_reduce-8G``: a directory name on the node, and unique among the runs of a node."""
         return f"{self.collective}-{size_text(self.max_bytes)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class Run:
 
 
 def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
-    """The runs that the intent asks for. bars: those of the site's file, then the suite's. Raises ParseError."""
+    """Return the runs of the intent. bars: those of the site's file, then the suite's. Raises ParseError."""
     gpus = profile.gpus.count
     collectives = values["nccl_benchmark_collectives"]
     if not collectives:
@@ -165,9 +164,9 @@ def judge(
     results: Sequence[Mapping[str, Any]],
     others: Sequence[Mapping[str, Any]],
 ) -> Plan:
-    """The findings of all runs of a node.
+    """Return the findings of all runs of a node.
 
-    wanted: ``Run.to_dict`` of each.   results: what nccl_perf returned for each.   others: findings of earlier roles.
+    wanted: ``Run.to_dict`` of each.   results: of nccl_perf for each.   others: findings of earlier roles.
     """
     findings: list[Finding] = []
     earlier = [from_dict(dict(item)) for item in others]
@@ -187,7 +186,7 @@ def judge(
                 if changed is not None:
                     finding = replace(finding, because=changed.id)
                 elif outdated or not result.get("finished_at"):
-                    # Seven programs that did not run, or are outdated, for one reason are one reason.
+                    # Seven programs that did not run, or are outdated, for one reason are one finding.
                     key = (finding.check, finding.state, str(finding.have) if outdated else "")
                     first = alike.setdefault(key, finding.id)
                     finding = replace(finding, because=first if first != finding.id else None)
@@ -196,18 +195,18 @@ def judge(
 
 
 def _root(earlier: Sequence[Finding], prefixes: Sequence[str]) -> Finding | None:
-    """Of the findings that follow from no other, the first whose check begins with the first prefix, and so on."""
+    """Return the first root finding whose check begins with the first matching prefix."""
     return next((f for prefix in prefixes for f in earlier if f.check.startswith(prefix) and f.because is None), None)
 
 
 def _changed_by(earlier: Sequence[Finding], parts: Sequence[str]) -> Finding | None:
-    """What all that has changed follows from; None where an earlier role has found nothing of a part."""
+    """Return the cause of all changes; None where an earlier role has found nothing of a part."""
     causes = [_root(earlier, _CHANGED_BY.get(part, ())) for part in parts]
     return causes[0] if all(causes) else None
 
 
 def due(runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> str:
-    """Why runs of a host are to be measured, or were: each reason once, with how many runs it is of. "" for none."""
+    """Return why a host's runs are, or were, to be measured: each reason once, with its number of runs. "" for none."""
     reasons = Counter(result["due"] for result in results if result["due"])
     said = ["%d of %d runs: %s" % (count, len(runs), reason) for reason, count in reasons.most_common()]
     text = "; ".join(said[:REASONS]) + ("; and more" if len(said) > REASONS else "")
@@ -215,7 +214,7 @@ def due(runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]])
 
 
 def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Finding:
-    """Whether there is a bar at all: a figure that nobody judges is not a result."""
+    """Judge whether there is a bar: a figure without one is not a result."""
     source = ("simulated: " if result.get("simulated") else "") + "bars.yml"
     nvls = "on" if run["nvls"] else "off"
     wanted = f"a bar for {platform}, NVLS {nvls}"
@@ -235,15 +234,15 @@ def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Fi
     return BAR.judge(run["subject"], "unknown", wanted, None, source, fix)
 
 
-# -- table -----------------------------------------------------------------------------------------------------------
+# -- table -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Row:
     """One run on one host.
 
-    busbw: GB/s, None where nothing was measured.   states: of its findings that are not ok.
-    said: what the first of these findings says.   age_days: of a stored result, None for a result of this run.
+    busbw: GB/s, None where not measured.   states: of its findings that are not ok.
+    said: text of the first of these.   age_days: of a stored result, None for a result of this run.
     """
 
     host: str
@@ -256,18 +255,18 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """busbw as a part of the bar; -1 where either is not known."""
+        """Return busbw as a part of the bar; -1 where either is unknown."""
         return self.busbw / self.run["bar"] if self.busbw is not None and self.run["bar"] else -1.0
 
 
 def rows(results: Mapping[str, Mapping[str, Any]], now: float) -> list[Row]:
-    """Every run of every host. results: host -> what the role registered. now: seconds since 1970."""
+    """Return every run of every host. results: host -> registered result of the role. now: seconds since 1970."""
     found = []
     for host in sorted(results):
         of_host = results[host]
         for item in of_host.get("runs") or []:
             mine = [f for f in of_host["findings"] if f["subject"] == item["subject"]]
-            said = next((_said(f) for f in mine if f["because"] is None), "")
+            said = next((_finding_text(f) for f in mine if f["because"] is None), "")
             finished = item.get("finished")
             found.append(
                 Row(
@@ -275,7 +274,7 @@ def rows(results: Mapping[str, Mapping[str, Any]], now: float) -> list[Row]:
                     run=item,
                     busbw=item.get("busbw"),
                     states=tuple(f["state"] for f in mine),
-                    said=said or next((_said(f) for f in mine), ""),
+                    said=said or next((_finding_text(f) for f in mine), ""),
                     simulated=bool(item.get("simulated")),
                     age_days=(now - finished) / 86400 if finished and item.get("stored") else None,
                 )
@@ -283,12 +282,12 @@ def rows(results: Mapping[str, Mapping[str, Any]], now: float) -> list[Row]:
     return found
 
 
-def _said(finding: Mapping[str, Any]) -> str:
+def _finding_text(finding: Mapping[str, Any]) -> str:
     return finding["have"] or "wanted {}".format(finding["want"])
 
 
 def render(found: Sequence[Row], width: int = 120) -> str:
-    """The table: what is below its bar or unknown, host by host, then each run over all hosts."""
+    """Return the table: runs below their bar or unknown, by host, then each run over all hosts."""
     if not found:
         return "BENCHMARK: nothing is configured (nccl_benchmark_collectives is empty)"
     hosts = {row.host for row in found}
@@ -297,7 +296,7 @@ def render(found: Sequence[Row], width: int = 120) -> str:
     lines: list[str] = []
     if each:
         heads = ["HOST", "COLLECTIVE", "SIZE", "GPUS", "BUSBW", "BAR", "PREDICTION", "OF BAR", "RESULT"]
-        # Hosts of which the same is to be said, as of those that are busy, are one line.
+        # Hosts with equal texts, such as busy ones, are one line.
         alike: dict[tuple[str, ...], list[str]] = {}
         for row in each:
             alike.setdefault(_cells(row), []).append(row.host)
@@ -311,14 +310,13 @@ def render(found: Sequence[Row], width: int = 120) -> str:
     if any(row.simulated for row in found):
         head = "BENCHMARK (simulated: no figure in it is a measurement)"
     good = len(found) - len(bad)
-    lines.append(
-        "%s: %d of %d runs ok on %d hosts, busbw in GB/s; %s" % (head, good, len(found), len(hosts), _origin(found))
-    )
-    return "\n".join(printable(line) for line in lines)
+    counts = "%d of %s ok on %s" % (good, terminal.counted(len(found), "run"), terminal.counted(len(hosts), "host"))
+    lines.append(f"{head}: {counts}, busbw in GB/s; {_origin(found)}")
+    return "\n".join(lines)
 
 
 def _origin(found: Sequence[Row]) -> str:
-    """How many figures are of this run, and how many are stored ones that were judged again."""
+    """Return how many figures are of this run, and how many are stored ones that were judged again."""
     ages = [row.age_days for row in found if row.age_days is not None]
     measured = sum(row.busbw is not None and row.age_days is None for row in found)
     stored = ", %d stored results stand, the oldest of %s" % (len(ages), _ago(max(ages))) if ages else ""
@@ -326,7 +324,7 @@ def _origin(found: Sequence[Row]) -> str:
 
 
 def _ago(days: float) -> str:
-    """``3 days ago``; whole units, so that what was measured in one run is told alike."""
+    """Format an age: ``3 days ago``; whole units, so that results of one run have equal texts."""
     for seconds, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         count = int(days * 86400 / seconds)
         if count > 0:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who builds nccl-tests for whom: of the hosts of one class, one builds and the others copy."""
+"""Choose the hosts that build nccl-tests: of the hosts of one class, one builds and the others copy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def choose(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Host -> what it has to do: {"source": host to copy from, or "" to build, "pack": for others}; no entry: nothing.
+    """Return host -> {"source": host to copy from, or "" to build, "pack": for others}; no entry: nothing to do.
 
-    results: in the inventory's order, what each host's module returned: ``class_id`` and ``share``. A host that was
-    lost or has failed has neither, and no part in it.
+    results: each host's module result, in the inventory's order: ``class_id`` and ``share``. A host that was
+    lost or has failed has neither.
     """
     classes: dict[str, list[str]] = {}
     for host, result in results.items():

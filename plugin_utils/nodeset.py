@@ -4,68 +4,74 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 # Other names would not read back: brackets and commas have a meaning of their own.
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 _NUMBER = re.compile(r"(\d+)")
+_WORD = r"(?:[^\[\],]|\[[^\[\]]*\])+"
 # A typing error in a waiver must not fill the memory.
 LIMIT = 100_000
 
 
-class NodesetError(ValueError):
-    """A nodeset that cannot be read; the message says why."""
-
-
 def fold(names: Iterable[str]) -> str:
     """The names, each once, in the order of their numbers. One that the syntax cannot hold stands as it is."""
-    templates: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-    odd = set()
-    for name in set(names):
-        if not _PLAIN.fullmatch(name):
-            odd.add(name)
-            continue
-        parts = _NUMBER.split(name)
-        templates.setdefault(tuple(parts[::2]), set()).add(tuple(parts[1::2]))
-    words = []
-    for texts, numbers in sorted(templates.items()):
-        words += [_word(texts, ranges) for ranges in _boxes(numbers)]
-    return ",".join([*words, *sorted(odd)])
+    known = set(names)
+    odd = sorted(name for name in known if not _PLAIN.fullmatch(name))
+    templates: dict[str, set[tuple[str, ...]]] = {}
+    for name in known.difference(odd):
+        templates.setdefault(_NUMBER.sub("%", name), set()).add(tuple(_NUMBER.findall(name)))
+    boxes = [(template, box) for template in sorted(templates) for box in _boxes(templates[template])]
+    return ",".join([*(template.replace("%", "%s") % box for template, box in boxes), *odd])
+
+
+def _boxes(boxes: set[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Numbers of many dimensions as products of ranges: the last dimension first, then what is alike behind it."""
+    for axis in reversed(range(len(next(iter(boxes))))):
+        alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+        for box in boxes:
+            alike.setdefault((box[:axis], box[axis + 1 :]), []).append(box[axis])
+        boxes = {(*before, _ranges(found), *after) for (before, after), found in alike.items()}
+    return sorted(boxes, key=lambda box: [(int(_NUMBER.findall(part)[0]), part) for part in box])
+
+
+def _ranges(numbers: list[str]) -> str:
+    """``01 02 04`` -> ``[01-02,04]``; one number stands without brackets."""
+    # Where one number of a width begins with zero, all of that width count on with zeros: 08, 09, 10.
+    widths = {len(number) for number in numbers if number[0] == "0" != number}
+    runs: dict[tuple[int, int], list[str]] = {}
+    ordered = sorted((len(text) * (len(text) in widths), int(text), text) for text in numbers)
+    for place, (width, number, text) in enumerate(ordered):
+        # Numbers that follow each other have the same distance to their places.
+        runs.setdefault((width, number - place), []).append(text)
+    words = ["-".join(dict.fromkeys((run[0], run[-1]))) for run in sorted(runs.values(), key=lambda run: int(run[0]))]
+    return f"[{','.join(words)}]" if len(numbers) > 1 else words[0]
 
 
 def brief(names: Iterable[str], room: int) -> str:
     """The names folded, where ``room`` characters hold that; else the first of them and how many more there are."""
-    known = set(names)
-    text = fold(known)
-    if len(text) <= room:
-        return text
     # 0 and 00 are the same number: without the text, a set's own order would decide which of them is named.
-    ordered = sorted(known, key=lambda name: (natural(name), name))
+    ordered = sorted(set(names), key=lambda name: (natural(name), name))
+    text = fold(ordered)
+    if len(text) <= room or len(ordered) < 2:
+        return text
 
     def first(count: int) -> str:
-        return "%s and %d more" % (fold(ordered[:count]), len(ordered) - count)
+        return f"{fold(ordered[:count])} and {len(ordered) - count} more"
 
-    # Few fit usually: to begin with all of ten thousand would take longer than the rest of a table.
-    most = 1
-    while most * 2 < len(ordered) and len(first(most * 2)) <= room:
-        most *= 2
-    least, most = most, min(most * 2, len(ordered))
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if len(first(middle)) <= room else (least, middle)
-    return first(least) if len(ordered) > 1 else text
+    return first(1 + bisect.bisect(range(2, len(ordered)), room, key=lambda count: len(first(count))))
 
 
 def cut(text: str, room: int) -> str:
-    """``brief`` of what has been folded before."""
-    if len(text) <= room:
-        return text
+    """``brief`` of what has been folded before; all of it where a name is one that the syntax cannot hold."""
     try:
-        return brief(expand(text), room)
-    except NodesetError:
-        # A name that the syntax cannot hold: all of it rather than a part that nobody can count.
+        return text if len(text) <= room else brief(expand(text), room)
+    except ParseError:
         return text
 
 
@@ -74,78 +80,18 @@ def natural(name: str) -> list[tuple[str, int]]:
     return [(text, int(number)) for text, number in itertools.zip_longest(parts[::2], parts[1::2], fillvalue="-1")]
 
 
-def _word(texts: Sequence[str], numbers: Sequence[str]) -> str:
-    return "".join(itertools.chain.from_iterable(itertools.zip_longest(texts, numbers, fillvalue="")))
-
-
-def _boxes(points: set[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Numbers of many dimensions as products of ranges: the last dimension first, then what is alike behind it."""
-    boxes = points
-    width = len(next(iter(points)))
-    for axis in reversed(range(width)):
-        alike: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = {}
-        for box in boxes:
-            alike.setdefault((box[:axis], box[axis + 1 :]), set()).add(box[axis])
-        boxes = {(*before, _ranges(found), *after) for (before, after), found in alike.items()}
-    return sorted(boxes, key=lambda box: [(int(_first(part)), part) for part in box])
-
-
-def _first(ranges: str) -> str:
-    found = _NUMBER.search(ranges)
-    return found.group() if found else "0"
-
-
-def _ranges(numbers: set[str]) -> str:
-    """``{"01", "02", "04"}`` -> ``[01-02,04]``; one number stands without brackets."""
-    # Where one number of a width begins with zero, all of that width count on with zeros: 08, 09, 10.
-    widths = {len(number) for number in numbers if _padded(number)}
-    runs: list[list[str]] = []
-    for number in sorted(numbers, key=lambda text: (len(text) if len(text) in widths else 0, int(text))):
-        last = runs[-1][-1] if runs else ""
-        alike = len(number) == len(last) or not widths.intersection((len(number), len(last)))
-        if last and alike and int(number) == int(last) + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    text = ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in sorted(runs, key=lambda r: int(r[0])))
-    return text if len(numbers) == 1 else f"[{text}]"
-
-
-def _padded(number: str) -> bool:
-    return len(number) > 1 and number.startswith("0")
-
-
 def expand(text: str) -> list[str]:
-    """Every name of a nodeset. Raises NodesetError."""
+    """Every name of a nodeset. Raises ParseError."""
     names: list[str] = []
-    for word in _words(text):
-        parts = [_numbers(part) if part.startswith("[") else [part] for part in re.split(r"(\[[^\]]*\])", word)]
-        count = 1
-        for part in parts:
-            count *= len(part)
-        if count + len(names) > LIMIT:
-            raise NodesetError(f"{text!r} is more than {LIMIT} nodes")
-        names += ["".join(choice) for choice in itertools.product(*parts)]
+    words = [word.strip() for word in re.findall(_WORD, text)]
+    if not re.fullmatch(f"{_WORD}(?:,{_WORD})*", text) or not all(words):
+        raise ParseError(f"{text!r} has an empty name, or brackets that do not match")
+    for word in words:
+        parts = [_numbers(part) if part[:1] == "[" else [part] for part in re.split(r"(\[[^\]]*\])", word)]
+        names += map("".join, itertools.islice(itertools.product(*parts), LIMIT + 1))
+        if len(names) > LIMIT:
+            raise ParseError(f"{text!r} is more than {LIMIT} nodes")
     return names
-
-
-def _words(text: str) -> Iterator[str]:
-    depth = 0
-    word = ""
-    for char in text.strip():
-        depth += {"[": 1, "]": -1}.get(char, 0)
-        if depth not in (0, 1):
-            raise NodesetError(f"{text!r} has brackets that do not match")
-        if char == "," and depth == 0:
-            if not word.strip():
-                raise NodesetError(f"{text!r} has an empty name")
-            yield word.strip()
-            word = ""
-        else:
-            word += char
-    if depth or not word.strip():
-        raise NodesetError(f"{text!r} " + ("has brackets that do not match" if depth else "has an empty name"))
-    yield word.strip()
 
 
 def _numbers(ranges: str) -> list[str]:
@@ -153,11 +99,11 @@ def _numbers(ranges: str) -> list[str]:
     for part in ranges[1:-1].split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if not found:
-            raise NodesetError(f"{ranges} is not a list of numbers and ranges")
-        first, last = found.group(1), found.group(2) or found.group(1)
-        if int(last) < int(first) or int(last) - int(first) >= LIMIT:
-            raise NodesetError(f"{ranges} has a range that ends before it begins or is longer than {LIMIT}")
-        width = len(first) if _padded(first) else 0
+            raise ParseError(f"{ranges} is not a list of numbers and ranges")
+        first, last = found[1], found[2] or found[1]
+        if not 0 <= int(last) - int(first) < LIMIT:
+            raise ParseError(f"{ranges} has a range that ends before it begins or is longer than {LIMIT}")
+        width = len(first) if first[0] == "0" != first else 0
         numbers += [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
     return numbers
 
@@ -171,10 +117,11 @@ def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def nameless(text: str | None, host: str) -> str | None:
-    """What is said of a host without its name, for which ``it`` stands: of forty hosts alike it is the same text.
+    """Return what is said of a host with ``it`` in place of its name: of forty hosts alike it is the same text.
 
     In a list (``node01,node02``) the name stays: that is the same list on each of its hosts. So it does in a path.
     """
     if not text or not host or host not in text:
         return text
-    return re.sub(rf"(?<![\w.,/-]){re.escape(host)}(?![\w/-]|,\w)", "it", text)
+    name = rf"(?<![\w.,/-])(hostname )?{re.escape(host)}(?![\w/-]|,\w)"
+    return re.sub(name, lambda found: "its hostname" if found.group(1) else "it", text)

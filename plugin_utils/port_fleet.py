@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whose port stands out: what each rail's port has counted since the previous run, beside all ports like it.
+"""Find ports whose counters since the previous run stand out among all ports like them.
 
-Below every limit a port may still lose a hundred times what the others do, and no vendor has published what is usual at
-400 Gb/s. Like ports are those of one link layer and speed. What is many on a quarter of them is the fabric's matter, or
-that of the jobs, and stands out nowhere. Joined with what ib_fabric says of the same cables: one cause, one line.
+Below every limit a port may still lose a hundred times what the others do, and no vendor has published usual values at
+400 Gb/s. Like ports have one link layer and speed. What is high on a quarter of them is a matter of the fabric, or of
+jobs, and no outlier. Joined with the findings of ib_fabric on the same cables: one cause, one line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, fabric_rates, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
 
 ROLE = "node_health"
 PORT_OUTLIER = Check(
@@ -31,13 +32,13 @@ PORT_OUTLIER = Check(
     severity="minor",
 )
 "Does no rail's port stand out from the ports like it: ten times what three quarters of them stay below"
-# Ports that are needed to tell what is usual, and the seconds of a night. own
+# Ports needed for a usual value, and the seconds of a run's interval. No published source.
 FEWEST, SHORTEST = 8, port_limits.HOUR
-# Times the upper quartile. own
+# Factor over the upper quartile. No published source.
 FACTOR = 10.0
-# Packets from which on a share of them says something. own
+# Packets from which a share of them is significant. No published source.
 ENOUGH = 1e6
-# What the node says of a cable, and what the fabric does.
+# Checks of a cable on the node, and those of the fabric.
 _OF_A_CABLE = {
     judge_ports.PORT_LINK_DOWNED.id: fabric_rates.LINK_DOWNED.id,
     judge_ports.PORT_SYMBOL_ERRORS.id: fabric_rates.SYMBOLS.id,
@@ -48,7 +49,7 @@ _OF_A_CABLE = {
 
 @dataclass(frozen=True)
 class Port:
-    """As the node tells of it (judge_ports.told), with its host."""
+    """A port as the node reports it (judge_ports.fleet_counters), with its host."""
 
     host: str
     rail: int
@@ -61,9 +62,9 @@ class Port:
 
 @dataclass(frozen=True)
 class Measure:
-    """What is compared.   unit: for people.   floor: up to this a port stands out nowhere.   grave: it is major.
+    """A compared figure.   unit: for people.   floor: up to this a port is no outlier.   grave: it is major.
 
-    of: its value; None where the port does not tell.
+    of: its value; None where the port does not report it.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Measure:
 
 
 def _symbols(port: Port) -> float | None:
-    """After FEC: of Ethernet the other counter has all errors there are."""
+    """Return errors a day after FEC; the other counter of Ethernet includes corrected ones."""
     name = "symbol_error" if port.like[0] == "InfiniBand" else "rx_pcs_symbol_err_phy"
     return port.grown.get(name, 0) * port_limits.DAY / port.seconds
 
@@ -84,18 +85,18 @@ def _a_day(*names: str) -> Callable[[Port], float | None]:
 
 
 def _of_a_million(packets: str, *names: str) -> Callable[[Port], float | None]:
-    def of(port: Port) -> float | None:
+    def rate(port: Port) -> float | None:
         sent = port.grown.get(packets, 0)
         return 1e6 * sum(port.grown.get(name, 0) for name in names) / sent if sent >= ENOUGH else None
 
-    return of
+    return rate
 
 
 def _of_the_time(name: str) -> Callable[[Port], float | None]:
     return lambda port: port.grown.get(name, 0) / 1e4 / port.seconds
 
 
-# Floors are own: what a healthy port has in a day, and a few millionths of the packets.
+# Floors have no published source: a healthy port's errors of a day, and a few millionths of the packets.
 MEASURES = (
     Measure("symbol errors", "a day", 10, _symbols, grave=True),
     Measure("damaged packets", "a day", 10, _a_day(*port_limits.ERRORS), grave=True),
@@ -120,8 +121,8 @@ MEASURES = (
 
 
 def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
-    """Adds what the comparison says to the results of the role.   results: host -> role -> what it has registered."""
-    ports = [port for host, of_host in results.items() for port in _told(host, of_host.get(ROLE))]
+    """Add the findings of the comparison to the role's results.   results: host -> role -> registered result."""
+    ports = [port for host, of_host in results.items() for port in _ports_of(host, of_host.get(ROLE))]
     for host, findings in judge(ports).items():
         before = results[host][ROLE]
         results[host][ROLE] = {**before, **judged((_behind(one, before["findings"]) for one in findings), before)}
@@ -130,7 +131,7 @@ def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
 
 
 def judge(ports: Iterable[Port]) -> dict[str, list[Finding]]:
-    """Host -> a finding for each of its ports that stands out; one that is ok where none does and all were compared."""
+    """Return host -> a finding for each outlier among its ports; an ok one where all were compared and none is."""
     groups: dict[tuple[str, str], list[Port]] = defaultdict(list)
     for port in ports:
         groups[port.like].append(port)
@@ -173,8 +174,8 @@ def _outliers(group: Sequence[Port]) -> Iterator[tuple[Port, list[str], bool]]:
         yield group[number], texts[number], number in grave
 
 
-def _told(host: str, registered: Any) -> Iterator[Port]:
-    """None where the role has no valid answer, which the verdict says."""
+def _ports_of(host: str, registered: Any) -> Iterator[Port]:
+    """Yield the ports of a host; none without a valid result, which the verdict reports."""
     try:
         said = answer.check(ROLE, registered).get("ports", []) if registered else []
     except answer.Invalid:
@@ -193,7 +194,7 @@ def _behind(finding: Finding, found: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _behind_the_fabric(host: str, of_host: MutableMapping[str, Any], rails: Mapping[str, int]) -> None:
-    """What ib_fabric says of a cable, with both its ends, is the cause of what one end has counted."""
+    """Link a port's finding to that of ib_fabric on its cable, which has both ends."""
     told = [one for one in answer.findings_of(of_host.get(suite.FABRIC)) if one["check"] in _OF_A_CABLE.values()]
     if not told:
         return
@@ -202,7 +203,7 @@ def _behind_the_fabric(host: str, of_host: MutableMapping[str, Any], rails: Mapp
         rail = rails.get(one["subject"].split(" ", 1)[0])
         if one["check"] in _OF_A_CABLE and one["because"] is None and one["state"] == "drift" and rail is not None:
             same = [other for other in told if other["subject"] == f"{host} rail {rail}"]
-            # Of many cables that are alike there is one line, without their names: it is the host's, too.
+            # Many equal cables are one line, without their names, which applies to the host, too.
             many = [
                 other for other in told if other["check"] == _OF_A_CABLE[one["check"]] and " links" in other["subject"]
             ]

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Bus bandwidth that the hardware of a profile allows, within a node and between nodes, and bars derived from it.
+"""Predict the bus bandwidth of a profile's hardware, within a node and between nodes, and derive bars.
 
-A prediction is made from the profile alone: a node with nine of eighteen NVLinks, or seven of eight rails, must not
-lower what is expected of it. It is for large messages. Bandwidths are busbw in GB/s (1e9 bytes), with SHARP algbw.
+A prediction uses the profile alone: a node with nine of eighteen NVLinks, or seven of eight rails, must not
+lower its own expected value. It is for large messages. Bandwidths are busbw in GB/s (1e9 bytes), with SHARP algbw.
 Sources: NCCL's own constants (src/graph/topo.h), and published and measured figures; docs/bars.md names them.
 """
 
@@ -40,7 +40,7 @@ _NVLS_GB300 = {8: 1.29}
 
 @dataclass(frozen=True)
 class Generation:
-    """GPUs by what the driver calls them.
+    """GPUs by the driver's names of them.
 
     link: GB/s of one NVLink, one direction, as NCCL counts it (topo.h).   nvls: can reduce in the NVSwitch.
     gains: see _NVLS_HOPPER.   rack: NVLinks also lead to other nodes, which a profile does not describe.
@@ -63,9 +63,9 @@ _GENERATIONS = (
     Generation(r"GB200\b", 40.1, True, _NVLS_BLACKWELL, rack=True),
     Generation(r"GB300\b", 40.1, True, _NVLS_GB300, rack=True),
 )
-# What a healthy node reaches of links x constant, at 8 GiB. Measured on eight H200 (all_reduce 366.7, all_gather 354.9,
-# reduce_scatter 357.2 GB/s of 370.8) and on four (broadcast 362.9, reduce 367.0, alltoall 353.3, sendrecv 365.9), NVLS
-# off. all_reduce is a little below that, to fit two GPUs (350.1), too.
+# Share of links x constant that a healthy node reaches at 8 GiB. Measured on eight H200 (all_reduce 366.7, all_gather
+# 354.9, reduce_scatter 357.2 GB/s of 370.8) and on four (broadcast 362.9, reduce 367.0, alltoall 353.3, sendrecv
+# 365.9), NVLS off. all_reduce is a little below that, to fit two GPUs (350.1), too.
 _REACHED = {
     "all_reduce": 0.97,
     "all_gather": 0.95,
@@ -78,7 +78,7 @@ _REACHED = {
 # Two ranks do not fill the links with these: measured on two H200, 311 and 294 GB/s.
 _REACHED_BY_TWO = {"all_gather": 0.84, "reduce_scatter": 0.79}
 
-# Of a NIC's rate: 46-49 GB/s of 50 on NDR, 24 of 25 on HDR (nccl-tests#290, #267, #119). RoCE: 370 GB/s of 400
+# Share of a NIC's rate: 46-49 GB/s of 50 on NDR, 24 of 25 on HDR (nccl-tests#290, #267, #119). RoCE: 370 GB/s of 400
 # (oci-hpc#48).
 EFFICIENCY = 0.96
 EFFICIENCY_ETHERNET = 0.92
@@ -89,7 +89,7 @@ _SHARP = 0.83
 # GB/s of a PCIe lane, by its speed in GT/s, as NCCL counts them (src/graph/topo.cc).
 _LANE = {2.5: 0.1875, 5.0: 0.375, 8.0: 0.75, 16.0: 1.5, 32.0: 3.0, 64.0: 6.0}
 
-# Of a prediction, what a derived bar asks for: noise of pairs, and up to 10 % that large clusters are slower by.
+# Share of a prediction for a derived bar: noise of pairs, and up to 10 % that large clusters are slower by.
 SHARES = {"node": 0.90, "rail": 0.90, "pair": 0.90, "leaf": 0.85, NVLINK_DOMAIN: 0.85, "cluster": 0.85}
 # Bytes a rank at which half of the bandwidth is reached: eight H200 need 1 to 2.7 MiB from 16 MiB to 1 GiB.
 _HALF = 4 << 20
@@ -101,11 +101,11 @@ _SMALL = 1024
 _WAY_OUT = "measure a healthy run and put a bar for it into bars.yml beside the inventory (docs/bars.md)"
 
 
-# -- within a node ---------------------------------------------------------------------------------------------------
+# -- within a node -----------------------------------------------------------------------------------------------------
 
 
 def _generation(profile: Profile) -> Generation | None:
-    """None for a model that is not known, or several unlike ones."""
+    """Return the GPUs' generation; None for an unknown model, or several different ones."""
     found: list[Generation | None] = []
     for model in profile.gpus.models:
         match = next((row for row in _GENERATIONS if re.match(rf"(?:NVIDIA )?(?:{row.model})", model)), None)
@@ -115,14 +115,14 @@ def _generation(profile: Profile) -> Generation | None:
 
 
 def nvls_expected(profile: Profile, settings: Mapping[str, str]) -> bool:
-    """Whether NCCL is to reduce in the NVSwitch on this platform. settings: NCCL's variables as the site sets them."""
+    """Return whether NCCL should reduce in the NVSwitch on this platform. settings: the site's NCCL variables."""
     generation = _generation(profile)
     possible = profile.gpus.nvlink_fabric and generation is not None and generation.nvls
     return possible and settings.get("NCCL_NVLS_ENABLE", "").strip() != "0"
 
 
 def predict(profile: Profile, collective: str, nvls: bool, gpus: int | None = None) -> Prediction:
-    """busbw of a large message within a node. gpus: ranks, where that is not all GPUs of the profile."""
+    """Return busbw of a large message within a node. gpus: ranks, where that is not all GPUs of the profile."""
     ranks = profile.gpus.count if gpus is None else gpus
     generation = _generation(profile)
     if not profile.gpus.nvlinks:
@@ -141,12 +141,12 @@ def predict(profile: Profile, collective: str, nvls: bool, gpus: int | None = No
     return Prediction(busbw, "%d NVLinks x %g GB/s x %g%s" % (profile.gpus.nvlinks, generation.link, reached, how))
 
 
-# -- between nodes ---------------------------------------------------------------------------------------------------
+# -- between nodes -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Wire:
-    """GB/s that leave a node, and that one rail takes of it at least; rule: how that came about."""
+    """GB/s that leave a node, and the least that one rail takes of it; rule: their derivation."""
 
     total: float
     slowest: float
@@ -162,7 +162,7 @@ def between(
     algorithm: str = "",
     efficiency: float | None = None,
 ) -> Prediction:
-    """What a large message reaches over several nodes like the profile's; with algorithm SHARP, its algbw.
+    """Predict a large message over several nodes like the profile's; with algorithm SHARP, its algbw.
 
     profile: narrowed to the site's fabric (``for_fabric``), else RoCE is taken for InfiniBand.
     nvls: NCCL may reduce in the NVSwitch.   efficiency: of a NIC's rate; None: EFFICIENCY, or that of RoCE.
@@ -215,7 +215,7 @@ def _between(
 
 
 def _over_nvlink(profile: Profile, collective: str, nvls: bool, nodes: int, algorithm: str) -> Prediction:
-    """All GPUs of a domain reach each other by as many NVLinks as those of one tray do: switches join them."""
+    """Predict over a domain, whose switches join GPUs by as many NVLinks as those of one tray."""
     reason = ""
     if profile.nvlink_domain is None:
         reason = "the profile has nothing about NVLinks to other nodes (nvlink_domain)"
@@ -237,7 +237,6 @@ def _over_nvlink(profile: Profile, collective: str, nvls: bool, nodes: int, algo
 
 
 def _unpredictable(profile: Profile, collective: str, nodes: int, scope: str, algorithm: str) -> str:
-    """Why nothing can be predicted between nodes like this one; "" where something can."""
     generation = _generation(profile)
     if scope not in SCOPES or collective not in _REACHED or algorithm not in ALGORITHMS:
         return f"{collective} by algorithm {algorithm or 'of NCCL'} in scope {scope} is not known"
@@ -256,17 +255,16 @@ def _unpredictable(profile: Profile, collective: str, nodes: int, scope: str, al
 
 
 def _near(profile: Profile) -> set[str]:
-    """Paths over which GPUs reach a NIC directly: on Grace over the CPU, too, by NVLink-C2C (NCCL calls it P2C)."""
+    """Return paths over which GPUs reach a NIC directly: on Grace also over the CPU, by NVLink-C2C (P2C in NCCL)."""
     return {"PIX", "PXB", "NODE"} if profile.nvlink_domain is not None else {"PIX", "PXB"}
 
 
 def _slot(link: PcieLink | None) -> float:
-    """GB/s of a slot; infinite where the profile does not ask for any, or for a speed that is not known."""
+    """Return GB/s of a slot; infinite where the profile requires none, or an unknown speed."""
     return math.inf if link is None else _LANE.get(link.speed_gts, math.inf) * link.width
 
 
 def _of_rail(rail: Rail, efficiency: float | None) -> tuple[float, str]:
-    """GB/s of a rail, and why."""
     if efficiency is None:
         efficiency = EFFICIENCY_ETHERNET if rail.link_layers == ("Ethernet",) else EFFICIENCY
     rate = rail.rate_gbps / 8 * efficiency
@@ -276,7 +274,7 @@ def _of_rail(rail: Rail, efficiency: float | None) -> tuple[float, str]:
 
 
 def _wire(profile: Profile, efficiency: float | None) -> _Wire:
-    """All rails together. Those of the same GPUs share what the GPUs' own slots take."""
+    """Return all rails together. Those of the same GPUs share the bandwidth of the GPUs' own slots."""
     told: dict[tuple[float, str], int] = {}
     shared: dict[tuple[int, ...], float] = {}
     lowest = math.inf
@@ -294,7 +292,6 @@ def _wire(profile: Profile, efficiency: float | None) -> _Wire:
 
 
 def _lower(network: float, rule: str, within: Prediction) -> Prediction:
-    """The lower of what network and node allow."""
     if within.busbw is None:
         return Prediction(network, rule)
     if within.busbw < network:
@@ -303,7 +300,7 @@ def _lower(network: float, rule: str, within: Prediction) -> Prediction:
 
 
 def _nvls_tree(profile: Profile, wire: _Wire, nodes: int, ranks: int) -> Prediction:
-    """all_reduce by NVLSTree: in the NVSwitch within nodes. Between two, the data cross the network once, not twice."""
+    """Predict all_reduce by NVLSTree: in the NVSwitch within nodes. Between two, data cross the network once."""
     crossings = 1 if nodes == 2 else 2
     network = wire.total * 2 * (ranks - 1) / ranks / crossings
     rule = "%s = %.4g by NVLSTree%s" % (
@@ -315,7 +312,7 @@ def _nvls_tree(profile: Profile, wire: _Wire, nodes: int, ranks: int) -> Predict
 
 
 def _sharp(profile: Profile, wire: _Wire, nvls: bool, gpus: int) -> Prediction:
-    """algbw where the switches reduce: every byte crosses the wire once."""
+    """Predict algbw where the switches reduce: every byte crosses the wire once."""
     within = predict(profile, "all_reduce", nvls)
     factor = 2 * (gpus - 1) / gpus if gpus > 1 else 1.0
     algbw = None if within.busbw is None or gpus == 1 else within.busbw / factor
@@ -323,7 +320,7 @@ def _sharp(profile: Profile, wire: _Wire, nvls: bool, gpus: int) -> Prediction:
     return Prediction((least.busbw or 0) * _SHARP, f"algbw, not busbw: {least.rule}; x {_SHARP:g} by SHARP")
 
 
-# -- bars that nobody has published ----------------------------------------------------------------------------------
+# -- derived bars ------------------------------------------------------------------------------------------------------
 
 
 def bar_or_prediction(
@@ -337,10 +334,10 @@ def bar_or_prediction(
     size: int,
     algorithm: str = "",
 ) -> tuple[float | None, str]:
-    """GB/s that a run between nodes has to reach, and the bar's source; None, and why, where there is no bar.
+    """Return the bar in GB/s of a run between nodes, and its source; None, and why, without a bar.
 
-    Where no file has a bar, it is derived from the prediction; the source then begins with "derived:". In scope node
-    nothing is derived: a bar stands in a file. With algorithm SHARP all of it is algbw.
+    Without a bar in a file it is derived from the prediction; the source then begins with "derived:". In scope node
+    nothing is derived. With algorithm SHARP all of it is algbw.
     """
     bar = find_bar(files, platform, nvls, scope, collective, size, algorithm)
     if bar is not None:
@@ -366,7 +363,7 @@ def bar_or_prediction(
 
 
 def _in_turn(profile: Profile, collective: str, tree: bool, nodes: int, scope: str) -> int:
-    """How many ranks a message passes one after the other: it is worth so many times _HALF bytes."""
+    """Return how many ranks a message passes in sequence, each of which counts as _HALF bytes."""
     gpus = 1 if scope == "rail" else profile.gpus.count
     if collective == "sendrecv":
         return 2
@@ -379,7 +376,7 @@ def _in_turn(profile: Profile, collective: str, tree: bool, nodes: int, scope: s
 def latency_or_derived(
     files: Sequence[Sequence[Bar]], platform: str, nodes: int, scope: str, collective: str, size: int
 ) -> tuple[float | None, str]:
-    """Microseconds that a small message may take between nodes, and the bar's source; None, and why, without a bar."""
+    """Return the bar in microseconds of a small message between nodes, and its source; None, and why, without one."""
     bar = find_latency_bar(files, platform, scope, collective, size)
     if bar is not None:
         return bar.latency_us, bar.source

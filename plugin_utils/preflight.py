@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a preflight of a job's own nodes has come to: who is to be left out, who could not be judged, and why.
+"""Judge a preflight of a job's nodes: nodes to exclude, nodes that could not be judged, and why.
 
-Pure. A node is left out for what was seen of it: it did not answer, the gate calls it critical, it is slow alone or
-with two good nodes, or nothing came back from it where others answered. Who was not seen at all is unknown.
+Pure. A node is excluded for its own results: no response, a critical gate, slow alone or with two good nodes, or no
+figure where others have one. A node that was never seen is unknown.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -19,11 +19,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Bar, Localisation, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_judge import Verdict
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import ENOUGH, FAIL, UNKNOWN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import ENOUGH, FAIL, UNKNOWN
 
-# Of the median, what a pair or a node has to reach where nobody says a bar; and how many figures make a median.
+# Share of the median that a pair or a node has to reach without a bar; and figures needed for a median.
 SHARE, FIGURES = 0.90, 3
-# Figures that a line tells.
+# Figures in a line.
 _SHOWN = 3
 _SOURCE = "steps in the job's allocation"
 _LEAVE_OUT = "leave the node out (sbatch --exclude, or srun --exclude in this job)"
@@ -70,10 +70,10 @@ COMPLETE = Check(
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Of one node in the roll call. host: as it calls itself.   gate: as roll_call.py says; None where it has none.
+class RollCallResult:
+    """A node in the roll call. host: its own host name.   gate: of roll_call.py; None where it has none.
 
-    said: the gate's words.
+    said: the gate's text.
     """
 
     node: str
@@ -83,12 +83,12 @@ class Answer:
 
 
 @dataclass
-class Seen:
-    """What is known beside the search. Each of the first four: node -> why.
+class Observations:
+    """Facts besides the search. Each of the first four: node -> why.
 
-    missing: no answer.   critical: of its gate.   broken: no figure alone, where others have one.   silent: no figure
-    alone, nor has anybody.   gates: how many nodes have a gate.   together: of TOGETHER; None where it was not queried.
-    cut: why the search did not come to its end, "" where it did.
+    missing: no response.   critical: of its gate.   broken: no figure alone, where others have one.   silent: no figure
+    alone, as all others.   gates: how many nodes have a gate.   together: of TOGETHER; None where it was not measured.
+    cut: why the search was not finished, "" where it was.
     """
 
     missing: dict[str, str] = field(default_factory=dict)
@@ -117,23 +117,23 @@ class Outcome:
         return exit_code.UNKNOWN if bad or self.unknown else exit_code.GOOD
 
     def shared(self) -> list[Finding]:
-        """What is wrong and is not a single node's."""
+        """Return findings that are not ok and belong to no single node."""
         return [one.finding for one in self.verdicts if not one.finding.ok and one.finding.check not in _OF_NODES]
 
 
-def judge(search: Localisation, seen: Seen) -> Outcome:
-    """search: as far as it came."""
+def judge(search: Localisation, seen: Observations) -> Outcome:
+    """Return the outcome of a search, also of an unfinished one."""
     found = [
-        *_own(ANSWERS, seen.missing, "drift", "a response"),
-        *_own(GATE, seen.critical, "drift", "nothing critical"),
-        *_own(ALONE, seen.broken, "drift", "a figure within the node"),
-        *_own(ALONE, seen.silent, "unknown", "a figure within the node"),
+        *_roll_call_verdicts(ANSWERS, seen.missing, "drift", "a response"),
+        *_roll_call_verdicts(GATE, seen.critical, "drift", "nothing critical"),
+        *_roll_call_verdicts(ALONE, seen.broken, "drift", "a figure within the node"),
+        *_roll_call_verdicts(ALONE, seen.silent, "unknown", "a figure within the node"),
     ]
     told = {host for verdict in found for host in verdict.hosts}
     nodes = tuple(search.nodes)
     found += [one for one in localise_judge.verdicts(search) if not told.issuperset(one.hosts)]
     if len(nodes) == 1:
-        # Nobody to be measured with, and nobody that it has to be fast with.
+        # One node has no partner to be fast with.
         found = [one for one in found if one.hosts != nodes or one.finding.check in (localise_judge.ALONE.id, *_OWN)]
     if seen.together is not None:
         found.append(Verdict(nodes, seen.together))
@@ -155,12 +155,12 @@ _OWN = (ANSWERS.id, GATE.id, ALONE.id)
 _OF_NODES = (*_OWN, localise_judge.ALONE.id, localise_judge.NODE.id, localise_judge.MEMBER.id)
 
 
-def _own(check: Check, nodes: Mapping[str, str], state: str, want: str) -> list[Verdict]:
+def _roll_call_verdicts(check: Check, nodes: Mapping[str, str], state: str, want: str) -> list[Verdict]:
     return [Verdict((host,), check.judge("host", state, want, why, _SOURCE)) for host, why in nodes.items()]
 
 
 def _why(host: str, verdict: Verdict) -> str:
-    """In one line: ``localise.node: slow with node01 (38 GB/s), node02 (37 GB/s) of 85.1 GB/s``."""
+    """Return one line: ``localise.node: slow with node01 (38 GB/s), node02 (37 GB/s) of 85.1 GB/s``."""
     finding = verdict.finding
     if finding.because is not None and finding.state != "drift":
         return f"{finding.check}: see {finding.because.partition('[')[0]}"
@@ -176,16 +176,16 @@ def _why(host: str, verdict: Verdict) -> str:
 
 
 def _unheard(search: Localisation, host: str) -> bool:
-    """Whether nothing came back of two good nodes with this one, or it was lost in the middle."""
+    """Return whether tests with two good nodes gave no result, or the node was lost in the middle."""
     item = search.pairs.items.get(host)
     return host in search.lost or (item is not None and item.state == UNKNOWN and len(set(item.unheard)) >= ENOUGH)
 
 
-# -- bars that are nobody's ------------------------------------------------------------------------------------------
+# -- relative bars -----------------------------------------------------------------------------------------------------
 
 
 class Relative:
-    """Bars of --relative: a share of the median of the first round. What all nodes share is not judged by them.
+    """Bars of --relative: a share of the median of the first round. They do not detect a fault that all nodes share.
 
     Until a kind of tests has its median, its bar is a placeholder: ``learn`` comes before the results are judged.
     """
@@ -194,7 +194,7 @@ class Relative:
         self._of_kind: dict[str, Bar] = {}
 
     def learn(self, kind: str, figures: Sequence[float | None]) -> None:
-        """The first figures of a kind: a later round is of suspects, and no measure of anything."""
+        """Learn from the first figures of a kind: later rounds test suspects only."""
         there = [figure for figure in figures if figure is not None]
         if kind not in self._of_kind:
             few = "too few figures for a median: %d, %d are needed" % (len(there), FIGURES)

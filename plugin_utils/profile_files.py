@@ -16,12 +16,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 # plugins/plugin_utils/ in the collection, plugin_utils/ in a checkout: the profiles lie beside either's parent.
 _PLACES = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
 BUILT_IN = next(filter(Path.is_dir, _PLACES))
-# One file a host and a thousand hosts: the parser in C takes a tenth of the time.
+# A thousand hosts may each have a file: the parser in C takes a tenth of the time.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
-    """The profile file of a platform and what it holds; the site's own folder comes first. Raises ParseError."""
+    """Return the path and content of a platform's profile; the site's own folder comes first. Raises ParseError."""
     known: set[str] = set()
     for folder in folders:
         site = folder == folders[0]

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a run of Ansible says while it runs: one line a role, what failed at once, and hosts folded.
+"""Report a run of Ansible while it runs: one line a role, failures at once, hosts folded.
 
-Fed by events, without Ansible and without a clock or a terminal of its own: each event gives the lines that it has to
-say, and ``Run.moving_line`` the line that moves meanwhile.
+Fed by events, without Ansible, a clock or a terminal: each event returns the lines to print, and ``Run.moving_line``
+the moving line in between.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
-# What fleet_audit says meanwhile.
+# Progress lines of fleet_audit.
 HEARD = re.compile(r"(\d+) of (\d+) hosts have responded")
 # Seconds between two lines of a role that still runs, where no line can move.
 PACE = 30.0
-# Tasks outside of roles have a line of their own where they take so many seconds, and where something came of them.
+# Tasks outside of roles have a line if they take this many seconds, or changed something.
 LONG = 5.0
-# Seconds without an answer, after which a bar says who is waited for.
+# Seconds without a result, after which a bar names the hosts that are waited for.
 SILENT = 10.0
 # How a task ended on a host, the worst last: a section counts a host once.
 ENDS = ("skipped", "ok", "changed", "ignored", "rescued", "failed", "unreachable")
@@ -35,8 +35,8 @@ _HEADS = {
     "diff": "DIFF",
     "says": "SAYS",
 }
-# Of a result beside its message: what differs between two hosts that failed alike, what is said twice, what the
-# verdict's table shows.
+# Keys of a result besides its message that are not printed: differences between equal failures, repetitions, values in
+# the verdict's table.
 _UNSAID = frozenset(
     ("msg", "changed", "failed", "unreachable", "skipped", "attempts", "ansible_facts", "item", "censored", "timedout")
     + ("ansible_loop_var", "ansible_index_var", "start", "end", "delta", "stdout_lines", "stderr_lines", "invocation")
@@ -46,7 +46,7 @@ _UNSAID = frozenset(
 
 @dataclass(frozen=True)
 class Line:
-    """kind: one of ENDS, ``diff``, ``says``, ``warn`` or ``plain``: what colour is for."""
+    """kind: one of ENDS, ``diff``, ``says``, ``warn`` or ``plain``: selects the colour."""
 
     text: str
     kind: str = "plain"
@@ -54,7 +54,7 @@ class Line:
 
 @dataclass
 class _Fold:
-    """Hosts about which the same is to be said. rest: those that were not named yet."""
+    """Hosts with equal messages. rest: those that were not named yet."""
 
     head: str
     kind: str
@@ -63,7 +63,7 @@ class _Fold:
 
 @dataclass
 class _Section:
-    """A role in a play, or what a play does outside of roles. ends: host -> the worst end of a task on it."""
+    """A role in a play, or a play's tasks outside of roles. ends: host -> the worst end of a task on it."""
 
     name: str
     role: bool
@@ -71,18 +71,18 @@ class _Section:
     spent: float = 0.0
     ends: dict[str, str] = field(default_factory=dict)
     folds: dict[tuple[str, str, str], _Fold] = field(default_factory=dict)
-    told: tuple[int, ...] | None = None
-    told_at: float = 0.0
-    heard: int = 0
+    printed: tuple[int, ...] | None = None
+    printed_at: float = 0.0
+    responded: int = 0
 
     def hosts(self, end: str) -> list[str]:
         return [host for host, got in self.ends.items() if got == end]
 
     def worked_on(self) -> int:
-        return max(self.heard, sum(end != "skipped" for end in self.ends.values()))
+        return max(self.responded, sum(end != "skipped" for end in self.ends.values()))
 
     def counts(self) -> tuple[int, ...]:
-        """Of what an operator is to see, in the order of ENDS."""
+        """Return the counts that an operator sees, in the order of ENDS."""
         return tuple(len(self.hosts(end)) for end in ENDS[2:])
 
 
@@ -101,7 +101,7 @@ class Run:
         self._hosts = 0
         self._most = 0
         self._verdict = ""
-        self._told = False
+        self._verdict_printed = False
         self._once = False
         self._sections: dict[str, _Section] = {}
         self._current: _Section | None = None
@@ -113,11 +113,12 @@ class Run:
         self._total = 0
         self._moved = self._begun
 
-    # Events. Each returns what is to be printed above the bar.
+    # Events. Each returns the lines to be printed above the bar.
 
     def play(self, name: str, hosts: int, ordered: bool = True, batch: bool = False) -> list[Line]:
-        """A play begins. hosts: how many take part. ordered: all of them do one task at a time. batch: they are some of
-        the play's."""
+        """Begin a play. hosts: how many take part. ordered: all do one task at a time. batch: they are some of the
+        play's.
+        """
         lines = self._closed_all()
         name = printable(name)
         self._batch = self._batch + 1 if batch and name == self._play else 1
@@ -127,17 +128,17 @@ class Run:
         return lines
 
     def pause(self) -> list[Line]:
-        """Somebody is asked something between two plays."""
+        """Close all sections: the user is prompted between two plays."""
         return self._closed_all()
 
     def task(self, name: str, role: str, once: bool = False) -> list[Line]:
-        """A task begins. role: "" outside of roles. once: on one host, for all of them."""
+        """Begin a task. role: "" outside of roles. once: on one host, for all of them."""
         section = self._section(role)
         lines = []
         if section is not self._current:
             lines = self._closed(self._current) if self._ordered else []
             section.since = self._clock()
-            section.told_at = section.told_at or section.since
+            section.printed_at = section.printed_at or section.since
             self._current = section
         self._task, self._once = printable(name), once
         if self._ordered:
@@ -149,15 +150,15 @@ class Run:
     def started(self, host: str) -> None:
         self._waiting.add(host)
 
-    def heard(self, answered: int, total: int) -> None:
-        """One task that asks all hosts has said how many answered."""
+    def responded(self, answered: int, total: int) -> None:
+        """Note how many hosts have responded to one task for all of them."""
         self._answered, self._total = answered, total
         self._moved = self._clock()
         if self._current is not None:
-            self._current.heard = answered
+            self._current.responded = answered
 
     def ended(self, host: str, end: str, role: str, counts: bool = True) -> None:
-        """A task ended on a host with one of ENDS. counts: that is the host's, and not the verdict's on all."""
+        """Note the end of a task on a host, one of ENDS. counts: it is the host's, and not the verdict's on all."""
         self._waiting.discard(host)
         self._answered += 1
         self._moved = self._clock()
@@ -165,22 +166,22 @@ class Run:
             self._gone.add(host)
         elif end != "skipped":
             self._gone.discard(host)
-        self._told = self._told or not counts
+        self._verdict_printed = self._verdict_printed or not counts
         if counts:
             for ends in (self._section(role).ends, self._ends):
                 ends[host] = max(end, ends.get(host, end), key=ENDS.index)
 
     def unreached(self, host: str) -> None:
-        """A host to which a task that asks all of them could not get."""
+        """Note a host that a task for all of them could not reach."""
         for ends in (self._section("").ends, self._ends):
             ends[host] = "unreachable"
 
-    def said(
+    def message(
         self, kind: str, host: str, role: str, task: str, text: str, where: str = "", address: str = ""
     ) -> list[Line] | None:
-        """Something to be read about a host: of the first in full, of others as they are folded; None for these.
+        """Return a message about a host: in full of the first, of others as they are folded; None for these.
 
-        kind: an end that is not good, ``diff`` or ``says``. text: as the node gave it; a diff is escaped and coloured.
+        kind: an end that is not good, ``diff`` or ``says``. text: of the node; a diff is escaped and coloured.
         where: file and line of the task. address: of the host, which its messages name where others name theirs.
         """
         section = self._section(role)
@@ -188,7 +189,7 @@ class Run:
         alike = text
         for name in filter(None, (host, address)):
             alike = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "{host}", alike)
-        # Also as it is: a host may be called as a word that the message of all has.
+        # Also unchanged: a host's name may be a word of the common message.
         keys = [(head, where, alike), (head, where, text)]
         for key in keys:
             if key in section.folds:
@@ -197,31 +198,31 @@ class Run:
         section.folds.update(dict.fromkeys(keys, _Fold(head, kind)))
         note = "counted by the verdict" if self._judged and kind in ("rescued", "unreachable") else ""
         body = [where] if where else []
-        body += (text if kind == "diff" else shown(text)).splitlines()
+        body += (text if kind == "diff" else printable_lines(text)).splitlines()
         first = "  ".join(filter(None, (head, printable(host), f"({note})" if note else "")))
         # A diff's lines have their meaning in the first column.
         indent = "" if kind == "diff" else "  "
         return [Line(first, kind), *(Line(indent + line, kind) for line in body)]
 
     def not_ok(self, verdict: str) -> list[Line]:
-        """The verdict is not ok. Its table stands above, and what it fails for is every host's."""
+        """Note that the verdict is not ok. Its table is above, and its failure belongs to all hosts."""
         self._verdict = "; the verdict is not ok"
-        return [Line(shown(verdict), "failed")]
+        return [Line(printable_lines(verdict), "failed")]
 
     def lost(self) -> list[Line]:
         return [Line(f"no host is left in {self._play or 'the play'}", "warn")]
 
     def tick(self) -> list[Line]:
-        """The line of a role that still runs, where that is due."""
+        """Return the line of a role that still runs, where it is due."""
         now, section = self._clock(), self._current
-        if section is None or now - max(section.told_at, section.since) < PACE:
+        if section is None or now - max(section.printed_at, section.since) < PACE:
             return []
-        section.told_at = now
+        section.printed_at = now
         text = f"{self._name(section)}  {self._position()}  {self._counted(section)}".rstrip()
         return [Line(f"{text}  {clock_text(self._spent(section))}  {self._doing(60)}".rstrip())]
 
     def moving_line(self, width: int, drawn: Callable[[int, int, int], str] | None = None) -> str:
-        """The line that moves, at most ``width`` characters wide. drawn: a bar of so many characters, done of total."""
+        """Return the moving line, at most ``width`` characters. drawn: a bar of so many characters, done of total."""
         section = self._current
         if section is None or width < 10:
             return ""
@@ -239,18 +240,18 @@ class Run:
         return "  ".join(filter(None, (text, self._doing(room) if room > 10 else "")))
 
     def finished(self, hosts: Iterable[str]) -> list[Line]:
-        """The run is at its end. hosts: all that took part, also those for which there was nothing to do."""
+        """End the run. hosts: all that took part, also those with nothing to do."""
         lines = self._closed_all()
         count = max(self._most, len({*hosts, *self._ends}))
         return lines + self._summary(count, f"in {clock_text(self._clock() - self._begun)}")
 
     @property
-    def told(self) -> bool:
-        """Whether the verdict was printed."""
-        return self._told
+    def verdict_printed(self) -> bool:
+        """Return whether the verdict was printed."""
+        return self._verdict_printed
 
     def ended_early(self, why: str) -> list[Line]:
-        """The run ended before its end: where it was, and what it has done."""
+        """End the run before its end: return where it was, and what it has done."""
         lines = [Line(why, "failed")]
         if self._current is not None:
             done = f" ({self._position()} had done it)" if self._total > 1 else ""
@@ -263,13 +264,13 @@ class Run:
         )
 
     def question(self, command: str) -> list[Line]:
-        """What to run to hear how the hosts are now."""
+        """Return the command that audits the hosts now."""
         return [
             Line("The run has not come to its end. What is there now is judged, and nothing written, by:"),
             Line(f"  {command}"),
         ]
 
-    # What is in the lines.
+    # Texts of the lines.
 
     def _section(self, role: str) -> _Section:
         name = printable(role) or self._play
@@ -281,7 +282,7 @@ class Run:
 
     def _closed_all(self) -> list[Line]:
         current, lines = self._current, []
-        # Roles have ended where a role has; what a play did outside of them is told last.
+        # Sections of roles first; a play's tasks outside of them are reported last.
         for section in sorted(self._sections.values(), key=lambda section: not section.role):
             if section is not current:
                 section.since = self._clock()
@@ -290,7 +291,7 @@ class Run:
         return lines
 
     def _closed(self, section: _Section | None, last: bool = False) -> list[Line]:
-        """The line of a section that is left, and who else its messages are about. last: the play does not return."""
+        """Return the line of a section that ends, and other hosts of its messages. last: the play does not return."""
         if section is None:
             return []
         now = self._clock()
@@ -305,13 +306,13 @@ class Run:
             fold.rest = []
         counts = section.counts()
         if section.role:
-            # Left and entered again, for a role within it or its handlers: told again where something came of that.
-            tell = bool(section.ends) and counts != section.told
+            # Left and entered again, for a role within it or its handlers: reported again if that changed something.
+            tell = bool(section.ends) and counts != section.printed
         else:
             alone = not any(other.role for other in self._sections.values())
             tell = last and (any(counts) or (section.worked_on() > 0 and (alone or section.spent >= LONG)))
         if tell:
-            section.told = counts
+            section.printed = counts
             lines.append(self._line(section))
         return lines
 
@@ -339,7 +340,7 @@ class Run:
         return f"{min(self._answered, self._total)} of {self._total} hosts" if self._total > 1 else ""
 
     def _doing(self, room: int) -> str:
-        """What runs; where nothing moves, who is waited for."""
+        """Return the running task; where nothing moves, the hosts that are waited for."""
         still = self._clock() - self._moved
         if still >= SILENT and self._waiting and self._total > 1:
             names = nodeset.brief(map(printable, self._waiting), max(10, room - 30))
@@ -349,7 +350,7 @@ class Run:
         return said if len(said) <= room else said[: max(0, room - 1)] + "…"
 
     def _counted(self, section: _Section, names: int = 0) -> str:
-        """``3 changed, 1 failed``; with the hosts, folded into so many characters, where names are asked for."""
+        """Return ``3 changed, 1 failed``; with the hosts, folded to ``names`` characters, if that is not 0."""
         words = []
         for end in ENDS[2:]:
             hosts = section.hosts(end)
@@ -383,26 +384,26 @@ def counted(hosts: int) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """``0:07``, ``12:30``, ``1:02:03``."""
+    """Format seconds: ``0:07``, ``12:30``, ``1:02:03``."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def shown(text: str) -> str:
-    """Lines that command no terminal."""
+def printable_lines(text: str) -> str:
+    """Return lines without terminal control characters."""
     return "\n".join(printable(line.expandtabs(8)) for line in text.splitlines())
 
 
 def failure(result: Mapping[str, object]) -> str:
-    """What a result says of a failure, as the node gave it: its message, and what else the module returned."""
+    """Return a result's failure as the node gave it: its message, and what else the module returned."""
     unsaid = "its failed_when is true" if result.get("failed_when_result") else "it failed without a message"
     message = result.get("msg") or result.get("censored") or result.get("reason") or unsaid
     return "\n".join([str(message), *details(result)])
 
 
 def details(result: Mapping[str, object]) -> list[str]:
-    """What a result says beside its message, as ``key: value``."""
+    """Return a result's other values, as ``key: value``."""
     lines = []
     more = {
         key: value

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A line at the bottom of a terminal that moves, below whatever else the program prints."""
+"""Draw a moving line at the bottom of a terminal, below the program's other output."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import threading
 from collections.abc import Callable
 from typing import Any, TextIO
 
-# Seconds between two looks at what there is to draw.
+# Seconds between two updates.
 STEP = 0.2
 _CLEAR = "\r\x1b[K"
 
 
 def terminal(stream: TextIO) -> bool:
-    """Whether a line can move there."""
+    """Return whether a line can move there."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 class Ticker:
-    """Calls ``tick`` some times a second from its own thread, under the lock that its caller prints under."""
+    """Call ``tick`` some times a second from its own thread, under the lock that its caller prints under."""
 
     def __init__(self, lock: threading.RLock, tick: Callable[[], None]) -> None:
         self._lock = lock
@@ -45,11 +45,11 @@ class Ticker:
 
 
 class MovingLine:
-    """Takes the place of sys.stdout and sys.stderr, so that what anybody prints stands above the line, undamaged.
+    """Replace sys.stdout and sys.stderr, so that other output appears above the line, undamaged.
 
-    drawn: the line for so many columns; None where no line can move. lock: what everybody holds who prints, or starts a
+    drawn: the line for so many columns; None where no line can move. lock: held to print, or to start a
     process that will.
-    heard: is told every text that is printed.
+    heard: called with every printed text.
     """
 
     def __init__(self, lock: threading.RLock, drawn: Callable[[int], str] | None, heard: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ class MovingLine:
         self._drawn = drawn
         self._heard = heard
         self._shown = ""
-        # A line that has no end yet is somebody's question: nothing is drawn over it.
+        # An unfinished line is a prompt: nothing is drawn over it.
         self._ended = True
         self._real: tuple[TextIO, TextIO] | None = None
 
@@ -75,7 +75,7 @@ class MovingLine:
                 self._real = None
 
     def step(self) -> None:
-        """Draws the line as it is now."""
+        """Draw the line as it is now."""
         with self._lock:
             if self._real is None or self._drawn is None or not self._ended:
                 return
@@ -106,7 +106,7 @@ class MovingLine:
 
 
 class _Above:
-    """A stream whose texts stand above the line that moves; everything else is the stream's own."""
+    """A stream whose texts appear above the moving line; everything else is the stream's own."""
 
     def __init__(self, stream: TextIO, line: MovingLine) -> None:
         self._stream = stream
@@ -120,22 +120,22 @@ class _Above:
             self.write(text)
 
     def fileno(self) -> int:
-        # input() would print its question past us.
+        # input() would print its prompt past us.
         raise io.UnsupportedOperation("fileno")
 
     def __getattr__(self, name: str) -> Any:
-        # Also flush, without the lock: who is about to start a process holds it already.
+        # Also flush, without the lock: a caller about to start a process holds it already.
         return getattr(self._stream, name)
 
 
 def plain(size: int, done: int, total: int) -> str:
-    """``[####------]``"""
+    """Return a bar: ``[####------]``."""
     full = (size - 2) * done // total
     return f"[{'#' * full}{'-' * (size - 2 - full)}]"
 
 
 def drawing(colour: bool) -> Callable[[int, int, int], str]:
-    """How a bar is drawn: by rich where it is installed. Its bar is distinguished from what is left of it by colour."""
+    """Return how a bar is drawn: by rich where it is installed, which distinguishes its parts by colour."""
     try:
         from rich.console import Console
         from rich.progress_bar import ProgressBar

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who tests with whom: disjoint pairs of hosts of one kind, each host once sending and once receiving, rail by rail.
+"""Pair hosts for tests: disjoint pairs of one kind, each host once sending and once receiving, rail by rail.
 
-In one pass a host is in one pair and has one role, so that a slow rail is slow by itself and not by a second test.
-A host that cannot be tested with anybody is not proven, and told.
+In one pass a host is in one pair and has one role, so that no second test slows a rail. A host without a partner is not
+proven, and reported.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PAIR = Check("perftest.pair", why="a rail that was not tested is not proven")
 
 @dataclass(frozen=True)
 class Candidate:
-    """One host. kind: profile and fabric.   name: how other nodes reach it where a rail has no address of its own.
+    """One host. kind: profile and fabric.   name: how other nodes reach it where a rail has no address.
 
-    busy: who uses it.   mtu: RDMA MTU that is intended.   absent: why there is no info.
+    busy: its users.   mtu: intended RDMA MTU.   absent: why there is no info.
     """
 
     host: str
@@ -40,18 +40,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Pairs:
-    """passes: each host -> its sessions.   findings: host -> what cannot be tested."""
+    """passes: each host -> its sessions.   findings: host -> missing tests."""
 
     passes: tuple[Mapping[str, tuple[Session, ...]], ...] = ()
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
 
-    def of(self, host: str) -> list[list[dict[str, Any]]]:
-        """The host's sessions of each pass, for its module."""
+    def sessions_of(self, host: str) -> list[list[dict[str, Any]]]:
+        """Return the host's sessions of each pass, for its module."""
         return [[dict(session.__dict__) for session in one.get(host, ())] for one in self.passes]
 
 
 def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:
-    """limit: rounds, of two passes each. Pure; linear in the hosts for a given number of rounds."""
+    """Return the pairs. limit: rounds, of two passes each. Pure; linear in the hosts for a given number of rounds."""
     kinds: dict[str, list[Candidate]] = {}
     findings: dict[str, list[Finding]] = {one.host: [] for one in candidates}
     for one in candidates:
@@ -83,7 +83,7 @@ def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:
 
 
 def sessions(sender: Candidate, receiver: Candidate) -> list[tuple[Session, Session]]:
-    """Both ends of each rail that both hosts have."""
+    """Return both ends of each rail that both hosts have."""
     found = []
     there = {rail.number: rail for rail in receiver.info.rails} if receiver.info else {}
     for rail in sender.info.rails if sender.info else ():

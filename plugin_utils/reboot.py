@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who may be rebooted, and whether the rollout goes on.
+"""Decide which hosts may be rebooted, and whether the rollout goes on.
 
 Ansible counts neither an unreachable host nor one that a block has rescued against its limits of failure, so a batch
-that did not come back would not stop the next one. Here every host asks what became of all hosts before it.
+that did not come back would not stop the next one. Here every host checks the outcome of all hosts before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, judged
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, due_roles, suite
 
 _WHY = "a change that needs a reboot has no effect before it"
 RETURNED = Check(
@@ -51,7 +51,7 @@ _LOST = tuple(check.id for check in (RETURNED, VERIFIED, ROLLOUT))
 
 @dataclass(frozen=True)
 class Decision:
-    """reboot: whether to do it now. findings: why not, or what went wrong; empty where nothing waits for a reboot."""
+    """reboot: whether to do it now. findings: why not, or failures; empty where no reboot is pending."""
 
     reboot: bool
     reasons: tuple[str, ...]
@@ -68,42 +68,42 @@ class Decision:
 
 
 def reasons(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Of the results of a host's roles, each once."""
+    """Return the reasons for a reboot in the results of a host's roles, each once."""
     return tuple(dict.fromkeys(reason for result in results for reason in result.get("reboot_required") or []))
 
 
 def waiting(of_host: Mapping[str, Any]) -> tuple[str, ...]:
-    """Reasons. of_host: what the run has registered for a host."""
+    """Return the reasons for a reboot. of_host: registered results of a host."""
     return reasons([of_host.get(f"{role}_result") or {} for role in suite.REBOOTS])
 
 
 def turn(of_host: Mapping[str, Any]) -> str:
-    """What playbooks/reboot.yml has to do on a host: "reboot", "give_back" or nothing.
+    """Return what playbooks/reboot.yml has to do on a host: "reboot", "give_back" or "".
 
-    of_host: what the run has registered for it. What waits for a reboot is of roles that were played, and so have read
-    the intent; on a host where none had anything to do nothing waits. One that was lost has nothing to be done.
+    of_host: its registered results. Pending reboots are of roles that were played, and so have read
+    the intent; on a host where none had anything to do none is pending. A lost host has nothing to be done.
     """
     values = (of_host.get("busbar_intent") or {}).get("values")
-    heard = work.answer(of_host)
+    heard = due_roles.answer(of_host)
     if (values is None and "roles" not in heard) or left_alone(of_host):
         return ""
     if values and values["busbar_max_disruption"] == "reboot" and waiting(of_host):
         return "reboot"
-    # One that was rebooted does not wait any more, and has been given back.
+    # A rebooted host is not pending any more, and was given back.
     drains = heard["drain"] if values is None else values["busbar_drain"] != "none"
     return "give_back" if drains and "reboot_result" not in of_host else ""
 
 
 def left_alone(of_host: Mapping[str, Any]) -> bool:
-    """Whether an earlier play has left the host, as playbooks/tasks/lock.yml does."""
+    """Return whether an earlier play has left the host, as playbooks/tasks/lock.yml does."""
     results = [of_host.get(name) or {} for name in ("platform_result", "node_lock_result", "node_lock_released")]
     return any(found.get("unreachable") for found in results) or not results[1].get("held", True)
 
 
 def untouched(of_host: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What the roles reboot and drain have to say of a host that no play of reboot.yml was for, by role."""
+    """Return the results of the roles reboot and drain on a host that no play of reboot.yml included, by role."""
     values = (of_host.get("busbar_intent") or {}).get("values")
-    if (values is None and "roles" not in work.answer(of_host)) or left_alone(of_host) or turn(of_host):
+    if (values is None and "roles" not in due_roles.answer(of_host)) or left_alone(of_host) or turn(of_host):
         return {}
     decision = decide(waiting(of_host), (values or {}).get("busbar_max_disruption", "none"), {}, None)
     return {"reboot": decision.to_dict(), "drain": Plan().result()}
@@ -116,11 +116,11 @@ def decide(
     busy: Sequence[str] | None,
     drain: Mapping[str, object] | None = None,
 ) -> Decision:
-    """Before a reboot. earlier: host -> its decision, for all hosts whose turn was before. busy: None where not known.
+    """Decide on a reboot. earlier: host -> its decision, for all hosts before it. busy: None where unknown.
 
     drain: what slurm_node returned for the node, None where it need not be drained.
 
-    Where the inventory does not allow reboots the findings of the other roles say what waits: nothing is added.
+    If the inventory allows no reboots, findings of the other roles report the pending ones: nothing is added.
     """
     if not waiting:
         return Decision(False, (), (_judged(PENDING, "ok", "nothing waits for a reboot", waiting),))
@@ -143,7 +143,7 @@ def decide(
 
 
 def _lost(decision: Mapping[str, object]) -> bool:
-    """What is not a decision was made of a node that did not come back as it should."""
+    """Return whether a node did not come back as it should: its result is then not a decision."""
     found = answer.given(decision)
     return bool(found.get("failed")) or any(finding["check"] in _LOST for finding in found.get("findings") or [])
 
@@ -158,10 +158,10 @@ def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
 
 
 def give_back(decision: Decision, roles: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """For slurm_node: the state, and the reason why the node stays drained, of one that Busbar has drained.
+    """Return for slurm_node the state, and the reason why a node that Busbar drained stays drained.
 
-    roles: results of the roles that were asked again. What was not rebooted and still waits is as it was before, so it
-    goes back whatever is wrong with it; anything else has to be in order.
+    roles: results of the roles that were audited again. A node that was not rebooted is unchanged, so it
+    goes back whatever is wrong with it; any other node has to be ok.
     """
     if not decision.reboot and decision.reasons:
         return {"state": "undone", "reason": ""}
@@ -173,7 +173,7 @@ def give_back(decision: Decision, roles: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str]) -> Decision:
-    """After it. before: the decision. done: what Ansible's reboot returned. left: reasons that are still there."""
+    """Judge a reboot. before: the decision. done: result of Ansible's reboot. left: reasons that are still there."""
     waiting: list[str] = list(before["reasons"])
     if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
         said = [*str(done.get("msg") or "").strip().splitlines(), "no response"][0]
@@ -188,6 +188,5 @@ def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str
 def _judged(
     check: Check, state: str, have: str, waiting: Sequence[str], fix: str | None = None, because: str | None = None
 ) -> Finding:
-    """waiting: reasons for the reboot."""
     want = "rebooted, for: {}".format("; ".join(waiting)) if waiting else "nothing waits for a reboot"
     return check.judge("the node", state, want, have, "reboot_required of the roles", fix, because)

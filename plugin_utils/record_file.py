@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Keep records of runs: each is one JSON file, alone in a directory below all results.
+"""Read and write records of runs: each is one JSON file, alone in a directory below all results.
 
-What they hold comes from nodes: it is typed and sized before it is believed.
+Their data comes from nodes: it is typed and sized before use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Record = TypeVar("Record")
 class RecordFile(Generic[Record]):
     """kind: the folder below ``nccl_benchmark_results_path``.   name: of the file.   limit: bytes of it.
 
-    build: makes the record of plain data, and raises ValueError for what is none.
+    build: makes the record of plain data, and raises ValueError for invalid data.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What remediation does to which node: accusations, what the nodes say now and the action log make a plan. Pure.
+"""Plan remediation: which node is repaired how, from accusations, current results and the action log. Pure.
 
-An accusation is never acted on: what the node says now, asked the same question, is. Sources: cluster.md 6.
+An accusation is never acted on, only the node's current result of the same check.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     DISRUPTIONS,
@@ -22,16 +22,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     action_log,
     answer,
+    due_roles,
     localise_judge,
     nodeset,
     suite,
-    work,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.suspects import Suspect
 
 DAY = 86400.0
-# Characters of host names in a sentence, and of a finding's text in a reason of Slurm's.
+# Characters of host names in a sentence, and of a finding's text in Slurm's reason.
 _ROOM, _REASON = 120, 160
 _WHY = "a node goes back into service when the failed check is ok; otherwise it stays out, with a record of the reason"
 
@@ -70,20 +70,20 @@ LEFT = Check(
 STALE, MEND, MEASURE, QUARANTINE, TOLD = "stale", "mend", "measure", "quarantine", "told"
 _OF_NOUN = {noun: role for role in suite.SUITE for noun in role.nouns}
 PROVISION = tuple(role.name for role in suite.SUITE if role.audited and role.play == "provision")
-# What accuses several nodes together, or a switch, accuses no node.
+# Checks that accuse several nodes together, or a switch, accuse no single node.
 _SHARED = (localise_judge.LEAF, localise_judge.UPLINK, localise_judge.CLUSTER, localise_judge.BAR)
-# Of one node, by tests with others: with good ones it is measured again.
+# Checks of one node by tests with others: it is measured again with good ones.
 BETWEEN = tuple(
     check.id for check in (localise_judge.ALONE, localise_judge.NODE, localise_judge.RAIL, localise_judge.RANK)
 )
-GOOD = localise_judge.NODE.at("host")
+GOOD = localise_judge.NODE.finding_id("host")
 OF_NO_NODE = tuple(check.id for check in (*_SHARED, localise_judge.MEMBER))
 _ABSENT = localise_judge.MEMBER.id
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the inventory allows on a node, and on all of them together.
+    """The limits of the inventory for a node, and for all of them together.
 
     drains: a scheduler is there to take the node out of service.   share: of all nodes, 0 to 1.
     """
@@ -97,11 +97,11 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Fresh:
-    """What a node says now. findings: id -> those that are not ok.   repairs: ids of what its roles would write.
+class CurrentResult:
+    """A node's current result. findings: id -> those that are not ok.   repairs: ids of findings that a role repairs.
 
-    waits: roles that ask for a reboot.   asked: roles that gave an answer.   silent: why there is none at all, "".
-    searched: it was measured with others, and what came of it is among the findings or passed.
+    waits: roles with a pending reboot.   asked: roles with a result.   silent: why there is no result, "".
+    searched: it was measured with others; the result is in findings or passed.
     """
 
     findings: Mapping[str, Finding] = field(default_factory=dict)
@@ -114,34 +114,37 @@ class Fresh:
     searched: bool = False
 
 
-def fresh(heard: Mapping[str, object], boot_id: str = "") -> Fresh:
+def fresh(heard: Mapping[str, object]) -> CurrentResult:
     """heard: what fleet_audit has registered of a host, or host_audit as its own task."""
     if "roles" not in heard:
-        return Fresh(silent=" ".join(str(heard.get("msg") or "it did not respond").split())[:300])
+        return CurrentResult(silent=" ".join(str(heard.get("msg") or "it did not respond").split())[:300])
     found: dict[str, Finding] = {}
     passed, repairs, waits, asked = set[str](), set[str](), set[str](), set[str]()
-    for role, given in work.roles(heard).items():
+    boot_id = ""
+    for role, given in due_roles.roles(heard).items():
         result = answer.given(given)
         if "findings" not in result:
             continue
+        if role == "node_health":
+            boot_id = answer.given(given, role).get("boot_id", "")
         asked.add(role)
         found.update((one.id, one) for one in map(from_dict, result["findings"]))
         passed.update(result["passed"])
         repairs.update(result.get("repaired") or [])
         if result.get("reboot_required"):
             waits.add(role)
-    return Fresh(found, frozenset(passed), frozenset(repairs), frozenset(waits), frozenset(asked), "", boot_id)
+    return CurrentResult(found, frozenset(passed), frozenset(repairs), frozenset(waits), frozenset(asked), "", boot_id)
 
 
 @dataclass(frozen=True)
 class Item:
-    """One accusation and what becomes of it.
+    """One accusation and its verdict.
 
-    finding: as the node says it now, else as the file has it.   verdict: one of STALE ... TOLD.   why: for people.
-    roles: that mend it, in the suite's order.   said: what the run reports where nothing is done.
+    finding: of the node now, else of the file.   verdict: one of STALE ... TOLD.   why: for people.
+    roles: that repair it, in the suite's order.   said: finding of the run where nothing is done.
     """
 
-    accusation: Accusation
+    accusation: Suspect
     finding: Finding
     verdict: str
     why: str
@@ -169,16 +172,16 @@ class Item:
 class Host:
     """The plan of one node.
 
-    roles: what is played in any case.   after: what is played where one of these has changed something.
+    roles: played in any case.   after: played where one of these has changed something.
     drain: the node is taken out of service first.   measure, between: it is measured again, alone or with others.
-    act: anything is done to it.   refused: why not.   left: an earlier run has drained it and was killed.
-    returns: it was left drained for what is ok now.
-    reason: what it is drained for.
+    act: anything is done to it.   refused: why not.   left: an earlier run drained it and was killed.
+    returns: it was left drained for a fault that is repaired now.
+    reason: for its drain.
     """
 
     name: str
     items: tuple[Item, ...]
-    fresh: Fresh
+    fresh: CurrentResult
     leaf: str = ""
     roles: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -194,7 +197,7 @@ class Host:
 
     @property
     def worst(self) -> int:
-        """Of what is acted on: an index of SEVERITIES."""
+        """Return the worst severity that is acted on, as an index of SEVERITIES."""
         return min((SEVERITIES.index(i.finding.severity) for i in self.items if i.verdict in _ACTED), default=9)
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,8 +217,8 @@ _ACTED = (MEND, MEASURE, QUARANTINE)
 # -- one accusation ----------------------------------------------------------------------------------------------------
 
 
-def judge(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], moment: float) -> Item:
-    """What becomes of one accusation. log: of this host. moment: seconds since 1970."""
+def judge(one: Suspect, now: CurrentResult, limits: Limits, log: Sequence[Entry], moment: float) -> Item:
+    """Return the verdict on one accusation. log: of this host. moment: seconds since 1970."""
     accused = one.finding
     noun = accused.check.partition(".")[0]
     role = _OF_NOUN.get(noun)
@@ -225,7 +228,9 @@ def judge(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], mom
         return _unasked(one, f"it took no part in the measurement, and is accused of nothing: {accused.have}")
     if accused.check in OF_NO_NODE:
         why = "it accuses what several nodes share, and no node: nothing is done to nodes for it"
-        return _told(one, accused, why, ROLE.judge(accused.id, "drift", "a role that repairs it", why, fix=accused.fix))
+        return _reported(
+            one, accused, why, ROLE.judge(accused.id, "drift", "a role that repairs it", why, fix=accused.fix)
+        )
     if now.silent:
         return _unasked(one, f"the node did not respond: {now.silent}")
     if now.boot_id and one.boot_id and now.boot_id != one.boot_id and (role is None or not role.audited):
@@ -241,16 +246,16 @@ def judge(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], mom
         ok = accused.id in now.passed
         return Item(one, accused, STALE, "it is ok now" if ok else "the node is no longer checked for that")
     if standing.state in ("unknown", "unsupported", "not_owned"):
-        return _told(one, standing, f"{standing.state}: {standing.have}", _person(standing, standing.have or "-"))
+        return _reported(one, standing, f"{standing.state}: {standing.have}", _person(standing, standing.have or "-"))
     return _standing(one, standing, now, limits, log, moment)
 
 
-def _unasked(one: Accusation, why: str) -> Item:
+def _unasked(one: Suspect, why: str) -> Item:
     said = ASKED.judge(one.finding.id, "unknown", "a result of the same check", why, "host_audit")
-    return _told(one, one.finding, why, said)
+    return _reported(one, one.finding, why, said)
 
 
-def _told(one: Accusation, finding: Finding, why: str, said: Finding) -> Item:
+def _reported(one: Suspect, finding: Finding, why: str, said: Finding) -> Item:
     return Item(one, finding, TOLD, why, said=said)
 
 
@@ -262,9 +267,8 @@ def _person(finding: Finding, why: str) -> Finding:
 
 
 def _standing(
-    one: Accusation, standing: Finding, now: Fresh, limits: Limits, log: Sequence[Entry], moment: float
+    one: Suspect, standing: Finding, now: CurrentResult, limits: Limits, log: Sequence[Entry], moment: float
 ) -> Item:
-    """What is so now as the file says."""
     root = _root(standing, now)
     roles = mending(root, now)
     if not roles:
@@ -278,15 +282,15 @@ def _standing(
             severity=standing.severity,
             disruption=cost,
         )
-        return _told(one, standing, why, said)
+        return _reported(one, standing, why, said)
     held, attempt = _too_often(one, standing, limits, log, moment)
     if held:
         return held
     return Item(one, standing, MEND, f"role {roles[0]} repairs it", roles, cost == "reboot", attempt)
 
 
-def _root(finding: Finding, now: Fresh) -> Finding:
-    """The finding that this one only follows from, as far as the node names it."""
+def _root(finding: Finding, now: CurrentResult) -> Finding:
+    """Return the root cause of a finding, as far as the node's result has it."""
     seen = {finding.id}
     while finding.because in now.findings and finding.because not in seen:
         finding = now.findings[finding.because or ""]
@@ -294,19 +298,19 @@ def _root(finding: Finding, now: Fresh) -> Finding:
     return finding
 
 
-def mending(finding: Finding, now: Fresh) -> tuple[str, ...]:
-    """The role that mends it, as the node's own answer or the finding's advice says; () where a person has to."""
+def mending(finding: Finding, now: CurrentResult) -> tuple[str, ...]:
+    """Return the role that repairs it, from the node's result or the finding's advice; () where a person has to."""
     role = _OF_NOUN.get(finding.check.partition(".")[0])
     if role is None or role.play != "provision":
         return ()
-    advised = advice.parse(finding.fix)
+    advised = fix_command.parse(finding.fix)
     if finding.id in now.repairs or (advised and advised.mends and role.name in advised.tags):
         return (role.name,)
     return ()
 
 
 def dependents(roles: Iterable[str]) -> tuple[str, ...]:
-    """Roles that look at what these can change, directly or not, without these, in the suite's order."""
+    """Return roles that check what these can change, directly or not, without these, in the suite's order."""
     found = set(roles)
     for role in suite.SUITE:
         if role.play == "provision" and found & set(role.after):
@@ -314,8 +318,8 @@ def dependents(roles: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in PROVISION if name in found - set(roles))
 
 
-def _figure(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], moment: float) -> Item:
-    """What slows a node down is whatever of its configuration is not as it should be; the figure is measured again."""
+def _figure(one: Suspect, now: CurrentResult, limits: Limits, log: Sequence[Entry], moment: float) -> Item:
+    """Return the verdict on a slow figure: repair any wrong configuration of the node, and measure again."""
     held, attempt = _too_often(one, one.finding, limits, log, moment)
     if held:
         return held
@@ -324,8 +328,8 @@ def _figure(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], m
     return Item(one, one.finding, MEASURE, why, ordered, reboot, attempt)
 
 
-def _able(now: Fresh, limits: Limits) -> tuple[tuple[str, ...], bool]:
-    """Roles that have something to mend within the leave, and whether that may need a reboot."""
+def _able(now: CurrentResult, limits: Limits) -> tuple[tuple[str, ...], bool]:
+    """Return roles with a repair within the permission, and whether it may need a reboot."""
     able = [
         each
         for each in now.findings.values()
@@ -337,8 +341,8 @@ def _able(now: Fresh, limits: Limits) -> tuple[tuple[str, ...], bool]:
     return tuple(name for name in PROVISION if name in roles), any(each.disruption == "reboot" for each in able)
 
 
-def _between(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], moment: float) -> Item:
-    """What was measured with others was measured with good ones again, before this is asked."""
+def _between(one: Suspect, now: CurrentResult, limits: Limits, log: Sequence[Entry], moment: float) -> Item:
+    """Return the verdict on a figure with others, which was measured with good ones again before this."""
     ordered, reboot = _able(now, limits)
     standing = now.findings.get(one.finding.id)
     if not now.searched:
@@ -348,7 +352,7 @@ def _between(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], 
     if standing is None:
         return _unasked(one, "measured again with good nodes, it is neither proven good nor proven slow")
     if standing.state != "drift":
-        return _told(one, standing, f"{standing.state}: {standing.have}", _person(standing, standing.have or "-"))
+        return _reported(one, standing, f"{standing.state}: {standing.have}", _person(standing, standing.have or "-"))
     held, attempt = _too_often(one, standing, limits, log, moment)
     if held:
         return held
@@ -361,9 +365,9 @@ def _between(one: Accusation, now: Fresh, limits: Limits, log: Sequence[Entry], 
 
 
 def _too_often(
-    one: Accusation, standing: Finding, limits: Limits, log: Sequence[Entry], moment: float
+    one: Suspect, standing: Finding, limits: Limits, log: Sequence[Entry], moment: float
 ) -> tuple[Item | None, int]:
-    """What a person has to look at, and the how many-th attempt this would be."""
+    """Return the item for a person after too many attempts, and the number of this attempt."""
     since = moment - limits.days * DAY
     tried = action_log.attempts(log, one.host, standing.id, since)
     mended = action_log.mended(log, one.host, standing.id, since)
@@ -377,8 +381,8 @@ def _too_often(
     return _hardware(one, standing, limits, why, said), 0
 
 
-def _hardware(one: Accusation, standing: Finding, limits: Limits, why: str, said: Finding | None = None) -> Item:
-    """What no role mends: kept out of service where the site allows that, else told."""
+def _hardware(one: Suspect, standing: Finding, limits: Limits, why: str, said: Finding | None = None) -> Item:
+    """Return the verdict where no role repairs it: out of service where the site allows that, else reported."""
     said = said or _person(standing, why)
     if limits.quarantine and limits.drains and standing.state == "drift" and standing.severity != "minor":
         return Item(one, standing, QUARANTINE, f"{why}; the node stays out of service", said=said)
@@ -389,11 +393,11 @@ def _hardware(one: Accusation, standing: Finding, limits: Limits, why: str, said
 
 
 def of_host(
-    name: str, accusations: Sequence[Accusation], now: Fresh, limits: Limits, log: Sequence[Entry], moment: float
+    name: str, accusations: Sequence[Suspect], now: CurrentResult, limits: Limits, log: Sequence[Entry], moment: float
 ) -> Host:
-    """log: of all hosts. Whether the node is acted on is decided over all of them: ``plan``."""
+    """Plan one node. log: of all hosts. ``plan`` decides over all of them whether it is acted on."""
     own = [entry for entry in log if entry.host == name]
-    left = action_log.left(own).get(name)
+    left = action_log.open_drains(own).get(name)
     items = [judge(one, now, limits, own, moment) for one in accusations]
     stale = bool(items) and all(item.verdict == STALE for item in items)
     returns = stale and limits.drains and name in action_log.held(own)
@@ -422,7 +426,7 @@ def of_host(
 
 
 def placed(host: Host, leaf: str) -> Host:
-    """leaf: as the inventory has it, "" where it has none."""
+    """Return the host with its leaf in the inventory, "" for none."""
     return replace(host, leaf=leaf)
 
 
@@ -443,7 +447,7 @@ class Plan:
 
 
 def plan(hosts: Sequence[Host], inventory: Sequence[str], share: float, log: Sequence[Entry]) -> Plan:
-    """inventory: every node that there is, of which share is taken."""
+    """Return the plan. inventory: all nodes, of which share is the limit."""
     most = max(1, int(share * len(inventory)))
     kept = [name for name in inventory if name in action_log.held(log)]
     acted = {host.name for host in hosts if host.act}
@@ -451,7 +455,7 @@ def plan(hosts: Sequence[Host], inventory: Sequence[str], share: float, log: Seq
     wanted = sorted(
         (host for host in hosts if host.act), key=lambda host: (not (host.left or host.returns), host.worst)
     )
-    # What remediation has drained already is finished, whatever the share.
+    # Nodes that remediation has drained already are finished, whatever the share.
     chosen = [host for number, host in enumerate(wanted) if host.left or host.returns or number < room]
     canary = chosen[0].leaf if chosen else ""
     places = list(dict.fromkeys([canary, *(host.leaf for host in chosen)]))
@@ -471,7 +475,7 @@ def plan(hosts: Sequence[Host], inventory: Sequence[str], share: float, log: Seq
 
 
 def batches(sizes: Sequence[int | str], nodes: int) -> list[int]:
-    """Numbers of nodes, from ``[1, "10%"]``: the last one is repeated. As Ansible's ``serial``."""
+    """Return numbers of nodes, from ``[1, "10%"]``: the last one is repeated. As Ansible's ``serial``."""
     found: list[int] = []
     given = list(sizes) or [1]
     while sum(found) < nodes:
@@ -482,8 +486,8 @@ def batches(sizes: Sequence[int | str], nodes: int) -> list[int]:
     return found
 
 
-def partners(accused: Sequence[Accusation], fit: Sequence[str], leaves: Mapping[str, str]) -> dict[str, list[str]]:
-    """Node that is accused between nodes -> two good ones to measure it with, as different as can be.
+def partners(accused: Sequence[Suspect], fit: Sequence[str], leaves: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return node that is accused between nodes -> two good ones to measure it with, as different as possible.
 
     fit: nodes that may take part.   leaves: node -> leaf.
     """
@@ -503,15 +507,15 @@ def partners(accused: Sequence[Accusation], fit: Sequence[str], leaves: Mapping[
 
 
 def good_first(pairs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The nodes of a search: good ones meet each other first, so that somebody is known to be good."""
+    """Return the nodes of a search: good ones first, so that some node is known to be good."""
     return list(dict.fromkeys([*(name for others in pairs.values() for name in others), *pairs]))
 
 
-# -- for people --------------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------------
 
 
-def said(found: Plan, check_mode: bool) -> list[str]:
-    """The plan, a line for each node and accusation."""
+def plan_lines(found: Plan, check_mode: bool) -> list[str]:
+    """Return the plan as text, a line for each node and accusation."""
     lines = [
         "REMEDIATION: %d of %d accused nodes %s acted on, %d at most at once"
         % (len(found.order), len(found.hosts), "would be" if check_mode else "are", found.most)

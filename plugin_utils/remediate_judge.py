@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What came of a remediation on one node: mended or not by the check that failed, worse or not, and so given back.
+"""Judge a remediation on one node: repaired or not, by the check that failed, worse or not, and so given back.
 
-Pure. A plan is that of ``remediate.Host.to_dict``, as a run has registered it.
+Pure. A plan is ``remediate.Host.to_dict``, as a run has registered it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, localise_record, remediate, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import PAIR
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediate import Fresh
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediate import CurrentResult
 
 OK, FAILED, UNKNOWN = "ok", "failed", "unknown"
 _MEASURED = {noun for role in suite.SUITE if role.play == "benchmark" for noun in role.nouns}
@@ -25,7 +25,7 @@ _REASON = 160
 
 @dataclass(frozen=True)
 class Proof:
-    """What the check that failed says now. state: OK, FAILED, UNKNOWN.   have: for people."""
+    """The current result of the check that failed. state: OK, FAILED, UNKNOWN.   have: for people."""
 
     finding: str
     state: str
@@ -34,7 +34,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Outcome:
-    """worse: what is wrong on the node that was not before.   state, reason: for slurm_node; the reason is why the node
+    """worse: new faults of the node.   state, reason: for slurm_node; the reason is why the node
     stays drained, "" where it goes back.
     """
 
@@ -48,8 +48,8 @@ class Outcome:
         return not self.worse and all(proof.state == OK for proof in self.proofs)
 
 
-def with_measured(now: Fresh, measured: Mapping[str, object] | None) -> Fresh:
-    """What the node says now, and what was measured on it meanwhile. measured: what nccl_benchmark has registered."""
+def with_measured(now: CurrentResult, measured: Mapping[str, object] | None) -> CurrentResult:
+    """Return the node's result with later measurements. measured: registered by nccl_benchmark."""
     result = answer.given(measured)
     if "findings" not in result:
         return now
@@ -57,8 +57,8 @@ def with_measured(now: Fresh, measured: Mapping[str, object] | None) -> Fresh:
     return replace(now, findings={**now.findings, **found}, passed=now.passed | set(result["passed"]))
 
 
-def proof(finding: Finding, now: Fresh) -> Proof:
-    """By the very check that failed: that nobody asks it any more proves nothing."""
+def proof(finding: Finding, now: CurrentResult) -> Proof:
+    """Return the proof by the check that failed: a check that is no longer made proves nothing."""
     if now.silent:
         return Proof(finding.id, UNKNOWN, f"the node did not respond: {now.silent}")
     standing = now.findings.get(finding.id)
@@ -69,7 +69,7 @@ def proof(finding: Finding, now: Fresh) -> Proof:
         return Proof(finding.id, state, standing.have or "nothing")
     if finding.id in now.passed:
         return Proof(finding.id, OK, "ok")
-    # What is mended may have another name, such as the device that is there again.
+    # A repaired subject may have another name, such as the device that is back.
     prefix = finding.check + "["
     if any(name.startswith(prefix) for name in now.passed) and not any(
         one.check == finding.check for one in now.findings.values()
@@ -78,8 +78,8 @@ def proof(finding: Finding, now: Fresh) -> Proof:
     return Proof(finding.id, UNKNOWN, f"it is no longer checked for {finding.check}")
 
 
-def worse(before: Sequence[str], now: Fresh, measured: bool) -> tuple[str, ...]:
-    """What is wrong now and was not. before: ids of findings.   measured: figures were taken in this run."""
+def worse(before: Sequence[str], now: CurrentResult, measured: bool) -> tuple[str, ...]:
+    """Return faults that are new. before: ids of findings.   measured: figures were taken in this run."""
     if now.silent:
         return (f"the node did not respond any more: {now.silent}",)
     known = set(before)
@@ -89,13 +89,13 @@ def worse(before: Sequence[str], now: Fresh, measured: bool) -> tuple[str, ...]:
         if one.id not in known
         and one.severity != "minor"
         and one.check not in remediate.OF_NO_NODE
-        # A result that counts no more because something was mended is no damage.
+        # A result outdated by a repair is no damage.
         and (measured or one.check.partition(".")[0] not in _MEASURED)
     )
 
 
-def outcome(plan: Mapping[str, Any], now: Fresh, done: bool, kept_out: bool = False) -> Outcome:
-    """done: something was done to the node besides draining it.   kept_out: another run of Busbar had drained it."""
+def judge(plan: Mapping[str, Any], now: CurrentResult, done: bool, kept_out: bool = False) -> Outcome:
+    """Return the outcome. done: something was changed on the node.   kept_out: another run of Busbar drained it."""
     items = [(item, from_dict(item["finding"])) for item in plan["items"]]
     acted = [finding for item, finding in items if item["verdict"] in (remediate.MEND, remediate.MEASURE)]
     proofs = tuple(proof(finding, now) for finding in acted)
@@ -107,14 +107,14 @@ def outcome(plan: Mapping[str, Any], now: Fresh, done: bool, kept_out: bool = Fa
     reasons += [f"got worse, {one}" for one in found]
     checks = {finding.id: finding.check for finding in acted}
     reasons += [f"{checks[one.finding]} not repaired: {one.have}" for one in proofs if one.state != OK]
-    # As after a reboot. What nobody accuses a node of that was in service is not ours to take it out for.
+    # As after a reboot. A node in service is not drained for a fault that nothing accuses it of.
     critical = [one for one in now.findings.values() if kept_out and one.severity == "critical"]
     reasons += [f"{one.check} {one.subject}: {one.have or '-'}" for one in critical]
     return Outcome(proofs, found, "resumed", reasons[0][:_REASON] if reasons else "")
 
 
 def figure(finding: Finding, measured: Mapping[str, Any] | None) -> float | None:
-    """busbw in GB/s of the run that the finding is about. measured: what nccl_benchmark has registered."""
+    """Return busbw in GB/s of the finding's run. measured: registered by nccl_benchmark."""
     runs = (measured or {}).get("runs")
     if not answer.is_valid(answer.many(answer.a_run), runs):
         return None
@@ -135,14 +135,14 @@ def between(record: object, host: str) -> float | None:
     return max((figure for figure in figures if figure is not None), default=None)
 
 
-def stale(plan: Mapping[str, Any], now: Fresh) -> bool:
-    """Whether all that the node is accused of are figures that it reaches, measured again."""
+def stale(plan: Mapping[str, Any], now: CurrentResult) -> bool:
+    """Return whether the node now reaches all figures that it is accused of."""
     acted = [from_dict(i["finding"]) for i in plan["items"] if i["verdict"] in (remediate.MEND, remediate.MEASURE)]
     return bool(acted) and all(proof(finding, now).state == OK for finding in acted)
 
 
 def stop(earlier: Mapping[str, Mapping[str, Any]]) -> str:
-    """Why no further node is touched, "" where nothing speaks against it. earlier: host -> its remediate_state."""
+    """Return why no further node is touched, "" where none is. earlier: host -> its remediate_state."""
     for host, state in earlier.items():
         if state.get("worse"):
             return f"{host} got worse: {state['worse'][0]}"[:300]
@@ -152,7 +152,7 @@ def stop(earlier: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def in_vain(earlier: Mapping[str, Mapping[str, Any]], checks: Sequence[str]) -> str:
-    """Why this node is not tried: the same check was not mended on one before it."""
+    """Return why this node is not tried: the same check was not repaired on one before it; "" otherwise."""
     for host, state in earlier.items():
         missed = sorted(set(checks) & set(state.get("missed") or []))
         if missed:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a run of remediation has to say of one node, as findings for the verdict. Pure."""
+"""Report a run of remediation on one node, as findings for the verdict. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LOG = "busbar-results/actions.jsonl"
 
 
 def result(plan: Mapping[str, Any], state: Mapping[str, Any], wrong: str, check_mode: bool) -> dict[str, Any]:
-    """What is registered as ``remediate_result``.
+    """Return what is registered as ``remediate_result``.
 
-    plan: of the host, {} where the run ended before it was made.   state: as the last step has left it.
-    wrong: what of the files' findings of this host is not valid.
+    plan: of the host, {} where the run ended before it was made.   state: after the last step.
+    wrong: error in the files' findings of this host.
     """
     found: list[Finding] = []
     repaired: list[str] = []
@@ -51,7 +51,7 @@ def result(plan: Mapping[str, Any], state: Mapping[str, Any], wrong: str, check_
             if one.ok or (check_mode and plan["act"] and item["verdict"] != QUARANTINE):
                 repaired.append(finding.id)
     if plan and not check_mode:
-        found.append(_left(plan, state))
+        found.append(_drain_finding(plan, state))
     elif plan and (plan["left"] or plan["returns"]):
         have = "an earlier run has drained it and was ended before it gave it back"
         found.append(LEFT.judge("the node", "drift", "given back", have, "the action log", AGAIN))
@@ -62,7 +62,6 @@ def result(plan: Mapping[str, Any], state: Mapping[str, Any], wrong: str, check_
 def _acted(
     finding: Finding, item: Mapping[str, Any], plan: Mapping[str, Any], state: Mapping[str, Any], check_mode: bool
 ) -> Finding:
-    """Of an item that was to be acted on."""
     severity = finding.severity
     refused = plan["refused"] or state.get("refused")
     if refused:
@@ -82,7 +81,7 @@ def _acted(
     if proof is None:
         have = state.get("said") or "the run ended before it was proven, or another run works on the node"
         return MENDED.judge(finding.id, "unknown", finding.want, have, _SOURCE, AGAIN, severity=severity)
-    fix = finding.fix or "see the record: " + str(state.get("rma", LOG))
+    fix = finding.fix or "see " + LOG
     have = proof["have"]
     figures = [(state.get(when) or {}).get(finding.id) for when in ("before", "after")]
     if any(figure is not None for figure in figures):
@@ -90,14 +89,13 @@ def _acted(
     return MENDED.judge(finding.id, _PROVED[proof["state"]], finding.want, have, _SOURCE, fix, severity=severity)
 
 
-def _left(plan: Mapping[str, Any], state: Mapping[str, Any]) -> Finding:
-    """What is left of it in Slurm."""
+def _drain_finding(plan: Mapping[str, Any], state: Mapping[str, Any]) -> Finding:
     reason = (state.get("give_back") or {}).get("reason", "")
     if state.get("lost"):
         have = f"Slurm did not respond when it was to be given back: {state['lost']}"
         return LEFT.judge("the node", "unknown", "given back", have, "scontrol", AGAIN)
     if state.get("kept") and reason:
-        fix = f"see to {state.get('rma', LOG)}; once it is repaired, {AGAIN}, which proves that and gives the node back"
+        fix = f"repair it, then {AGAIN}, which proves that and gives the node back; {LOG} lists what was done"
         return LEFT.judge("the node", "drift", "given back", f"left drained: {reason}", "scontrol", fix)
     if state.get("begun") and not state.get("closed"):
         return LEFT.judge("the node", "unknown", "given back", "the run did not come to its end", LOG, AGAIN)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The command of a remedy, ready to copy from any directory; none where a person has to do something else."""
+"""Build the command of a repair, to copy from any directory; none where a person has to do something else."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 
-# Of a checkout; an installed collection has its playbooks by name.
+# Folder of a checkout; an installed collection has its playbooks by name.
 _TOP = Path(__file__).resolve().parent.parent
-# More names than this are not copied from a page: `busbar report --nodes` writes them into a file.
+# Names that are copied from a page; with more, `busbar report --nodes` writes them into a file.
 NAMES = 20
-# What Ansible would take for a pattern, like `*` or `!`, could widen the limit.
+# Plain names: a pattern like `*` or `!` could widen the limit.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# As advice names a playbook beside site.yml, which needs all nodes.
+# A playbook beside site.yml in advice, which needs all nodes.
 _PLAYBOOK = re.compile(r"ansible-playbook playbooks/(\w+)\.yml -i INVENTORY((?: -e (?:'[^']*'|[^\s;,]+))*)")
 
 
@@ -26,10 +26,10 @@ def command(
 ) -> str:
     """Return the command line that ``fix`` means; empty where it names none that can be completed.
 
-    hosts: their names, or the limit of a run that judged the same hosts, "" for none.
+    hosts: names, or the limit of a run that judged the same hosts, "" for none.
     again: the command that shows the night, and group: its fingerprint there, where many hosts go through a file.
     """
-    found = advice.parse(fix)
+    found = fix_command.parse(fix)
     other = _PLAYBOOK.search(fix) if found is None else None
     if other:
         return shlex.join(_argv(f"playbooks/{other[1]}", inventory) + shlex.split(other[2]))

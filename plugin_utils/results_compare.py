@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Compare two results of a benchmark, before and after. Pure.
 
-A difference counts where it is larger than the noise of both sides, which only repeats measure. Docs: docs/compare.md.
+A difference counts if it is larger than the noise of both sides, which only repeats measure. Docs: docs/compare.md.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, Run, load
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, Run, load
 
 FORMAT = 1
 WORSE, BETTER, WITHIN, UNJUDGED, NOT = "worse", "better", "within noise", "not judged", "not comparable"
 VERDICTS = (WORSE, BETTER, WITHIN, UNJUDGED, NOT)
-# Part of busbw by which days differ, in whatever close agreement the repeats of one day are.
+# Part of busbw by which days differ, however small the spread of repeats.
 LEAST = 0.03
 # Bytes below which busbw is printed with few digits and the time is compared.
 COARSE = 1 << 20
-# Repeats that measure noise; of fewer than FULL the range is often far too small by chance, and counts twice.
+# Repeats that measure noise; with fewer than FULL the range is often too small by chance, and counts twice.
 REPEATS, FULL = 3, 4
 ROWS, REASONS = 8, 4
 _CELL, _SENTENCE = 22, 120
@@ -44,7 +44,7 @@ class Difference:
     """One size of one run, or a run as a whole where size is None. verdict: one of VERDICTS.
 
     change: part of busbw won since before, negative for lost.   noise: what it has to exceed, None where it is not
-    known.   measured: whether repeats say so; else noise is declared.   why: what keeps it from a verdict.
+    known.   measured: noise is from repeats; else declared.   why: there is no verdict.
     """
 
     scope: str
@@ -63,7 +63,7 @@ class Difference:
 
 
 def compare(before: Results, after: Results, declared: float | None = None, versions: bool = False) -> list[Difference]:
-    """Every size of every run of either. versions: whether runs of other versions are compared, too."""
+    """Compare every size of every run of either. versions: also runs of different versions."""
     earlier = {(run.kind, run.hosts): run for run in before.runs}
     found: list[Difference] = []
     for run in after.runs:
@@ -82,7 +82,7 @@ def _whole(run: Run, why: str) -> Difference:
 
 
 def _other_hosts(run: Run, others: Iterable[Run], when: str) -> str:
-    """Why a run has no counterpart in the others, which are those of ``when``."""
+    """Return why a run has no counterpart in the others, which are those of ``when``."""
     alike = [other for other in others if other.kind == run.kind]
     if not alike:
         return f"not measured {when}"
@@ -91,7 +91,7 @@ def _other_hosts(run: Run, others: Iterable[Run], when: str) -> str:
 
 
 def _apart(old: Run, new: Run, versions: bool) -> str:
-    """Why two runs over the same hosts say nothing about each other, "" where they do."""
+    """Return why two runs over the same hosts cannot be compared, "" where they can."""
     if old.simulated != new.simulated:
         return "simulated {}, measured {}".format(*(("before", "after") if old.simulated else ("after", "before")))
     if old.ranks != new.ranks:
@@ -147,10 +147,10 @@ def _change(size: int, old: Point, new: Point) -> float | None:
 
 
 def noise_of(old: Point, new: Point, declared: float | None = None) -> tuple[float | None, bool]:
-    """Return what a difference has to exceed, as a part of busbw, and whether repeats on both sides say so.
+    """Return the limit of a difference, as a part of busbw, and whether it is from repeats on both sides.
 
     The spreads of both are added: then a range that lies within the other, or beside it by chance, is no change.
-    declared: where repeats do not say; None: not known.
+    declared: used without repeats; None: not known.
     """
     spread = sum(point.spread or 0.0 for point in (old, new))
     repeats = min(point.repeats if point.spread is not None else 1 for point in (old, new))
@@ -160,7 +160,7 @@ def noise_of(old: Point, new: Point, declared: float | None = None) -> tuple[flo
     return None if declared is None else max(known, declared), False
 
 
-# -- what is told ----------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------------
 
 
 def exit_code(found: Sequence[Difference]) -> int:
@@ -170,7 +170,7 @@ def exit_code(found: Sequence[Difference]) -> int:
 
 
 def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> dict[str, Any]:
-    """For machines. Keys: docs/compare.md."""
+    """Return plain data. Keys: docs/compare.md."""
     counts = Counter(one.verdict for one in found)
     return {
         "format": FORMAT,
@@ -205,7 +205,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
         elif one.verdict in (WITHIN, UNJUDGED) and one.largest:
             alike.setdefault(_one_of(one), []).append(one)
     scopes = len({one.scope for one in found}) > 1
-    # Hosts of a fleet that all changed alike are one line.
+    # Hosts of a fleet with equal changes are one line.
     fleets: dict[tuple[Any, ...], list[list[Difference]]] = {}
     for ones in changed.values():
         first = _first(ones)
@@ -224,17 +224,15 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
 
 
 def _one_of(one: Difference) -> tuple[Any, ...]:
-    """What runs have in common that differ in their hosts only."""
     return (one.scope, len(one.hosts), one.collective, one.algorithm, one.size, one.verdict)
 
 
 def _first(ones: Sequence[Difference]) -> Difference:
-    """A run's largest message, else the one that changed most."""
     return min(ones, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
 
 
 def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[tuple[Any, ...], terminal.Line]]:
-    """Few runs have a line each; of many there is one, and it names the run that changed most."""
+    """Return a line for each of few runs; of many one line, which names the run that changed most."""
     if len(runs) <= EACH:
         return [_of_run(ones, scopes) for ones in runs]
     found = [_first(ones) for ones in runs]
@@ -246,7 +244,6 @@ def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[t
 
 
 def _of_run(ones: Sequence[Difference], scopes: bool) -> tuple[tuple[Any, ...], terminal.Line]:
-    """A run's line, with how many other sizes changed as well. First its rank."""
     first = _first(ones)
     others = [one.size for one in ones if one is not first and one.size is not None]
     note = ""
@@ -258,7 +255,7 @@ def _of_run(ones: Sequence[Difference], scopes: bool) -> tuple[tuple[Any, ...], 
 
 
 def _cells(ones: Sequence[Difference], scopes: bool) -> tuple[str, ...]:
-    """One line for runs that differ in their hosts only: medians, and the largest noise."""
+    """Return one line for runs that differ in their hosts only: medians, and the largest noise."""
     first = ones[0]
     hosts = nodeset.brief([printable(host) for one in ones for host in one.hosts], _CELL)
     small = first.size is not None and first.size < COARSE and all(p and p.time_us for p in (first.before, first.after))
@@ -342,7 +339,7 @@ def _names(hosts: Iterable[str]) -> str:
 
 
 def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | None]:
-    """What has become of the last results below parent, and those results; nothing where there are none.
+    """Compare the last results below parent with ``after``. Return the text and those results; nothing without them.
 
     parent: a directory whose link ``latest`` leads to them.
     """
@@ -353,7 +350,7 @@ def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | 
         before = load(path)
     except (OSError, ParseError) as error:
         return f"not compared with the last results: {error_text(error)}", None
-    # Of a fleet, what is measured anew may be one node; and the last results may be of pairs, and these of the cluster.
+    # New results may be of one node of a fleet; and the last ones may be of pairs, and these of the cluster.
     hosts, scopes = {host for run in after.runs for host in run.hosts}, {run.scope for run in after.runs}
     kept = tuple(run for run in before.runs if run.scope in scopes and hosts & {*run.hosts})
     if not kept:

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A directory for what one run has measured, and the link ``latest`` that leads to the last of them.
+"""Make a directory for the results of one run, and the link ``latest`` that leads to the last of them.
 
-What lies there is read with a limit: it may be another machine's.
+Files there are read with a limit: another machine may have written them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import leftovers
+from ansible_collections.busbar.fabric.plugins.plugin_utils import stale_tempdirs
 
 # Name of a new file beside the one that it replaces.
 _NEW = ".busbar-"
-_UNFINISHED = re.compile(re.escape(_NEW) + leftovers.RANDOM)
+_UNFINISHED = re.compile(re.escape(_NEW) + stale_tempdirs.RANDOM)
 
 
 @contextlib.contextmanager
 def new(parent: Path, now: float) -> Iterator[Path]:
-    """A new directory below parent, for its owner alone; ``latest`` is moved to it when the body has ended well.
+    """Yield a new directory below parent, for its owner only; ``latest`` is moved to it when the body has ended well.
 
     now: seconds since 1970, from which it is named. Raises OSError.
     """
@@ -44,7 +44,7 @@ def new(parent: Path, now: float) -> Iterator[Path]:
         os.replace(link, parent / "latest")
 
 
-def file_name(host: str, plain: str = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}") -> str:
+def file_name(host: str, plain: str) -> str:
     """Return a name for a file that is the host's alone. plain: pattern of the hosts that name it as they are."""
     if re.fullmatch(plain, host):
         return host
@@ -53,13 +53,13 @@ def file_name(host: str, plain: str = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}") -> str
 
 
 def refuse_planted(path: Path) -> None:
-    """Raise OSError for a link that another user has made: it would lead what is written here elsewhere."""
+    """Raise OSError for a link of another user: it would lead a written file elsewhere."""
     if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
         raise OSError(errno.ELOOP, "it is a link that another user has made: remove it, or use another path", str(path))
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file that is new, so that no link is followed. Raises OSError."""
+    """Write a new file, so that no link is followed. Raises OSError."""
     with open(path, "x", encoding="utf-8") as stream:
         stream.write(text + "\n")
 
@@ -80,7 +80,7 @@ def replace_file(path: str | Path, lines: Iterable[str], mode: int = 0o600) -> N
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EEXIST, "it is not a regular file", str(path))
     folder = os.path.dirname(path) or "."
-    leftovers.sweep(folder, _UNFINISHED)
+    stale_tempdirs.sweep(folder, _UNFINISHED)
     descriptor, new = tempfile.mkstemp(dir=folder, prefix=_NEW)
     with removed_unless_written(new):
         with open(descriptor, "w", encoding="utf-8") as stream:
@@ -92,9 +92,9 @@ def replace_file(path: str | Path, lines: Iterable[str], mode: int = 0o600) -> N
 
 
 def latest(path: Path, kind: str, name: str) -> Path:
-    """The file ``name`` itself, of a run's directory, of ``kind`` below it, or the latest one below all results.
+    """Return the file ``name`` of a run's directory, of ``kind`` below it, or the latest one below all results.
 
-    It need not be there.
+    It need not exist.
     """
     for inner in ("", name, f"latest/{name}", f"{kind}/latest/{name}"):
         file = path / inner if inner else path
@@ -104,8 +104,8 @@ def latest(path: Path, kind: str, name: str) -> Path:
 
 
 def content(file: Path, limit: int) -> bytes:
-    """All of a file, of so many bytes at most. Raises OSError; ParseError for more, and for what is not a file."""
-    # Whoever may write the directory may put a pipe there: it would never end.
+    """Return a file of at most so many bytes. Raises OSError; ParseError for more, and for what is not a file."""
+    # A pipe, which any writer of the directory can make, would block for ever.
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise ParseError("it is not a regular file")

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether what a site says beside busbar_roce leads from a job's traffic class to the lossless queue.
+"""Check that the site's values besides busbar_roce lead from a job's traffic class to the lossless queue.
 
-A link that is set otherwise is named before any host is touched. A class is the DSCP times four.
+A wrong link is named before any host is touched. A class is the DSCP times four.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain
 
-# Of the variables of a site that say more than busbar_roce.
+# Prefix of the variables of a site that refine busbar_roce.
 PREFIX = "roce_qos_"
 # Variables in which a job names a traffic class: NCCL's, of its GPU-initiated traffic, UCX's, NVSHMEM's, Mooncake's.
 _CLASSES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC_CLASS", "MC_IB_TC")
@@ -22,14 +22,14 @@ _LEVELS = ("NCCL_IB_SL", "UCX_IB_SL", "NVSHMEM_IB_SL", "EP_OVERRIDE_RDMA_SL")
 
 
 def settings(values: Mapping[str, object]) -> dict[str, Any]:
-    """The site's roce_qos_* by the names that the module's options have."""
+    """Return the site's roce_qos_* by the names of the module's options."""
     return {name[len(PREFIX) :]: value for name, value in values.items() if name.startswith(PREFIX)}
 
 
 def disagreements(chain: Chain, variables: Mapping[str, object]) -> list[str]:
-    """A sentence for each wrong link, empty where all agree.
+    """Return a sentence for each wrong link, empty where all agree.
 
-    variables: NCCL_IB_TC and others that jobs get, also as PLACE.NCCL_IB_TC where sentences have to name one.
+    variables: NCCL_IB_TC and others of jobs, also as PLACE.NCCL_IB_TC if sentences have to name the place.
     """
     said: list[str] = []
     if chain.dscp is not None and chain.trust == "pcp":
@@ -66,7 +66,7 @@ def _classes(chain: Chain, variables: Mapping[str, object]) -> tuple[list[tuple[
         variable, value = name.rpartition(".")[2], str(given)
         most = 255 if variable in _CLASSES else 15
         if variable not in (*_CLASSES, *_LEVELS) or (value == "-1" and variable not in ("NCCL_IB_TC", "MC_IB_TC")):
-            continue  # -1 is the default: what NCCL_IB_TC or the system says
+            continue  # -1 is the default: the value of NCCL_IB_TC or the system
         if not re.fullmatch("[0-9]{1,3}", value) or int(value) > most:
             wrong.append("%s is %r, expected 0 to %d" % (name, given, most))
         elif variable in _CLASSES:
@@ -79,11 +79,11 @@ def _classes(chain: Chain, variables: Mapping[str, object]) -> tuple[list[tuple[
 
 
 def _wrong_link(chain: Chain, dscp: int) -> str | None:
-    """The first link that does not lead on from a DSCP to the lossless queue."""
+    """Return the first link that does not lead on from a DSCP to the lossless queue."""
     if chain.dscp is not None and dscp != chain.dscp:
         return "busbar_roce.dscp is %d" % chain.dscp
     if chain.trust != "dscp":
-        return None  # the map is not looked at
+        return None  # the map is not used
     priority = chain.priority_of(dscp)
     maps = "DSCP %d maps to priority %d" % (dscp, priority)
     if chain.priority is not None and priority != chain.priority:

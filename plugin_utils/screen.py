@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Show findings on one screen: the worst in full, others in a line each, and where all of them are; or all of them."""
+"""Show findings on one screen: the worst in full, others in a line each, and where to find all; or all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
@@ -21,9 +21,9 @@ HEIGHT = 22
 # Characters of names in a row; lines of a text in it.
 CELL, LINES = 30, 2
 CUT = " ..."
-# Last lines of a table, which say what it means.
+# Last lines of a table, its legend.
 SENTENCES = 6
-# The permission that a fix names: live and persisted findings may differ in it only. What a command repeats of a fix.
+# The permission in a fix: live and persisted findings may differ in it only. The part a command repeats of a fix.
 _PERMISSION = re.compile(r"(?:,reboot)? -e busbar_max_disruption=\w+")
 _THEN_RUN = re.compile(r"[;,] then run (?:all of )?site\.yml[^;,]*$")
 # Fix, hosts, fingerprints of groups -> command line; empty where the fix names none that can be completed.
@@ -35,7 +35,7 @@ def rows(groups: Iterable[Group]) -> list[Group]:
     alike: dict[tuple[str, ...], list[Group]] = {}
     for group in groups:
         finding = group.finding
-        key = (finding.severity, finding.state, finding.check, _PERMISSION.sub("", _advice(group)))
+        key = (finding.severity, finding.state, finding.check, _PERMISSION.sub("", _common_fix(group)))
         alike.setdefault(key, []).append(group)
     found = []
     for of in alike.values():
@@ -50,9 +50,9 @@ def _noun(subjects: Iterable[str]) -> str:
     return nouns.pop() if len(nouns) == 1 else ""
 
 
-def _advice(group: Group) -> str:
+def _common_fix(group: Group) -> str:
     """Return the fix in words that hold for each host and subject."""
-    fix, noun = finding_groups.advice(group.finding, group.hosts[0]), _noun(group.subjects)
+    fix, noun = finding_groups.common_fix(group.finding, group.hosts[0]), _noun(group.subjects)
     return re.sub(rf"\b{noun} \d+\b", f"the {noun}", fix) if noun else fix
 
 
@@ -76,7 +76,7 @@ def render(
 ) -> str:
     """Return the verdict, the rows and the rest. mode: how the first line ends.
 
-    more: options and files that have what does not fit. remarks: fingerprint of a group -> since when it is there.
+    more: options and files with the rest. remarks: fingerprint of a group -> since when it is there.
     """
     full = functools.partial(_full, width=width, command=command, verbose=verbose, remarks=remarks or {})
     counts = finding_groups.tally((row.finding.severity for row in rows), sum(row.follows for row in rows))
@@ -84,7 +84,7 @@ def render(
     if verbose:
         lines += [line for row in rows for line in ("", *full(row))] + ["", *rest]
     else:
-        # A last line that names the way to all, for the fixes that are not printed, too.
+        # The last line names where to find all, also for the fixes that are not printed.
         lines = page(lines, [full(row) for row in rows], rest, width, more, cut=bool(rows), height=height)
     return "\n".join(printable(line) for line in lines)
 
@@ -101,7 +101,7 @@ def page(
 ) -> list[str]:
     """Return ``head``, the first blocks, the first lines of further ones, a count of the others, and ``tail``.
 
-    more: options and files that have what does not fit. cut: they have what is in no block, too.
+    more: options and files with the rest. cut: they have lines that are in no block, too.
     """
     room = height - _height([*head, *tail], width) - 1
     lines: list[str] = []
@@ -147,7 +147,7 @@ def _full(row: Group, width: int, command: Command, verbose: bool, remarks: Mapp
     facts = [f"{row.follows} more follow{'s' * (row.follows == 1)}"] if row.follows else []
     facts += dict.fromkeys(remarks[name] for name in row.fingerprint.split(",") if name in remarks)
     lines = wrapped(_name(row), width, 0, most)
-    texts = ["; ".join([*facts, _values(row.rows)]), row.alike]
+    texts = ["; ".join([*facts, _values(row.rows)]), row.shared_hint]
     if verbose:
         # A name is not broken where a comma is near.
         hosts = "on: " + nodeset.fold(row.hosts).replace(",", ", ")
@@ -161,7 +161,7 @@ def _full(row: Group, width: int, command: Command, verbose: bool, remarks: Mapp
         texts += dict.fromkeys(f"why: {of.finding.why}" for of in row.rows)
     lines += [line for text in texts if text for line in wrapped(text, width, 4, most)]
     for fix in _fixes(row)[: None if verbose else 1]:
-        copied, found = command(fix, row.hosts, row.fingerprint), advice.parse(fix)
+        copied, found = command(fix, row.hosts, row.fingerprint), fix_command.parse(fix)
         mends = bool(copied and found and found.mends)
         text = _THEN_RUN.sub("", fix) if copied and not verbose else fix
         lines += wrapped(f"do: {text}", width, 4, most) if verbose or not mends else []
@@ -170,10 +170,9 @@ def _full(row: Group, width: int, command: Command, verbose: bool, remarks: Mapp
 
 
 def _fixes(row: Group) -> list[str]:
-    """Return the fixes; the one with the largest permission first."""
     if len(row.rows) == 1:
         return [row.finding.fix]
-    runs = {fix: advice.parse(fix) for fix in map(_advice, finding_groups.fold(row.rows))}
+    runs = {fix: fix_command.parse(fix) for fix in map(_common_fix, finding_groups.fold(row.rows))}
     return sorted(runs, key=lambda fix: -DISRUPTIONS.index(run.disruption if (run := runs[fix]) else "none"))
 
 
@@ -186,7 +185,7 @@ def _value(of: Sequence[Row], name: str) -> str:
     texts = {}
     for aspect in sorted({row.finding.aspect for row in of}):
         values = [(getattr(row.finding, name) or "none", row.host) for row in of if row.finding.aspect == aspect]
-        # A sentence of several hosts names them alike in each; where each names itself, its name is left out.
+        # A sentence of several hosts names them equally in each; where each names itself, its name is left out.
         exact = Counter(text for text, _host in values)
         nameless = Counter(nodeset.nameless(text, host) for text, host in values)
         (text, _count), *others = min(exact, nameless, key=len).most_common()

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether SHARP was used, and whether it helped: two records of a benchmark between nodes, with it and without. Pure.
+"""Judge whether SHARP was used and helped: two records of a benchmark between nodes, with it and without. Pure.
 
 Judged by algbw: where switches reduce, busbw exceeds the wire and is no bandwidth. docs/fabric.md#sharp.
 """
@@ -13,9 +13,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point
 
 SHARP = "SHARP"
 # Bytes: below, latency counts more than what the switches save.
@@ -35,17 +35,13 @@ GAIN = Check(
 
 
 def bound(ranks: int) -> float:
-    """How many times as fast an all-reduce can become: rings send each byte 2(n-1)/n times, SHARP once."""
+    """Return the largest speedup of an all-reduce: rings send each byte 2(n-1)/n times, SHARP once."""
     return 2 * (ranks - 1) / ranks
 
 
 def algbw(row: Row, ranks: int) -> float | None:
-    """GB/s of an all-reduce."""
+    """Return GB/s of an all-reduce."""
     return row.algbw or (row.busbw / bound(ranks) if row.busbw and ranks > 1 else None)
-
-
-def is_asked(record: Record) -> bool:
-    return any(_by_sharp(job) for job in record.jobs)
 
 
 def _by_sharp(job: Job) -> bool:
@@ -53,7 +49,7 @@ def _by_sharp(job: Job) -> bool:
 
 
 def judge(record: Record, without: Record | None) -> list[Finding]:
-    """A proof and a gain for each all_reduce by SHARP. without: the same hosts measured by rings; None: not measured.
+    """Return a proof and a gain for each all_reduce by SHARP. without: the same hosts by rings; None: not measured.
 
     Jobs without SHARP may be in either record.
     """
@@ -64,6 +60,15 @@ def judge(record: Record, without: Record | None) -> list[Finding]:
             proof = _proof(job)
             found += [proof, _gain(job, others, proof, record, without)]
     return found
+
+
+def of_two(before: Sequence[Record], after: Sequence[Record]) -> list[Finding]:
+    """Judge two results if each is one record, and SHARP was used in just one of them; [] otherwise."""
+    for records, others in ((after, before), (before, after)):
+        asked = [any(_by_sharp(job) for record in of for job in record.jobs) for of in (records, others)]
+        if len(records) == len(others) == 1 and asked == [True, False]:
+            return judge(records[0], others[0])
+    return []
 
 
 def _proof(job: Job) -> Finding:
@@ -124,11 +129,11 @@ def _point(row: Row) -> Point:
 
 
 def sentences(found: Sequence[Finding]) -> list[str]:
-    """For people, a line each."""
+    """Return a line for each finding."""
     return [f"SHARP, {one.subject}: {one.check.partition('.')[2]} {one.state}: {one.have}" for one in found]
 
 
 def exit_code(found: Sequence[Finding]) -> int:
-    """Return FINDINGS where it brings nothing or was not used, UNKNOWN where that is not known."""
+    """Return FINDINGS where it has no gain or was not used, UNKNOWN where that is not known."""
     states = {one.state for one in found}
     return FINDINGS if "drift" in states else UNKNOWN if states - {"ok"} else GOOD

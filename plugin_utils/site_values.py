@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Every variable that an inventory may set for the suite, declared once; ``intent.py`` holds an inventory to it.
+"""Declare every variable that an inventory may set for the suite; ``intent.py`` checks an inventory against it.
 
 ``make docs`` writes from here the roles' defaults, the options of their argument specs, the tables of variables in
 their README.md, and those of docs/variables.md.
@@ -30,9 +30,9 @@ PARALLELISM = ("tensor", "pipeline", "data", "micro_batch", "sequence", "hidden"
 
 @dataclass(frozen=True)
 class Decision:
-    """What nobody but the site can know. Values with equal decisions are one row of docs/variables.md.
+    """A decision that only the site can make. Values with equal decisions are one row of docs/variables.md.
 
-    because: why it has no right default. without: what a run does where nothing is decided.
+    because: why it has no right default. without: what a run does without a decision.
     """
 
     because: str
@@ -50,7 +50,7 @@ class Value:
     says: what the value means, and its unit, in sentences of Markdown without links; a page is `docs/NAME.md`. No
         braces of templates: Ansible would evaluate them in argument specs.
     decision: where a site has to decide, why.
-    private: it may hold secrets whatever its names are: neither printed nor quoted, see intent.shown.
+    private: it may hold secrets whatever its names are: neither printed nor quoted, see intent.printable_values.
     """
 
     type: str
@@ -69,9 +69,9 @@ _NCCL = Decision(
     "variables differ by version, and only a library can prove them; either will do", "a finding, `unknown`"
 )
 
-# Of a role, what its README.md lists; of these, the values that begin with the role's name are its defaults.
+# Role -> the variables in its README.md; values that begin with the role's name are its defaults.
 # "site" is of the whole run, "perftest" of what is proven between nodes, "drift_timer" of the control node.
-# A default of None, and an empty text or mapping, of roce_qos: not asked for, or what follows from busbar_roce.
+# A default of None, or an empty text or mapping, of roce_qos: not requested, or derived from busbar_roce.
 PARTS: dict[str, dict[str, Value]] = {
     "site": {
         "busbar_platform": Value(
@@ -579,7 +579,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "busbar_remediate_quarantine": Value(
             "bool",
             False,
-            says="Drain a node whose fault no role can repair, with a record for the vendor; needs `busbar_drain`.",
+            says="Drain a node whose fault no role can repair; needs `busbar_drain`.",
         ),
     },
     "perftest": {
@@ -777,7 +777,9 @@ PARTS: dict[str, dict[str, Value]] = {
             "int", 3, says="How often each program is run between nodes: the median counts, and the spread is judged."
         ),
         "nccl_benchmark_node_repeats": Value(
-            "int", 1, says="The same within a node. `busbar compare` judges only what was repeated three times or more."
+            "int",
+            1,
+            says="The same within a node. `busbar benchmark --against` judges only figures of three repeats or more.",
         ),
         "nccl_benchmark_localise": Value(
             "bool",
@@ -856,7 +858,7 @@ PARTS: dict[str, dict[str, Value]] = {
         "drift_timer_measure_options": Value("list", [], says="More options of `busbar measure`."),
     },
 }
-# They say how a run works, and nothing of what a node has to be: no file, digest or comparison depends on them.
+# They configure the run, and nothing of a node: no file, digest or comparison depends on them.
 OF_RUN = frozenset(
     ("busbar_max_disruption", "busbar_findings_path", "busbar_engine", "busbar_engine_overlap", "busbar_task_timeout")
     + ("busbar_accepted", "busbar_role_verdict")
@@ -869,5 +871,5 @@ VALUES: dict[str, Value] = {name: value for part in PARTS.values() for name, val
 
 
 def of_role(role: str) -> dict[str, Value]:
-    """The values that are defaults and arguments of a role: those that begin with its name."""
+    """Return the values that are defaults and arguments of a role: those that begin with its name."""
     return {name: value for name, value in PARTS.get(role, {}).items() if name.startswith(f"{role}_")}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether a network carries what a training step sends, what it would need, and which step it allows. Pure.
+"""Compute whether a network carries the traffic of a training step, what it needs, and the step it allows. Pure.
 
 Bandwidths are GB/s (1e9 bytes), rates of NICs Gbit/s, times seconds. A node's rate is the busbw of a collective over
 all GPUs of many nodes, as nccl-tests prints it. docs/bars.md#sizing has the formulas.
@@ -22,9 +22,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic imp
     traffic,
 )
 
-# Of a NIC's rate, what collectives reach: the lower one of the two that prediction.py has sources for.
+# Share of a NIC's rate that collectives reach: the lower one of prediction.py's two sources.
 EFFICIENCY = prediction.EFFICIENCY_ETHERNET
-# Of a step, what may be lost to waiting for the network.
+# Share of a step that may be lost to waiting for the network.
 LOSS = 0.05
 # TFLOPS in BF16 without sparsity, from NVIDIA's data sheets, by the driver's name of the GPU.
 PEAKS = {
@@ -34,16 +34,16 @@ PEAKS = {
     "NVIDIA H200": 989.0,
     "NVIDIA B200": 2250.0,
 }
-# Of what the profile's links allow; a lower measurement is worth a word.
+# Share of what the profile's links allow, below which a measurement is noted.
 _HEALTHY = 0.85
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True)
 class Rate:
-    """busbw: GB/s that a node's GPUs exchange with other nodes.   source: where it comes from.
+    """busbw: GB/s that a node's GPUs exchange with other nodes.   source: of the figure.
 
-    bound: what it ends at, for people.
+    bound: the limiting part, for people.
     """
 
     busbw: float
@@ -53,7 +53,7 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """rates: of a collective; "" for any that is not named. Empty where not known: ``unknown`` has the reason."""
+    """rates: by collective; "" for all others. Empty where unknown: ``unknown`` has the reason."""
 
     profile: Profile
     rates: Mapping[str, Rate]
@@ -91,7 +91,7 @@ class Figure:
 class Sized:
     """compute: seconds of a step without waiting, None where no step was requested.   step: with waiting.
 
-    enough: whether the step is not longer than it may be; None where none was requested.
+    enough: the step is not longer than allowed; None where none was requested.
     unknown: why it cannot be decided.
     """
 
@@ -110,7 +110,7 @@ class Sized:
         return UNKNOWN if self.unknown else FINDINGS if self.enough is False else GOOD
 
 
-# -- the network's rates ---------------------------------------------------------------------------------------------
+# -- the network's rates -----------------------------------------------------------------------------------------------
 
 
 def predicted(profile: Profile, nodes: int) -> Cluster:
@@ -135,11 +135,11 @@ def as_measured(profile: Profile, busbw: float) -> Cluster:
 
 
 def _rate(cluster: Cluster, collective: str) -> Rate:
-    """What is needed does not depend on what there is: where the rate is not known, count with 1 GB/s."""
+    """Return the rate; 1 GB/s where it is unknown, since a need does not depend on it."""
     return cluster.rates.get(collective) or cluster.rates.get("") or Rate(1.0)
 
 
-# -- times -----------------------------------------------------------------------------------------------------------
+# -- times -------------------------------------------------------------------------------------------------------------
 
 
 def timed(found: Sequence[Traffic], cluster: Cluster) -> list[Traffic]:
@@ -148,7 +148,7 @@ def timed(found: Sequence[Traffic], cluster: Cluster) -> list[Traffic]:
 
 
 def _edges(found: Sequence[Traffic]) -> list[tuple[float, float, float]]:
-    """For every window: the window, and seconds and GB of all traffic that has this one or a narrower one."""
+    """Return for every window: the window, and seconds and GB of all traffic that has this one or a narrower one."""
     edges = []
     for edge in sorted({one.window for one in found}):
         within = [one for one in found if one.window <= edge]
@@ -157,13 +157,13 @@ def _edges(found: Sequence[Traffic]) -> list[tuple[float, float, float]]:
 
 
 def step_time(compute: float, found: Sequence[Traffic]) -> float:
-    """Seconds of a step. What may begin (1 - window) into the computation shares the network with what comes later."""
+    """Return seconds of a step. Traffic that may begin (1 - window) into it shares the network with later traffic."""
     return max([compute, *((1 - window) * compute + seconds for window, seconds, _load in _edges(found))])
 
 
 @dataclass(frozen=True)
 class Need:
-    """What decides: of the traffic that fits a window, how often the time for it is too short.
+    """The deciding need: of the traffic that fits a window, how often the time for it is too short.
 
     scale: how many times as fast the network has to be.   load: GB, as busbw counts.
     seconds: it takes so long.   usable: it may take so long.
@@ -193,7 +193,7 @@ def allowed_compute(found: Sequence[Traffic]) -> float:
 
 
 def compute_time(training: Training, peak: float, mfu: float) -> tuple[float, str]:
-    """Seconds of a step at ``mfu`` (0 to 1) of ``peak`` TFLOPS a GPU, and the formula. Attention is left out."""
+    """Return seconds of a step at ``mfu`` (0 to 1) of ``peak`` TFLOPS a GPU, and the formula, without attention."""
     seconds = 6.0 * training.parameters * training.tokens / (training.gpus * peak * 1e12 * mfu)
     return seconds, (
         f"6 x {count_text(training.parameters)} parameters x {training.tokens} tokens"
@@ -201,7 +201,7 @@ def compute_time(training: Training, peak: float, mfu: float) -> tuple[float, st
     )
 
 
-# -- the whole -------------------------------------------------------------------------------------------------------
+# -- the whole ---------------------------------------------------------------------------------------------------------
 
 
 def size(training: Training, cluster: Cluster, compute: tuple[float, str] | None) -> Sized:
@@ -282,7 +282,6 @@ def _steps(training: Training, cluster: Cluster, found: Sequence[Traffic], compu
 
 
 def _allowed(training: Training, cluster: Cluster, found: Sequence[Traffic]) -> list[Figure]:
-    """The reverse: which step the network allows."""
     busy = sum(one.seconds or 0.0 for one in found)
     step = allowed_compute(found) / (1 - LOSS)
     figures = [
@@ -303,7 +302,6 @@ def _allowed(training: Training, cluster: Cluster, found: Sequence[Traffic]) -> 
 
 
 def _bottleneck(cluster: Cluster, found: Sequence[Traffic], compute: float | None, step: float | None) -> str:
-    """Name the link for people; "the GPUs" where the network does not hold them up."""
     if not found:
         return "the GPUs: nothing leaves the node"
     if compute is not None and step is not None and step <= compute * (1 + 1e-9):

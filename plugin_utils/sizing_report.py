@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The answer of ``busbar size`` as text."""
+"""Render the result of ``busbar size`` as text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def value_text(figure: Figure) -> str:
 
 
 def verdict(sized: Sized) -> str:
-    """Say in one sentence whether it is enough, and what it needs."""
+    """Return in one sentence whether it is enough, and what it needs."""
     found = {figure.name: value_text(figure) for figure in sized.figures}
     needs = ""
     if "needed busbw" in found:

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""fleet_audit by way of Slurm: what host_audit asks each host, asked of all nodes by one step.
+"""Run fleet_audit through Slurm: host_audit's query of all nodes in one step.
 
-The question and the gate are host_audit's, what comes of each node is slurm_engine's, and srun is slurm_step's.
+host_audit has query and gate, slurm_engine the results of each node, slurm_step srun.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, slurm_engine, slurm_step, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Given, SlurmError
 
-# A step that could not begin on one node has begun nowhere: it is tried again without that node, so often.
+# Rounds at most: a step that could not begin on one node has begun nowhere, and is tried again without that node.
 ROUNDS = 5
-# Jobs at a time: usually there is one, for each partition; beside other jobs there is one for each node.
+# Jobs at a time: usually one per partition; beside other jobs one per node.
 WIDTH = 16
 # Seconds for one module of the audit, as host_audit has it.
 STEP = 60.0
@@ -41,7 +41,7 @@ class _Host:
     question: host_audit.Question
 
 
-def ask(
+def audit(
     names: Sequence[str],
     variables_of: Callable[[str], Mapping[str, Any]],
     templar: Any,
@@ -50,14 +50,14 @@ def ask(
     tell: Callable[[str], None],
     keep: Callable[[str, Given], None] = lambda _name, _given: None,
 ) -> dict[str, Given]:
-    """Host -> what host_audit returns for it, or why it has nothing; for each of the names.
+    """Return host -> host_audit's result, or why there is none; for each of the names.
 
-    limit: seconds for the answers, once Slurm has given the nodes. overlap: also where jobs run. tell: gets progress.
-    keep: gets each answer.
-    Raises SlurmError where nobody can be asked, before anything is started.
+    limit: seconds for the results, once Slurm has given the nodes. overlap: also where jobs run. tell: gets progress.
+    keep: gets each result.
+    Raises SlurmError where no host can be queried, before anything is started.
     """
     paths = _may()
-    nodes = slurm_engine.nodes_of(slurm_step.told(paths["sinfo"], slurm_engine.SINFO))
+    nodes = slurm_engine.nodes_of(slurm_step.run_program(paths["sinfo"], slurm_engine.SINFO))
     run = _Run(paths, limit, tell, keep, len(names))
     hosts: dict[str, _Host] = {}
     for name in names:
@@ -78,19 +78,19 @@ def ask(
         elif said:
             run.answer(name, said)
             del hosts[made.node]
-    run.ask(hosts, nodes)
+    run.query(hosts, nodes)
     return run.answers
 
 
 def _may() -> dict[str, str]:
-    """Slurm's programs, where whoever we are may run what the audit needs. Raises SlurmError."""
+    """Return Slurm's programs, if this user may run the audit. Raises SlurmError."""
     if os.geteuid() != 0:
         raise SlurmError(
             "the audit reads what only root may, and Slurm runs a step as the user that starts it: run busbar as root"
             " on a machine where srun works, or leave --engine slurm out"
         )
     paths = slurm_step.programs()
-    if slurm_engine.root_jobs_refused(slurm_step.told(paths["scontrol"], ("scontrol", "show", "config"))):
+    if slurm_engine.root_jobs_refused(slurm_step.run_program(paths["scontrol"], ("scontrol", "show", "config"))):
         raise SlurmError(
             "slurm.conf has DisableRootJobs=YES, and the audit reads what only root may: leave --engine slurm out, or"
             " let root run jobs"
@@ -131,8 +131,8 @@ class _Run:
         if heard % max(1, self._count // 20) == 0 or heard == self._count:
             self._tell(f"{heard} of {self._count} hosts have responded")
 
-    def ask(self, hosts: Mapping[str, _Host], nodes: Mapping[str, slurm_engine.Node]) -> None:
-        """hosts: by the names of their nodes, each of them one that Slurm may give."""
+    def query(self, hosts: Mapping[str, _Host], nodes: Mapping[str, slurm_engine.Node]) -> None:
+        """Query hosts, by the names of their nodes, each of which Slurm may give."""
         preferred = os.environ.get("SLURM_PARTITION")
         jobs: list[tuple[str, list[_Host], bool]] = []
         for python in sorted({host.python for host in hosts.values()}):
@@ -140,7 +140,7 @@ class _Run:
             for partition, of_it in slurm_engine.by_partition(alike, nodes, preferred).items():
                 idle = [hosts[node] for node in of_it if not slurm_engine.is_busy(nodes[node])]
                 jobs += [(partition, idle, False)] if idle else []
-                # Each for itself: where Slurm has no room on one of them, it has no room for a job on all.
+                # One job each: where Slurm has no room on one of them, it has no room for a job on all.
                 jobs += [(partition, [hosts[node]], True) for node in of_it if slurm_engine.is_busy(nodes[node])]
         with ThreadPoolExecutor(WIDTH) as threads:
             for done in [threads.submit(self._job, *job) for job in jobs]:
@@ -156,42 +156,42 @@ class _Run:
                 if not left:
                     return
         except SlurmError as error:
-            # Of this job's nodes: the others are asked, and what has come counts.
+            # Fails this job's nodes only: results of the others count.
             for host in left.values():
                 if host.name not in self.answers:
                     self.answer(host.name, {"failed": True, "msg": str(error)})
 
     def _step(self, partition: str, left: Mapping[str, _Host], overlap: bool, last: bool) -> bool:
-        """Asks these hosts. True: some have no answer yet, through no fault of theirs."""
-        answers = slurm_engine.Answers(left)
-        words = slurm_engine.Words(frozenset(left))
+        """Query these hosts. True: some have no result yet, through no fault of theirs."""
+        answers = slurm_engine.NodeOutputs(left)
+        words = slurm_engine.SrunMessages(frozenset(left))
         waited = set(left)
 
-        def heard(data: bytes) -> None:
+        def on_output(data: bytes) -> None:
             for node, text in answers.feed(data):
                 waited.discard(node)
                 if node not in answers.wrong:
                     self.answer(left[node].name, _judged(left[node].question, text))
             waited.difference_update(answers.wrong)
 
-        def said(line: bytes) -> None:
+        def on_error_line(line: bytes) -> None:
             label = slurm_engine.label_of(line)
             if label:
-                answers.heard(*label)
+                answers.note_error(*label)
             else:
-                words.hear(line.decode("utf-8", "replace"))
-                # Of a node that Slurm has given up there comes nothing more.
+                words.read_line(line.decode("utf-8", "replace"))
+                # Nothing more comes from a node that Slurm has given up.
                 waited.difference_update(words.lost)
 
         job = f"{slurm_engine.JOB}-{secrets.token_hex(4)}"
         seconds = self._limit + slurm_engine.IMMEDIATE
         script = Path(constants.DEFAULT_LOCAL_TMP) / job
-        questions = {node: host_audit.sent(host.question.steps) for node, host in left.items()}
+        questions = {node: host_audit.node_steps(host.question.steps) for node, host in left.items()}
         script.write_text(host_audit.script(slurm_engine.main_of(questions, STEP, seconds)))
         python = next(iter(left.values())).python
         argv = slurm_engine.command(job, partition, left, python, seconds, overlap)
         try:
-            late = slurm_step.run(self._paths, argv, job, script, seconds, heard, said, lambda: not waited)
+            late = slurm_step.run(self._paths, argv, job, script, seconds, on_output, on_error_line, lambda: not waited)
         finally:
             script.unlink(missing_ok=True)
         silent = [node for node in left if node in answers.wrong or left[node].name not in self.answers]
@@ -203,8 +203,8 @@ class _Run:
         return bool(again)
 
     def _not_given(self, left: Mapping[str, _Host], silent: Collection[str], why: str, last: bool) -> bool:
-        """Who is not idle any more is told so; the others are asked again."""
-        nodes = slurm_engine.nodes_of(slurm_step.told(self._paths["sinfo"], slurm_engine.SINFO))
+        """Fail hosts that are no longer idle. Return whether the others are to be queried again."""
+        nodes = slurm_engine.nodes_of(slurm_step.run_program(self._paths["sinfo"], slurm_engine.SINFO))
         refused = {node: slurm_engine.refused(nodes.get(node), overlap=False) for node in silent}
         told = {node: given for node, given in refused.items() if given}
         for node in silent:

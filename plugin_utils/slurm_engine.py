@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The audit's question as a step of Slurm: which nodes can be asked, what is sent to all, and whose answer is whose.
+"""Run the audit's query as a step of Slurm: nodes that can be queried, the script for all, results by node.
 
-Nothing here runs a program: plugin_utils/slurm_step.py does.
-Sources: sinfo(1), srun(1), scontrol(1); Slurm 22.05 src/common/write_labelled_message.c.
+Nothing here runs a program: plugin_utils/slurm_step.py does. Sources: sinfo(1), srun(1), scontrol(1); Slurm 22.05
+src/common/write_labelled_message.c.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.bounded import MIB
+from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import MIB
 
 JOB = "busbar-drift"
-# Of one host: what it sends, packed, and what that is unpacked.
+# Bytes of one host: what it sends, packed, and unpacked.
 LIMIT = MIB
-# Of all hosts, what has come and is not yet a whole answer: packed, that of a node has some 5 KB.
+# Bytes of incomplete results of all hosts: packed, that of a node has some 5 KB.
 WHOLE, WHOLE_EACH = 64 * MIB, 64 << 10
 # A line as srun prints it holds 1,024 bytes of a task's and its label.
 LINE = 8 << 10
-# Seconds that the job may last beyond the question; Slurm counts in minutes.
+# Seconds that the job may last beyond the query; Slurm counts in minutes.
 GRACE = 30
 # Seconds in which Slurm gives a job its nodes, or none.
 IMMEDIATE = 10
-# What becomes of one node ends none of the others, whatever slurm.conf has for a step of MPI.
+# A failing node ends none of the others, whatever slurm.conf sets for a step of MPI.
 APART = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--label", "--mpi=none", "--chdir=/", "--propagate=NONE")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 OVER_SSH = "audit this host over ssh: busbar drift -i INVENTORY --engine ssh --limit HOST"
@@ -43,13 +44,13 @@ Given = dict[str, Any]
 
 
 class SlurmError(Exception):
-    """Nobody can be asked by Slurm; the message says why, and the way out."""
+    """No host can be queried by Slurm; the message has the reason, and the way out."""
 
 
 # -- which nodes -------------------------------------------------------------------------------------------------------
 
 SINFO = ("sinfo", "--all", "--Node", "--noheader", "--format=%N|%T|%R|%E")
-# What sinfo adds to a state: does not respond; powered down, up or off; reserved; to be rebooted; planned for a job.
+# Suffixes of sinfo's states: no response; powered down, up or off; reserved; to be rebooted; planned for a job.
 _FLAGS = "*~#!%$@^-+"
 _IDLE = ("idle", "planned")
 _BUSY = ("allocated", "mixed", "completing")
@@ -67,7 +68,7 @@ class Node:
 
 
 def nodes_of(text: str) -> dict[str, Node]:
-    """What SINFO prints: a line for each node in each of its partitions. Raises SlurmError."""
+    """Return the nodes in SINFO's output: a line for each node in each of its partitions. Raises SlurmError."""
     found: dict[str, Node] = {}
     for line in text.splitlines():
         words = line.split("|", 3)
@@ -79,7 +80,7 @@ def nodes_of(text: str) -> dict[str, Node]:
 
 
 def refused(node: Node | None, overlap: bool) -> Given | None:
-    """A host's answer where Slurm runs nothing on its node; None where it does. overlap: also beside jobs."""
+    """Return a host's result where Slurm runs nothing on its node; None where it does. overlap: also beside jobs."""
     if node is None:
         fix = f"set drain_slurm_node to the node's name in Slurm (sinfo --Node), or {OVER_SSH}"
         return not_asked("Slurm has no node of its name", fix)
@@ -91,7 +92,7 @@ def refused(node: Node | None, overlap: bool) -> Given | None:
     if base in _RESERVED or "$" in flags:
         return not_asked(f"{node.state} in Slurm{why}: it is held for a reservation", OVER_SSH)
     if base not in (*_IDLE, *_BUSY) or set(flags) & set("*~#!%"):
-        return gone(f"{node.state} in Slurm{why}")
+        return unreachable(f"{node.state} in Slurm{why}")
     if set(flags) & set("@^"):
         return not_asked(f"{node.state} in Slurm{why}: it is about to be rebooted", OVER_SSH)
     if base in _BUSY and not overlap:
@@ -99,8 +100,8 @@ def refused(node: Node | None, overlap: bool) -> Given | None:
     return None
 
 
-def gone(said: str) -> Given:
-    """Of a node that Slurm has lost; whether ssh reaches it nobody has tried."""
+def unreachable(said: str) -> Given:
+    """Return the result of a node that Slurm has lost; ssh may still reach it."""
     fix = f"find out why Slurm has lost the node (scontrol show node, slurmd's log), then run it again; or {OVER_SSH}"
     return {"unreachable": True, "engine": "slurm", "msg": said, "fix": fix}
 
@@ -119,7 +120,7 @@ def not_asked(said: str, fix: str) -> Given:
 
 
 def by_partition(names: Collection[str], nodes: Mapping[str, Node], preferred: str | None) -> dict[str, list[str]]:
-    """Partition -> nodes: a job is in one of them. As few as it takes; the preferred one first."""
+    """Return partition -> nodes: a job is in one. As few as possible; the preferred one first."""
     left = set(names)
     found: dict[str, list[str]] = {}
     while left:
@@ -131,16 +132,16 @@ def by_partition(names: Collection[str], nodes: Mapping[str, Node], preferred: s
 
 
 def root_jobs_refused(config: str) -> bool:
-    """config: what ``scontrol show config`` prints."""
+    """Return whether jobs of root are disabled. config: output of ``scontrol show config``."""
     return re.search(r"^DisableRootJobs\s*=\s*YES\s*$", config, re.MULTILINE | re.IGNORECASE) is not None
 
 
-# -- what is sent ------------------------------------------------------------------------------------------------------
+# -- script ------------------------------------------------------------------------------------------------------------
 
 MAIN = f"""
 import glob, hashlib, os, signal
 from {bundle.PACKAGE} import audit
-# With whoever asked gone, nobody ends this: what Slurm has of us goes with it.
+# Ends the audit where the caller is gone: all that Slurm has of the step ends with it.
 signal.alarm(%d)
 def withheld():
     for path in glob.glob("/dev/nvidia[0-9]*"):
@@ -166,9 +167,9 @@ said({{"withheld": path}} if path else audit.run(steps, %r))
 
 
 def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: float, seconds: float) -> str:
-    """The script's last lines, the same for all nodes: each finds its own question in a table.
+    """Return the script's last lines, the same for all nodes: each finds its own query in a table.
 
-    questions: node -> steps. The one that most nodes share is the first, and they are not in the table.
+    questions: node -> steps. The most frequent one is the default, and its nodes are not in the table.
     limit: seconds for a step of the audit. seconds: for all of it.
     """
     texts = {node: json.dumps(steps, sort_keys=True) for node, steps in questions.items()}
@@ -176,11 +177,11 @@ def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: floa
     number = {text: place for place, text in enumerate(order)}
     table = {node: number[text] for node, text in texts.items() if number[text]}
     asked = json.dumps({"steps": [json.loads(text) for text in order], "nodes": table})
-    return MAIN % (math.ceil(seconds), bundle.packed(asked), limit)
+    return MAIN % (math.ceil(seconds), bundle.pack(asked), limit)
 
 
 def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float, overlap: bool) -> list[str]:
-    """One task on each of the nodes, with srun's own standard input. python: words of the shell that name it."""
+    """Return srun's command for one task on each node, with its own standard input. python: shell words."""
     share = ["--oversubscribe", "--cpus-per-task=1", "--mem=512M"] if overlap else ["--exclusive", "--mem=0"]
     count = len(nodes)
     return [
@@ -197,13 +198,13 @@ def command(job: str, partition: str, nodes: Collection[str], python: str, secon
         *APART,
         "/bin/sh",
         "-c",
-        # No exec: with a task that ends by a signal srun cuts off what others have just said. The input is read to its
+        # No exec: with a task that ends by a signal srun cuts off the last output of others. The input is read to its
         # end: srun ends the step on all nodes when it cannot send the rest of it to one.
         f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; code=$?; cat >/dev/null; exit $code',
     ]
 
 
-# -- what comes back ---------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 _LABELLED = re.compile(rb" *(\d{1,7}): (.*)", re.DOTALL)
 _NODE = re.compile(rb"busbar-node ([!-~]{1,255})")
@@ -212,7 +213,7 @@ _ANSWER = re.compile(rb"busbar-answer (\d{1,8}) ([0-9a-f]{64})")
 
 @dataclass
 class _Task:
-    """What one label has said. size, digest: of the answer that it has begun, -1 before."""
+    """Output of one label. size, digest: of the result that has begun, -1 before."""
 
     node: str = ""
     read: int = 0
@@ -222,15 +223,15 @@ class _Task:
     held: int = 0
     words: bytes = b""
     done: bool = False
-    # Nothing more of it is looked at.
+    # No more of it is read.
     over: bool = False
 
 
-class Answers:
-    """Puts together what the nodes say. A name that was not queried is nobody's, and one that two claim is believed of
-    neither: the label is srun's, the name is the node's word.
+class NodeOutputs:
+    """Join the nodes' output. A name that was not queried is dropped, and one that two tasks claim is trusted of
+    neither: the label is srun's, the name is the node's.
 
-    wrong: node -> why it has no answer that counts.
+    wrong: node -> why it has no valid result.
     """
 
     def __init__(self, asked: Collection[str], limit: int = LIMIT, whole: int = 0) -> None:
@@ -244,7 +245,7 @@ class Answers:
         self.wrong: dict[str, str] = {}
 
     def feed(self, data: bytes) -> Iterator[tuple[str, bytes]]:
-        """Node and answer for each that is complete with this piece of output."""
+        """Yield node and result for each that is complete with this piece of output."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LINE:
             self._rest = self._rest[:LINE]
@@ -257,17 +258,17 @@ class Answers:
         return node in self._nodes
 
     def words(self, node: str) -> str:
-        """What it said last and was no answer."""
+        """Return a node's last output that was no result."""
         task = self._tasks.get(self._nodes.get(node, -1))
         return printable(task.words.decode("ascii", "replace").strip()) if task else ""
 
     def cut(self, node: str) -> str:
-        """How much of an answer that has begun and not ended is there; empty where none has begun."""
+        """Return how much of an incomplete result is there; "" where none has begun."""
         task = self._tasks.get(self._nodes.get(node, -1))
         return f"{task.held} of {task.size} bytes" if task and task.size >= 0 and not task.done else ""
 
-    def heard(self, task: int, text: str) -> None:
-        """A line of a task's standard error."""
+    def note_error(self, task: int, text: str) -> None:
+        """Store a line of a task's standard error."""
         if task < len(self._asked) and text.strip():
             self._tasks.setdefault(task, _Task()).words = text.encode("ascii", "replace")[:300]
 
@@ -347,12 +348,12 @@ _NOTHING = ("srun: job ", "srun: cluster configuration lacks support", "srun: Re
 
 
 @dataclass
-class Words:
-    """What srun itself says: lines without a label, which no task can write.
+class SrunMessages:
+    """Messages of srun itself: lines without a label, which no task can write.
 
     launch, lost, ended: node -> why. not_given: why there was no allocation. cut: srun has ended without reading on,
     since a task ended by a signal. io_error: srun has ended the step on all nodes, since it lost its connection to one.
-    aborted: somebody, or Slurm, has ended the step.
+    aborted: an administrator, or Slurm, has ended the step.
     """
 
     asked: frozenset[str]
@@ -365,7 +366,7 @@ class Words:
     aborted: bool = False
     last: str = ""
 
-    def hear(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         line = printable(line[:1000])
         if found := _LAUNCH.match(line):
             self.launch.update(dict.fromkeys(self._among(found[1]), found[2]))
@@ -382,7 +383,7 @@ class Words:
             self.last = line.removeprefix("srun: ").removeprefix("error: ")[:300]
 
     def blameless(self, nodes: Collection[str]) -> set[str]:
-        """Those without an answer through what another node did: a step begins everywhere or nowhere."""
+        """Return nodes without a result because of another node: a step begins everywhere or nowhere."""
         if self.launch:
             return set(nodes) - set(self.launch)
         if self.io_error:
@@ -392,24 +393,24 @@ class Words:
     def _among(self, names: str) -> list[str]:
         try:
             return [name for name in nodeset.expand(names) if name in self.asked]
-        except nodeset.NodesetError:
+        except ParseError:
             return []
 
 
 def label_of(line: bytes) -> tuple[int, str] | None:
-    """The task of a line of standard error and what it wrote; None for srun's own."""
+    """Return the task of a line of standard error and its text; None for srun's own."""
     found = _LABELLED.fullmatch(line[:LINE])
     return (int(found[1]), found[2].decode("utf-8", "replace")) if found else None
 
 
-def silent(node: str, answers: Answers, words: Words, limit: float, late: bool) -> Given:
-    """The answer of a host whose node gave none. late: the time for it was over."""
+def silent(node: str, answers: NodeOutputs, words: SrunMessages, limit: float, late: bool) -> Given:
+    """Return the result of a host whose node gave none. late: its time was over."""
     if node in answers.wrong:
         return {"failed": True, "msg": answers.wrong[node]}
     if node in words.launch:
-        return gone(f"Slurm could not start the step on it: {words.launch[node]}")
+        return unreachable(f"Slurm could not start the step on it: {words.launch[node]}")
     if node in words.lost:
-        return gone("Slurm lost the node during the audit (node failure)")
+        return unreachable("Slurm lost the node during the audit (node failure)")
     if late:
         return {"failed": True, "timedout": True, "msg": f"did not respond within {limit:g} s and was left behind"}
     cut = answers.cut(node)

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Runs a step of Slurm's and leaves nothing of it behind: not on the nodes, and not in the queue, however we end.
+"""Run a step of Slurm and remove all of it, on the nodes and in the queue, however this process ends.
 
-A step outlives an srun that is killed, and its job keeps the nodes. So srun is below a shell in its own session,
-which no signal to our group reaches: once our end of its input is closed, and the kernel closes it for whoever is
-killed, it ends srun, and cancels the job by its name.
+A step outlives an srun that is killed, and its job keeps the nodes. So srun runs below a shell in its own session,
+which no signal to our group reaches: once our end of its input is closed, which the kernel does for a killed process,
+it ends srun, and cancels the job by its name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import LINE, SlurmError
 
 PROGRAMS = ("srun", "sinfo", "scontrol", "scancel")
-# Seconds for Slurm to say what it knows, and for what is left of a step to go.
+# Seconds for Slurm to respond, and for the rest of a step to end.
 PATIENCE, END = 60, 40
-# Of the user's environment srun gets what chooses a Slurm and what it is accounted to; all else would reach the nodes.
+# Variables of the user that srun gets: the choice of a Slurm and of an account; others would reach the nodes.
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_ACCOUNT", "SLURM_QOS")
 PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # $1: scancel. $2: the job's name. $3: the file with the script. Then srun and its arguments.
@@ -57,7 +57,7 @@ exit "$code"
 
 
 def programs() -> dict[str, str]:
-    """Name -> path. Raises SlurmError where one lacks."""
+    """Return name -> path. Raises SlurmError where one is missing."""
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), PLACES))
     found = {name: shutil.which(name, path=places) for name in PROGRAMS}
     lacking = [name for name, path in found.items() if path is None]
@@ -70,12 +70,12 @@ def programs() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """All that Slurm's programs get, and with srun the tasks on the nodes."""
+    """Return the environment of Slurm's programs, which the tasks on the nodes inherit."""
     return {"PATH": PLACES, "LC_ALL": "C.UTF-8", **{name: os.environ[name] for name in KEPT if name in os.environ}}
 
 
-def told(path: str, argv: Sequence[str]) -> str:
-    """What one of Slurm's programs says. Raises SlurmError."""
+def run_program(path: str, argv: Sequence[str]) -> str:
+    """Return the output of one of Slurm's programs. Raises SlurmError."""
     try:
         done = subprocess.run(
             [path, *argv[1:]],
@@ -107,9 +107,9 @@ def run(
     said: Callable[[bytes], None],
     enough: Callable[[], bool],
 ) -> bool:
-    """Runs srun until it ends, for so many seconds at most. True: they were over, and it was ended.
+    """Run srun until it ends, for so many seconds at most. True: they were over, and it was ended.
 
-    heard: gets pieces of its output. said: gets lines of its standard error. enough: nobody is waited for any more.
+    heard: gets pieces of its output. said: gets lines of its standard error. enough: all results are there.
     Raises SlurmError where it cannot be started.
     """
     try:
@@ -164,7 +164,7 @@ def _read(
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
-    """Whatever has happened. Its session holds srun as well."""
+    """End the guard in any case. Its session holds srun as well."""
     if guard.stdin and not guard.stdin.closed:
         with contextlib.suppress(OSError):
             guard.stdin.close()

@@ -1,13 +1,13 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The suite as one table: its roles in the order in which they are played, and when each is asked.
+"""The suite as one table: its roles in the order in which they are played, and when each is audited.
 
-Whoever needs the order, or a part of it, reads it here: the nightly audit, the verdict, and what is asked again after a
-reboot. Only the playbooks import the roles by name, which a test compares.
+The nightly audit, the verdict, and the audit after a reboot read the order here. Only the playbooks import the roles by
+name, which a test compares.
 
-What a role asks of a node is in its own ``vars/main.yml``: ``__ROLE_arguments``, the options of the role's module. The
-role's task has them by module_defaults, the audit reads them there. Where the node is asked once for each of several
-things, ``__ROLE_each`` is their list.
+A role's query of a node is in its ``vars/main.yml``: ``__ROLE_arguments``, the options of the role's module. The role's
+task has them by module_defaults, the audit reads them there. Where the node is queried once for each of several items,
+``__ROLE_each`` is their list.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Role:
-    """name: of the role and of its tag; what it registers is ``<name>_result``.
+    """name: of the role and of its tag; it registers ``<name>_result``.
 
-    module: what it runs on the node, with ``__<name>_arguments``.
-    nouns: what the ids of its checks begin with.
+    module: its module on the node, with ``__<name>_arguments``.
+    nouns: prefixes of the ids of its checks.
     play: the playbook that plays it, without ``.yml``.
-    audited: the nightly audit asks what it asks, in check mode.
-    after_reboot: it is asked again once a node was rebooted, since a boot can take away or bring what it looks at.
-    reboots: its result may ask for a reboot.
-    each: the variable that holds one item of ``__<name>_each``; empty where the node is asked once.
-    home: the role in whose folder its question is, where it has no folder of its own.
-    after: roles that can change what this one looks at. Where one of them has changed something on a node, this one is
-        played there, whatever the audit has heard before.
-    on_demand: no run has to play it. Where one did, it is judged; where none did, it is not missing.
-    joined: it is played on some hosts, and judged for all of them: ``<name>_judged`` has below ``hosts`` what counts.
+    audited: the nightly audit calls its module, in check mode.
+    after_reboot: it is audited again after a reboot, which can change what it checks.
+    reboots: its result may require a reboot.
+    each: the variable that holds one item of ``__<name>_each``; empty where the node is queried once.
+    home: the role in whose folder its query is, where it has no folder.
+    after: roles that can change what this one checks. Where one of them has changed something on a node, this one is
+        played there, whatever the audit found before.
+    on_demand: no run has to play it. If it was played, it is judged; else it is not missing.
+    joined: it is played on some hosts, and judged for all of them: in ``hosts`` of ``<name>_judged``.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Role:
         return f"{self.name}_result"
 
 
-# A driver that is loaded anew brings ports, their names and their settings anew; so does a card that is reset.
+# A reloaded driver, or a card that was reset, has new ports, names and settings.
 _DRIVER = ("mofed", "nic_firmware")
 _PROVISION = (
     Role("platform", "topology_info", ("platform",), audited=True, after_reboot=True),
     Role("node_health", "node_health", ("node_health", "imex"), audited=True, after_reboot=True),
     Role("mofed", "ofed", ("ofed",), audited=True, after_reboot=True, reboots=True),
-    # What a card comes up as, before those that look at its ports.
+    # The state of a card after a reset, before roles that check its ports.
     Role(
         *("nic_firmware", "nic_firmware", ("nic_firmware",)),
         audited=True,
@@ -68,7 +68,7 @@ _PROVISION = (
     Role("iommu", "iommu", ("iommu", "kernel_args"), audited=True, after_reboot=True, reboots=True),
     Role("pcie_path", "pcie_path", ("pcie_path",), audited=True, after_reboot=True, after=_DRIVER),
     Role("host_limits", "host_limits", ("host_limits",), audited=True, after_reboot=True),
-    # Before those that bounce links: what was heard by LLDP is forgotten then, for up to half a minute.
+    # Before roles that bounce links: LLDP's neighbours are lost then, for up to half a minute.
     Role("lldp", "lldp", ("lldp",), audited=True, after=_DRIVER),
     Role("mtu", "netdev_mtu", ("netdev_mtu",), audited=True, after_reboot=True, after=_DRIVER),
     Role("multirail", "multirail", ("multirail",), audited=True, after_reboot=True, after=(*_DRIVER, "mtu")),
@@ -91,28 +91,28 @@ _PROVISION = (
         after=(*_DRIVER, "mtu", "multirail", "roce_qos", "nvidia_peermem"),
     ),
     Role("nccl_tests", "nccl_tests_build", ("nccl_tests",), audited=True, after=(*_DRIVER, "nccl_conf")),
-    # Its first check is of what the others have done.
+    # Its first check is of the other roles' results.
     Role("gate", "gate", ("gate",), audited=True),
 )
 SUITE = (
     *_PROVISION,
     Role("reboot", "busy_info", ("reboot",), play="reboot"),
     Role("drain", "slurm_node", ("drain",), play="reboot"),
-    # In site.yml where busbar_sharp asks for it.
+    # In site.yml where busbar_sharp requests it.
     Role("sharp", "sharp", ("sharp",), play="sharp", on_demand=True),
-    # No folder in roles/: what it joins comes between nodes.
+    # No folder in roles/: it joins results between nodes.
     Role("verify", "perftest", ("consistency", "rail_ping", "perftest", "counters"), play="verify"),
-    # From the nodes that the inventory names for it.
+    # On the nodes that the inventory names for it.
     Role("ib_fabric", "ib_fabric_info", ("ib_fabric",), play="fabric", on_demand=True, joined=True),
     Role(
         *("nccl_benchmark", "nccl_perf", ("nccl_perf", "nccl_benchmark")),
         play="benchmark",
         audited=True,
         each="__nccl_benchmark_run",
-        # Whatever was mended was mended for this figure.
+        # Every repair is made for this figure.
         after=(*(role.name for role in _PROVISION), "reboot"),
     ),
-    # Between nodes: benchmark.yml measures, the nightly audit reads what each node has kept of that.
+    # Between nodes: benchmark.yml measures, the nightly audit reads each node's stored result.
     Role(
         *("nccl_cluster", "nccl_cluster_record", ("nccl_cluster",)),
         play="benchmark",
@@ -120,7 +120,7 @@ SUITE = (
         home="nccl_benchmark",
         after=(*(role.name for role in _PROVISION), "reboot"),
     ),
-    # Where a bar between nodes is missed, and by playbooks/localise.yml.
+    # After a missed bar between nodes, and by playbooks/localise.yml.
     Role("localise", "nccl_perf", ("localise",), play="benchmark", home="nccl_benchmark", on_demand=True),
 )
 # Roles that end with their own verdict, see action_plugins/verdict.py.
@@ -134,8 +134,8 @@ ON_DEMAND = tuple(role.name for role in SUITE if role.on_demand)
 
 
 def judged(nightly: bool) -> list[str]:
-    """Names of the roles that have to report.
+    """Return the names of the roles that have to report.
 
-    nightly: without those that only a run which changes something has a word of.
+    nightly: without roles that only a run with changes reports.
     """
     return [role.name for role in SUITE if (role.audited or role.name == VERIFY or not nightly) and not role.on_demand]

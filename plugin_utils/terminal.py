@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""How wide what is printed may be, and tables of that width."""
+"""Determine the width of the terminal, and format tables of that width."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 
-# Asked when a plugin is loaded, before the fork: a worker has no terminal. 120 where nobody has one.
+# Read when a plugin is loaded, before the fork: a worker has no terminal. 120 without one.
 COLUMNS = shutil.get_terminal_size((120, 40)).columns
-# Of tables that need so much.
+# Width of tables, which need at least 60 columns.
 WIDTH = max(60, COLUMNS)
 
 # Cells of a line, and the notes below it.
 Line = tuple[tuple[str, ...], Sequence[str]]
-# Characters of the last column beside the others.
+# Least characters of the last column.
 LEAST = 20
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 job``, ``2 jobs``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
     """The cells in columns. A long last cell is wrapped in its column, or, where that is narrow, below its line."""
+    lines = [tuple(map(printable, line)) for line in lines]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
     offset = sum(widths) + 2 * len(widths)
     beside = width - offset >= min(LEAST, max(len(line[-1]) for line in lines))
@@ -42,9 +48,9 @@ def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
 
 
 def table(heads: Sequence[str], lines: Sequence[Line], width: int, asides: Sequence[Sequence[str]] = ()) -> list[str]:
-    """Cells in columns with notes below their line; no line is longer than ``width``.
+    """Return cells in columns with notes below their line; no line is longer than ``width``.
 
-    Where the columns do not fit, those of the first of ``asides`` become a note, or else those of the next; where that
+    If the columns do not fit, those of the first of ``asides`` become a note, or else those of the next; if that
     is not enough, each line is words with the names of their columns.
     """
     lines = [(tuple(map(printable, cells)), notes) for cells, notes in lines]
@@ -62,7 +68,7 @@ def table(heads: Sequence[str], lines: Sequence[Line], width: int, asides: Seque
         if fits:
             found.append(row)
         else:
-            # A figure stays on the line of its name: what is no blank is no place to break.
+            # A figure stays on the line of its name: no break at a non-breaking space.
             named = [
                 f"{head.lower()} {cell}".replace(" ", "\0")
                 for head, cell in zip(heads, cells, strict=True)
@@ -87,5 +93,5 @@ def _without(cells: tuple[str, ...], numbers: Sequence[int]) -> tuple[str, ...]:
 
 
 def _named(heads: Sequence[str], cells: Sequence[str], numbers: Sequence[int]) -> str:
-    """``p99 5.9 ms, spread 2.0 %``; "" where none of them has a value."""
+    """Return ``p99 5.9 ms, spread 2.0 %``; "" where none of them has a value."""
     return ", ".join(f"{heads[number].lower()} {cells[number]}" for number in numbers if cells[number] not in ("", "-"))

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a training step of a dense model sends between nodes, by kind of parallelism. Pure.
+"""Compute the traffic between nodes of a training step of a dense model, by kind of parallelism. Pure.
 
 Bytes are of one step. Ranks are placed as Megatron does it: tensor, then data, then pipeline, from the innermost on.
 docs/bars.md#sizing has the formulas.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.model_sizes import ELEMENT
 
-# Of the computation, the backward pass.
+# Share of the backward pass in the computation.
 BACKWARD = 2 / 3
 # A transformer has 12 layers x width^2 parameters, and a width of about 128 x layers: GPT-3 (Brown et al. 2020, table
 # 2.1). The widths of Llama 2 and 3 are within 11 % of what follows from that.
@@ -23,7 +23,7 @@ _FACTORS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 
 @dataclass(frozen=True)
 class Training:
-    """The model, how it is split, and its batch. tokens: of a step, 0 where not given.   zero: 0 without ZeRO."""
+    """The model, its split, and its batch. tokens: of a step, 0 where not given.   zero: 0 without ZeRO."""
 
     parameters: int
     data: int = 1
@@ -48,7 +48,7 @@ class Training:
 class Traffic:
     """One kind of traffic that leaves the node.
 
-    gpu_bytes: that a GPU sends.   node_bytes: that have to leave a node.
+    gpu_bytes: sent by a GPU.   node_bytes: sent by a node to others.
     load: bytes as busbw counts them: seconds = load / rate of the node.
     window: share of the computation in which it can be hidden.   seconds: None where the rate is not known.
     """
@@ -138,7 +138,6 @@ def traffic(training: Training, gpus: int) -> list[Traffic]:
 
 
 def _of_parameters(training: Training, gpus: int) -> list[Traffic]:
-    """Return the traffic of gradients, and with ZeRO of the parameters."""
     t = training
     parts = t.tensor * t.pipeline
     sent = [("all_reduce", "gradients", 1)]
@@ -149,11 +148,11 @@ def _of_parameters(training: Training, gpus: int) -> list[Traffic]:
 
 
 def _ring(training: Training, gpus: int, collective: str, what: str, message: float, calls: int) -> Traffic:
-    """A collective by rings: busbw is 2(n-1)/n x S / t of an all-reduce, and half of that of its two halves."""
+    """Return a collective by rings: busbw is 2(n-1)/n x S / t of an all-reduce, and half of it of its two halves."""
     group = _Group(training.data, training.tensor, gpus)
     factor, n = _FACTORS[collective], group.ranks
     one = factor * (n - 1) / n * message * calls
-    # A node's GPUs are in so many groups of this kind, which share its NICs.
+    # Groups of this kind with GPUs of a node, which share its NICs.
     groups = group.gpus / group.local
     parts = training.tensor * training.pipeline
     text = f"{ELEMENT} x {count_text(training.parameters)}{f' / {parts}' if parts > 1 else ''}"

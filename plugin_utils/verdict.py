@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The verdict over all hosts: what every run ends with, as text and as an exit code.
+"""Return the verdict over all hosts, which ends every run, as text and as an exit code.
 
 Fails closed: a host or a role without a result is a finding, not a gap.
 """
@@ -34,14 +34,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import grouped
 
-# What has everything that a screen leaves out.
+# Where to find everything that a screen leaves out.
 ELSEWHERE = "-v, or -e busbar_findings_path=FILE"
-# Where these are gone, roles have nothing to judge.
+# Checks of parts without which roles have nothing to judge.
 _MISSING = (platform.GPU_COUNT.id, platform.RAIL_DEVICE.id)
 AGAIN = "run it again for this host with -vvv"
-# Of a run that was ended before its verdict.
+# Advice for a run that was ended before its verdict.
 ENDED = "run it again; what was done is not undone, and is not done twice"
-# Ansible's own words before those of ssh: which of them is chance, namely whether ssh ended before it was written to.
+# Ansible's sentences before those of ssh: the choice depends on whether ssh ended before it was written to.
 VIA_SSH = ("Failed to connect to the host via ssh: ", "Make sure this host can be reached over ssh: ")
 HOST = Check(
     "run.host",
@@ -57,11 +57,11 @@ class HostVerdict:
     host: str
     findings: tuple[Finding, ...]  # not ok, worst first
     passed_ids: tuple[str, ...] = ()
-    repaired: tuple[str, ...] = ()  # ids of what this run mended, or would mend in check mode
-    notes: tuple[str, ...] = ()  # what limits the result without being wrong
+    repaired: tuple[str, ...] = ()  # ids of findings repaired by this run, or in check mode to be repaired
+    notes: tuple[str, ...] = ()  # limits of the result that are no fault
     checked: tuple[str, ...] = ()  # roles that reported
     lost: tuple[str, ...] = ()  # roles that had to report, and did not
-    accepted: tuple[tuple[Finding, Acceptance], ...] = ()  # what is not ok, and accepted in the inventory
+    accepted: tuple[tuple[Finding, Acceptance], ...] = ()  # not ok, and accepted in the inventory
     acceptances: tuple[Acceptance, ...] = ()  # all of the inventory, used or not
 
     @property
@@ -89,7 +89,7 @@ class Verdict:
 
     def scrubbed(self, hidden: Iterable[str]) -> Verdict:
         """Without these secrets: a tool's message may have repeated one."""
-        found = redaction.worth_hiding(hidden)
+        found = redaction.secret_texts(hidden)
         hosts = [
             replace(
                 host,
@@ -102,7 +102,7 @@ class Verdict:
         return replace(self, hosts=tuple(hosts))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the findings file: docs/findings.md."""
+        """Return plain data for the findings file: docs/findings.md."""
         return {
             "ok": self.ok,
             "expected": list(self.expected),
@@ -126,7 +126,7 @@ class Verdict:
 
 
 def played(role: str, variables: Mapping[str, Any]) -> bool:
-    """Whether ``--tags`` and ``--skip-tags`` let the role be played. variables: a task's, as Ansible gives them."""
+    """Return whether ``--tags`` and ``--skip-tags`` let the role be played. variables: of a task, from Ansible."""
     run = set(variables.get("ansible_run_tags") or ["all"])
     return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])
 
@@ -138,9 +138,9 @@ def judge(
     ended: bool = False,
     off: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Verdict:
-    """The verdict on every host.
+    """Return the verdict on every host.
 
-    results: host -> role -> what the role's module returned, absent where it never ran.
+    results: host -> role -> result of the role's module, absent where it never ran.
     roles: the roles that had to report. partial: the user limited the run by tags, so that a role which ran on
     no host at all was left out on purpose; it is named, and not counted. ended: the run was ended before its end.
     off: host -> role -> the site value that turns it off; of every other role a full result is expected. None: unknown.
@@ -167,12 +167,12 @@ def _judged(
     """Judge one host. results, off: of it, as in ``judge``. due: the roles that had to report."""
     if ended and due and not results:
         have = "no result: the run was ended before"
-        return HostVerdict(host, (HOST.judge("host", "unknown", "an answer", have, "ansible-playbook", ENDED),))
+        return HostVerdict(host, (HOST.judge("host", "unknown", "a result", have, "ansible-playbook", ENDED),))
     findings: list[Finding] = []
     passed: list[str] = []
     checked, lost = [], []
     valid = {role: answer.given(results.get(role)) for role in ("node_lock", *due)}
-    # The lock is no role: it has a result where a run took it or another one had it.
+    # The lock is not a role: it has a result where a run took it or another one had it.
     for role in [*(["node_lock"] if "node_lock" in results else []), *due]:
         if role in (off or {}) and (not valid[role] or valid[role].get("skipped")):
             continue
@@ -189,7 +189,7 @@ def _judged(
         findings += (replace(f, have=nodeset.nameless(f.have, host)) if f.check[:4] == "run." else f for f in found)
         passed += good
     if not findings and not due:
-        # That nobody else was at work on the host is no check of it.
+        # An unlocked host is not a check.
         have = "nothing was checked: the tags of this run leave no role"
         findings.append(_no_result("host", "host", have, fix="run it again with the tag of a role, or without tags"))
     elif not findings and not passed:
@@ -203,7 +203,7 @@ def _judged(
 def _role_result(
     role: str, result: Mapping[str, Any], because: str | None, ended: bool
 ) -> tuple[list[Finding], list[str]]:
-    """Findings and the ids of passed checks. because: id of the failure that kept later roles from running."""
+    """Return findings and ids of passed checks. because: id of the failure that kept later roles from running."""
     if not result or result.get("skipped"):
         if ended:
             have = "no result: the run was ended before the role was done"
@@ -216,7 +216,7 @@ def _role_result(
         said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
         have = _one_line("; ".join(said))
         said_whole = have if have.startswith((answer.SAID, answer.NOT_QUERIED)) else f"failed: {have}"
-        # Of a node's own answer there is none: plugin_utils/answer.py drops what it does not know.
+        # Not from a node's result: plugin_utils/answer.py drops unknown keys.
         return [_no_result(role, role, said_whole, fix=result.get("fix") or start_way_out(have) or AGAIN)], []
     return [from_dict(item) for item in result["findings"]], result["passed"]
 
@@ -226,7 +226,7 @@ def _no_result(role: str, subject: str, have: str, because: str | None = None, f
 
 
 def _of_ssh(line: str) -> str:
-    """What ssh said itself: one dead port is one row, whichever of its sentences Ansible put in front."""
+    """Return ssh's own message without Ansible's sentence before it, so that one dead port is one row."""
     for words in VIA_SSH:
         _before, _words, said = line.partition(words)
         if said:
@@ -240,7 +240,7 @@ def _one_line(text: object) -> str:
 
 
 def accept(verdict: Verdict, entries: Mapping[str, Sequence[Acceptance]], today: datetime.date) -> Verdict:
-    """Return the verdict without what the inventory accepts. entries: host -> those of its inventory."""
+    """Return the verdict without findings that the inventory accepts. entries: host -> those of its inventory."""
     hosts = []
     for host in verdict.hosts:
         stand, of, notes = split(host.findings, entries.get(host.host, ()), today)
@@ -257,7 +257,7 @@ def accept(verdict: Verdict, entries: Mapping[str, Sequence[Acceptance]], today:
 
 
 def not_ok(verdict: Verdict) -> str:
-    """What the task fails with."""
+    """Return the message that the task fails with."""
     bad = [host.host for host in verdict.hosts if not host.ok]
     return "not ok on %s; the verdict above names the findings" % (printable(nodeset.brief(bad, 180)) or "any host")
 
@@ -270,9 +270,9 @@ def render(
     limit: str | None = None,
     verbose: bool = False,
 ) -> str:
-    """Return what the last play prints, and a run that was ended before it: one screen, or all with ``verbose``.
+    """Return the text of the last play, or of a run that was ended before it: one screen, or all with ``verbose``.
 
-    inventory: its paths; without, no command is completed. limit: of the run; None where it is of other hosts, too.
+    inventory: its paths; without, no command is completed. limit: of the run; None where it includes other hosts.
     """
     roots = finding_groups.rows_of({host.host: host.findings for host in verdict.hosts})
     rows = screen.rows(finding_groups.fold(roots))
@@ -296,7 +296,6 @@ def render(
 
 
 def _rest(verdict: Verdict, repaired: str, width: int, verbose: bool) -> list[str]:
-    """Return the lines on everything but findings. repaired: how a repair is called."""
     hosts = verdict.hosts
     repairs = grouped((item, host.host) for host in hosts for item in dict.fromkeys(host.repaired))
     accepted = grouped(

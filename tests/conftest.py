@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 # The width of what is printed, read when a module is imported, does not depend on the terminal that runs the tests.
 os.environ["COLUMNS"] = "120"
 
-from busbar.lab import store  # noqa: E402
+from lab import store  # noqa: E402
 from tests import session  # noqa: E402
 
 # Tests that read what a run prints read Ansible's own output, where they do not say otherwise.

@@ -12,22 +12,22 @@ play() {
     ANSIBLE_DISPLAY_SKIPPED_HOSTS=false ansible-playbook site.yml -i "$lab/inventory" "$@" || code=$?
     echo "exit code $code"
 }
-say "busbar lab create          # two healthy simulated nodes, hgx-h100 on InfiniBand and hgx-h200 on RoCE"
-python3 -m busbar lab -d "$lab" create
+say "python3 -m lab create          # two healthy simulated nodes, hgx-h100 on InfiniBand and hgx-h200 on RoCE"
+python3 -m lab -d "$lab" create
 play --check
 [ "$code" -eq 2 ]
 play
 [ "$code" -eq 0 ]
-say "busbar lab break node02 rail-missing; busbar lab break node01 nvlink-down; busbar lab break node01 conf-edited"
-python3 -m busbar lab -d "$lab" break node02 rail-missing
-python3 -m busbar lab -d "$lab" break node01 nvlink-down
-python3 -m busbar lab -d "$lab" break node01 conf-edited
+say "python3 -m lab break node02 rail-missing; python3 -m lab break node01 nvlink-down; python3 -m lab break node01 conf-edited"
+python3 -m lab -d "$lab" break node02 rail-missing
+python3 -m lab -d "$lab" break node01 nvlink-down
+python3 -m lab -d "$lab" break node01 conf-edited
 play --check
 [ "$code" -eq 2 ]
-say "busbar lab repair ... all"
-python3 -m busbar lab -d "$lab" repair node01 all
-python3 -m busbar lab -d "$lab" repair node02 all
+say "python3 -m lab repair ... all"
+python3 -m lab -d "$lab" repair node01 all
+python3 -m lab -d "$lab" repair node02 all
 play --check
 [ "$code" -eq 0 ]
 echo
-echo "This was simulated: the nodes are directory trees in $lab. \`busbar lab faults\` lists what else can break."
+echo "This was simulated: the nodes are directory trees in $lab. \`python3 -m lab faults\` lists what else can break."

@@ -7,7 +7,7 @@ its README.md, and the tables of docs/variables.md. The first two paragraphs of 
 and Galaxy say of it, and what its task is called in ``playbooks/tasks/roles.yml``, which has the roles of the suite's
 table in their order. Tasks of a role that is one module. Checks (``NAME = Check("noun.id", ...)`` in module_utils and
 plugin_utils, and the text below it): the tables of docs/findings.md. Commands and exit codes: docs/commands.md. Roles:
-the table of README.md. The nodes of the lab (``busbar/lab``): ``inventories/lab``. The rest stays as it is.
+the table of README.md. The nodes of the lab (``lab``): ``inventories/lab``. The rest stays as it is.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT / "collections") not in sys.path:
     sys.path.insert(0, str(ROOT / "collections"))
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, intent, site_values, suite  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
 
 from busbar import cli  # noqa: E402
-from busbar.lab import containers, store  # noqa: E402
+from lab import containers, store  # noqa: E402
 
 WIDTH = 120
 SOURCE = "plugin_utils/site_values.py"
@@ -108,6 +108,7 @@ ELSEWHERE = {
     "preflight": "`busbar preflight`, inside a job (`docs/gate.md#preflight`)",
     "remediate": "`playbooks/remediate.yml`, also by `busbar remediate` (`docs/repair.md#remediate`)",
     "nccl_log": "`busbar diagnose`, in the NCCL_DEBUG output of a job (`docs/diagnose.md`)",
+    "recorder": "`busbar diagnose --recorder`, in PyTorch's dumps (`docs/diagnose.md#flight-recorder-dumps`)",
 }
 TYPES = {
     "str": "text",
@@ -156,7 +157,7 @@ def documents() -> dict[Path, str]:
     found[page] = _between(page, "commands", _table(["command", "purpose", "example"], commands))
     codes = [[str(code), meaning] for code, meaning in exit_code.MEANINGS.items()]
     found[page] = _between(page, "codes", _table(["code", "meaning"], codes), found[page])
-    # As `busbar lab up` writes it, for the lab of this checkout.
+    # As `python3 -m lab up` writes it, for the lab of this checkout.
     key, ssh_config = "inventory_dir ~ '/../../.lab/GPG-KEY.asc'", "{{ inventory_dir }}/../../.lab/ssh_config"
     for name, text in containers.inventory(store.built(), ssh_config, key).items():
         found[ROOT / "inventories" / "lab" / name] = text
@@ -420,7 +421,7 @@ def _asker(role: suite.Role) -> str:
 
 def _mended(check: Check) -> str:
     """Who mends what is not ok, and what that costs a running node, where the declaration says it for every case."""
-    run = advice.parse(check.fix)
+    run = fix_command.parse(check.fix)
     if run is None or not run.mends or not run.tags:
         return "a person" if check.fix else "see `fix`"
     return f"role `{run.tags[0]}`" + ("" if check.disruption == "none" else f" ({check.disruption})")

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What remediation has done lately and what that gained, for the report: from the action log of the control node.
+"""Report recent repairs and their effect, from the action log of the control node.
 
-One line for nodes to which the same was done in the same run. Figures are GB/s.
+Nodes with the same repair in the same run share a line. Figures are GB/s.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 
-from .beside import ABSENT, DAY, NO_ACTIONS, Beside, moment
+from .related_results import ABSENT, DAY, NO_ACTIONS, RelatedResults, moment
 
-# Days before the night's end whose actions are shown; who is still out is shown whenever that was.
+# Days before the run's end whose actions are shown; nodes still out of service are shown regardless of age.
 WINDOW = 30
 # Lines of a table; characters of a text, of names, and of a name; roles that a line names.
 ROWS, SAID, NAMES, NAME, ROLES = 30, 300, 200, 100, 8
-# What became of a finding, by the last of its entries that says it.
+# Outcome of a finding, by the last of its entries that has one.
 _RESULTS = {
     ("verified", "done"): "mended",
     ("verified", "failed"): "not mended",
@@ -29,9 +29,9 @@ _RESULTS = {
     ("refused", "failed"): "refused",
     ("drained", "held"): "held back",
     ("drained", "failed"): "held back",
-    ("rma", "done"): "record for the vendor",
+    ("left_drained", "begun"): "kept out",
 }
-# What became of the node.
+# State of the node afterwards.
 _NODE = {
     ("resumed", "done"): "given back",
     ("resumed", "failed"): "not given back: Slurm did not respond",
@@ -39,14 +39,14 @@ _NODE = {
     ("left_drained", "failed"): "left as it was: Slurm did not respond",
     ("drained", "held"): "left alone",
 }
-# What was done, where it is not the role itself.
+# Action, where it is not the role itself.
 _DID = {"role": "role", "rebooted": "reboot", "measured": "measured again"}
 _NOT_DONE = ("refused", "held back")
 
 
 @dataclass
-class Story:
-    """What one run did to one node for one finding. entries: of that finding, in order, each with its outcome."""
+class Repair:
+    """The actions of one run on one node for one finding. entries: of that finding, in order, each with its outcome."""
 
     host: str
     run: str
@@ -56,30 +56,28 @@ class Story:
 
     @property
     def result(self) -> tuple[str, str]:
-        """What became of the finding, and why."""
+        """Return the outcome of the finding, and why."""
         found, why = "", ""
         for one in self.entries:
             result = _RESULTS.get((one.action, one.outcome))
-            # Whoever is kept out was first proven not to be mended: that is what is to be told.
-            if result and not (one.action == "rma" and found):
+            # A node that is kept out after a repair is reported by the check that failed again.
+            if result and not (one.action == "left_drained" and found):
                 found, why = result, one.why
-        if found == _RESULTS["rma", "done"]:
-            why = next((one.why for one in self.entries if (one.action, one.outcome) == ("rma", "begun")), why)
         return (found, why) if found else ("not ended", self.entries[-1].why)
 
     @property
     def did(self) -> tuple[str, ...]:
-        """Roles that were played, a reboot, a measurement."""
+        """Return roles that were played, a reboot, a measurement."""
         words = ((one, _DID.get(one.action)) for one in self.entries)
         return tuple(dict.fromkeys(one.role if one.action == "role" else word for one, word in words if word))
 
     def figure(self, when: str) -> float | None:
-        """The last figure ``before`` or ``after``."""
+        """Return the last figure ``before`` or ``after`` in GB/s, None without one."""
         return next((value for one in reversed(self.entries) if (value := getattr(one, when)) is not None), None)
 
 
-def latest(beside: Beside) -> dict[str, Any]:
-    """What the report says of it. Keys: docs/report.md."""
+def latest(beside: RelatedResults) -> dict[str, Any]:
+    """Return the section of the report. Keys: docs/report.md."""
     found, log = beside.actions
     if log is None:
         return found
@@ -90,7 +88,7 @@ def latest(beside: Beside) -> dict[str, Any]:
     recent = [one for one in log.entries if one.at >= since]
     stories = _stories(recent)
     of_node = _of_nodes(recent)
-    lines = [_line(group, of_node, beside) for group in _alike(stories, of_node)]
+    lines = [_line(group, of_node, beside) for group in _grouped(stories, of_node)]
     lines.sort(key=lambda line: line["at"], reverse=True)
     done = [line for line in lines if line["result"] not in _NOT_DONE]
     refused = [line for line in lines if line["result"] in _NOT_DONE]
@@ -109,28 +107,28 @@ def latest(beside: Beside) -> dict[str, Any]:
     }
 
 
-def _stories(entries: Sequence[Entry]) -> list[Story]:
-    found: dict[tuple[str, str, str], Story] = {}
+def _stories(entries: Sequence[Entry]) -> list[Repair]:
+    found: dict[tuple[str, str, str], Repair] = {}
     plain: dict[tuple[str, str], list[Entry]] = {}
     for one in entries:
         if one.finding:
             key = (one.run, one.host, one.finding)
-            found.setdefault(key, Story(one.host, one.run, one.check, one.subject)).entries.append(one)
+            found.setdefault(key, Repair(one.host, one.run, one.check, one.subject)).entries.append(one)
         else:
             plain.setdefault((one.run, one.host), []).append(one)
-    # What was done to a node for none of its findings counts for each of them; without one it stands for itself.
+    # An action for none of a node's findings counts for each of them; without findings it has its own line.
     for (run, host, _finding), story in found.items():
         story.entries += plain.get((run, host), [])
         story.entries.sort(key=lambda one: one.at)
     told = {(run, host) for run, host, _finding in found}
     return [
         *found.values(),
-        *(Story(host, run, "", "", of_node) for (run, host), of_node in plain.items() if (run, host) not in told),
+        *(Repair(host, run, "", "", of_node) for (run, host), of_node in plain.items() if (run, host) not in told),
     ]
 
 
 def _of_nodes(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
-    """Run and host -> what became of the node there; "" of a node that was never drained."""
+    """Return (run, host) -> state of the node after it; "" of a node that was never drained."""
     found: dict[tuple[str, str], str] = {}
     for one in entries:
         key = (one.run, one.host)
@@ -141,8 +139,8 @@ def _of_nodes(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
     return found
 
 
-def _alike(stories: Sequence[Story], of_node: Mapping[tuple[str, str], str]) -> list[list[Story]]:
-    groups: dict[tuple[Any, ...], list[Story]] = {}
+def _grouped(stories: Sequence[Repair], of_node: Mapping[tuple[str, str], str]) -> list[list[Repair]]:
+    groups: dict[tuple[Any, ...], list[Repair]] = {}
     for story in stories:
         result, why = story.result
         attempt = max(one.attempt for one in story.entries)
@@ -151,11 +149,10 @@ def _alike(stories: Sequence[Story], of_node: Mapping[tuple[str, str], str]) -> 
     return [*groups.values()]
 
 
-def _line(group: Sequence[Story], of_node: Mapping[tuple[str, str], str], beside: Beside) -> dict[str, Any]:
+def _line(group: Sequence[Repair], of_node: Mapping[tuple[str, str], str], beside: RelatedResults) -> dict[str, Any]:
     first = group[0]
     result, why = first.result
     moments = [one.at for story in group for one in story.entries]
-    records = [one.why for story in group for one in story.entries if (one.action, one.outcome) == ("rma", "done")]
     return {
         "run": beside.text(first.run, 40),
         "at": moment(min(moments)),
@@ -172,32 +169,25 @@ def _line(group: Sequence[Story], of_node: Mapping[tuple[str, str], str], beside
         "node": of_node.get((first.run, first.host), ""),
         "before": _range(group, "before"),
         "after": _range(group, "after"),
-        "record": beside.text(records[0], NAMES) if records else "",
     }
 
 
-def _range(group: Sequence[Story], when: str) -> list[float] | None:
-    """The lowest and the highest figure."""
+def _range(group: Sequence[Repair], when: str) -> list[float] | None:
     found = [value for story in group if (value := story.figure(when)) is not None]
     return [min(found), max(found)] if found else None
 
 
-def _out(entries: Sequence[Entry], beside: Beside) -> tuple[list[dict[str, Any]], int]:
-    """Nodes that remediation has taken out of service and not given back, whenever that was."""
-    left, held = action_log.left(entries), action_log.held(entries)
+def _out(entries: Sequence[Entry], beside: RelatedResults) -> tuple[list[dict[str, Any]], int]:
+    left, held = action_log.open_drains(entries), action_log.held(entries)
     reasons: dict[str, Entry] = {}
-    records: dict[str, str] = {}
     since: dict[str, float] = {}
     for one in entries:
-        if one.action == "rma":
-            if one.outcome == "begun":
-                reasons[one.host] = one
-            else:
-                records[one.host] = one.why
+        if (one.action, one.outcome) == ("left_drained", "begun"):
+            reasons[one.host] = one
         if (one.action, one.outcome) == ("left_drained", "done") and one.host not in since:
             since[one.host] = one.at
         if (one.action, one.outcome) == ("resumed", "done"):
-            for known in (reasons, records, since):
+            for known in (reasons, since):
                 known.pop(one.host, None)
     groups: dict[tuple[str, ...], list[str]] = {}
     for host in dict.fromkeys([*left, *sorted(held)]):
@@ -217,7 +207,6 @@ def _out(entries: Sequence[Entry], beside: Beside) -> tuple[list[dict[str, Any]]
             "age_days": round((beside.now - min(since[host] for host in hosts)) / DAY, 2),
             "check": beside.text(check, NAME),
             "reason": beside.text(reason, SAID),
-            "record": beside.text(records.get(hosts[0], ""), NAMES) if state == "left drained" else "",
         }
         for (state, check, reason), hosts in groups.items()
     ]
@@ -225,7 +214,7 @@ def _out(entries: Sequence[Entry], beside: Beside) -> tuple[list[dict[str, Any]]
 
 
 def _sentences(
-    entries: Sequence[Entry], stories: Sequence[Story], of_node: Mapping[tuple[str, str], str], torn: int
+    entries: Sequence[Entry], stories: Sequence[Repair], of_node: Mapping[tuple[str, str], str], torn: int
 ) -> Iterator[str]:
     if not entries:
         yield f"nothing was done in the last {WINDOW} days"
@@ -256,7 +245,7 @@ def _sentences(
 
 
 def span(figures: Sequence[float] | None) -> str:
-    """``231``, ``231 to 240``, ``-`` for none."""
+    """Format figures: ``231``, ``231 to 240``, ``-`` for none."""
     if not figures:
         return "-"
     low, high = ("%.4g" % figure for figure in figures)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The last benchmark between nodes, for the report: read from the control node, typed, and never more than a page."""
+"""Report the last benchmark between nodes: read from the control node, typed, at most a page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
-from .beside import Beside
+from .related_results import RelatedResults
 
 
-def latest(beside: Beside) -> dict[str, Any]:
-    """What the report says of it. Keys: docs/report.md."""
+def latest(beside: RelatedResults) -> dict[str, Any]:
+    """Return the section of the report. Keys: docs/report.md."""
     path = cluster_record.folder(beside.results) / "latest" / cluster_record.NAME
     way = "playbooks/benchmark.yml with nccl_benchmark_scope: cluster measures it"
     found, record = beside.read(path, lambda: cluster_record.read(path), way)
@@ -34,7 +34,7 @@ def latest(beside: Beside) -> dict[str, Any]:
     }
 
 
-def _table(beside: Beside, heads: Sequence[str], lines: Sequence[Line], left_out: int) -> dict[str, Any]:
+def _table(beside: RelatedResults, heads: Sequence[str], lines: Sequence[Line], left_out: int) -> dict[str, Any]:
     return {
         "heads": [*heads],
         "lines": [

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar drift`` and ``busbar report``: a night from the lock to the exit code, and any earlier one again.
+"""``busbar drift`` and ``busbar report``: run the nightly check, and show any earlier run.
 
 ``report`` of a past run ends with GOOD or ERROR only; with ``--merge`` it ends as drift does.
 """
@@ -26,31 +26,32 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.number import w
 from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
 
-from .. import __version__, private
+from .. import __version__, private_tempdir
 from ..command_line import MORE, PACKAGES, add_ansible, complain, not_installed
 from . import (
     actions,
     ageing,
-    beside,
     cluster,
     compare,
     fabric,
+    findings_part,
     html,
     inventory,
     junit,
-    localised,
+    localise_section,
     lock,
     merge,
     notify,
     output,
-    part,
     prometheus,
+    related_results,
     report,
     runner,
     signals,
     text,
     waivers,
 )
+from .findings_part import PartError
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
 from .progress import Progress
@@ -59,9 +60,9 @@ from .waivers import WaiverError
 
 RESULTS = Path("busbar-results")
 HISTORY = RESULTS / "drift.sqlite"
-# What is flapping is seen in the last nights; one more is what tonight is compared with.
+# Flapping is judged over the last runs; one more is the base of comparison.
 LEAST_DAYS = compare.NIGHTS + 1
-_EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, part.PartError, signals.Interrupted)
+_EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, PartError, signals.Interrupted)
 _FORMATS = {
     "json": "everything as JSON",
     "junit": "JUnit XML for CI",
@@ -69,11 +70,11 @@ _FORMATS = {
     "markdown": "Markdown for a chat",
     "html": "one HTML page",
 }
-# What a report takes from other runs' records.
-_BESIDE = ("cluster", "localised", "fabric", "actions")
-# Seconds from the first question of a merged night to its last answer.
+# Sections of a report from other runs' records.
+_RELATED = ("cluster", "localised", "fabric", "actions")
+# Seconds from the first query of a merged run to its last result.
 WITHIN = 12 * 3600
-# What report takes with --merge only.
+# Options of report that need --merge.
 _OF_MERGE = ("limit", "within", "fail_on", "keep_days", "notify", "webhook", "notify_always")
 
 
@@ -100,7 +101,7 @@ def add_drift(command: argparse.ArgumentParser) -> None:
 
 
 def _add_verdict(command: argparse._ActionsContainer, more: argparse._ActionsContainer) -> None:
-    """Add what decides the exit code and the notification. more: takes what few need."""
+    """Add the options of the exit code and the notification. more: takes the rare ones."""
     text = f"lowest severity that counts ({SEVERITIES[-1]})"
     command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
     text = "delete older runs, and older files named by {date}"
@@ -176,7 +177,7 @@ def _argv(text: str) -> list[str]:
 
 
 def _moment(text: str) -> str:
-    """A day, which is its end, or a moment; in UTC, as runs are dated."""
+    """Return a day, which means its end, or a moment; in UTC, as runs are dated."""
     try:
         day = len(text) == len("YYYY-MM-DD")
         moment = datetime.datetime.fromisoformat(text + "T23:59:59" if day else text)
@@ -196,42 +197,41 @@ def _now() -> str:
 
 
 def drift(arguments: argparse.Namespace) -> int:
-    """One night."""
+    """Run the nightly check. Return the exit code."""
     return _whole("drift", _locked, arguments, PACKAGES)
 
 
 def _whole(
     command: str, night: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, wanted: Iterable[str]
 ) -> int:
-    """However the night ends, there is an exit code, and people are told. wanted: of PACKAGES."""
+    """Run a command so that every end has an exit code and a notification. wanted: of PACKAGES."""
     missing = not_installed(wanted)
     if missing:
         return complain(command, missing)
     try:
         with signals.raised():
             return night(arguments)
-    except lock.Held as error:
+    except lock.LockedError as error:
         return complain(command, f"{error}; not started", LOCKED)
     except (*_EXPECTED, OSError) as error:
         if isinstance(error, signals.Interrupted) and error.table:
-            # Whoever ended it by hanging up reads nothing any more.
+            # After a hangup there is no reader.
             with contextlib.suppress(OSError):
                 print(error.table, flush=True)
         complain(command, error)
-        _tell_failure(command, arguments)
+        _notify_failure(command, arguments)
         return ERROR
     except SystemExit as error:
         complain(command, f"a library ended the run with {error.code}")
-        _tell_failure(command, arguments)
+        _notify_failure(command, arguments)
         return ERROR
     except BaseException:
-        # Whatever it was: people are told, and Python says where.
-        _tell_failure(command, arguments)
+        # Notify in any case; Python prints the cause.
+        _notify_failure(command, arguments)
         raise
 
 
 def _locked(arguments: argparse.Namespace) -> int:
-    """The night that this run asks for."""
     sources = inventory.sources(arguments.inventory)
     inventory.require_protected(arguments.inventory)
     for name in (*_FORMATS, "findings"):
@@ -261,7 +261,7 @@ def _locked(arguments: argparse.Namespace) -> int:
             raise
         again = ["busbar", "drift", *(word for source in sources for word in ("-i", source))]
         # The verdict needs no history.
-        with private.directory() as folder, History.create(folder / HISTORY.name) as nights:
+        with private_tempdir.directory() as folder, History.create(folder / HISTORY.name) as nights:
             _night("drift", arguments, begun, expected, collect, nights, again)
         raise
 
@@ -282,10 +282,9 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[History]:
-    """The history, for one run at a time."""
     note = f"run of {getpass.getuser()}, begun {_now()}"
     is_new = not path.exists()
-    with lock.held(lock.beside(path), note), History.create(path) as nights:
+    with lock.held(lock.lock_file(path), note), History.create(path) as nights:
         try:
             yield nights
         except InventoryError:
@@ -304,7 +303,7 @@ def _night(
     nights: History,
     again: Sequence[str] = (),
 ) -> int:
-    """From the row in the history to the exit code. again: the command that shows this night, where it is not kept."""
+    """Process a run from its row in the history to the exit code. again: command that shows an unstored run."""
     number = nights.begin(begun)
     again = again or _report_of(nights, number)
     try:
@@ -313,7 +312,7 @@ def _night(
         simulated = begun.simulated or manifest.simulated
         nights.simulated(number, simulated)
         run = Run(**{**begun.__dict__, "id": number, "simulated": simulated})
-        data = keep(run, hosts, nights, again)
+        data = store(run, hosts, nights, again)
     except InventoryError:
         nights.forget(number)
         raise
@@ -325,13 +324,13 @@ def _night(
     code = int(data["exit_code"])
     said = text.brief(data, again)
     try:
-        more = {"findings": lambda: part.render(nights.run(number), manifest, hosts)}
+        more = {"findings": lambda: findings_part.render(nights.run(number), manifest, hosts)}
         _emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
         code = complain(command, error)
         said += "a report could not be written; its log has the reason\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
-        _tell(command, arguments, said, code, data["counts"]["new"])
+        _notify(command, arguments, said, code, data["counts"]["new"])
     if arguments.keep_days:
         _prune(command, arguments, nights)
     return code
@@ -340,26 +339,26 @@ def _night(
 def _fail(nights: History, number: int, error: BaseException, manifest: Manifest | None) -> None:
     state = "interrupted" if isinstance(error, signals.Interrupted) else "failed"
     name = type(error).__name__
-    # Without the manifest its secrets are not known.
+    # Without the manifest its secrets are unknown.
     said = str(error) if isinstance(error, _EXPECTED) else f"{name}: {error}" if manifest else name
     with signals.collected():
         nights.fail(number, state, _now(), runner.clean(said, manifest.secrets if manifest else ()))
 
 
 def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Variables for Ansible; what is not given on the command line is the inventory's to say."""
+    """Return variables for Ansible; without the options the inventory decides."""
     given: dict[str, Any] = {"busbar_engine": arguments.engine} if arguments.engine else {}
     return given | ({"busbar_engine_overlap": True} if arguments.engine_overlap else {})
 
 
-def _tell_failure(command: str, arguments: argparse.Namespace) -> None:
-    # Why may quote a line of the inventory.
+def _notify_failure(command: str, arguments: argparse.Namespace) -> None:
+    # The reason may quote a line of the inventory.
     with signals.collected():
-        _tell(command, arguments, f"busbar {command} failed; its log has the reason\n", ERROR, 0)
+        _notify(command, arguments, f"busbar {command} failed; its log has the reason\n", ERROR, 0)
 
 
-def _tell(command: str, arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
-    """A night is what it is, whether or not somebody could be told."""
+def _notify(command: str, arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
+    """Send the notifications; a failure changes nothing in the result."""
     if arguments.notify:
         _attempt(command, lambda: notify.run(arguments.notify, said, code, new))
     if arguments.webhook:
@@ -390,12 +389,11 @@ def _prune(command: str, arguments: argparse.Namespace, nights: History) -> None
 
 
 def _report_of(nights: History, number: int) -> tuple[str, ...]:
-    """The command that shows a night of the history."""
     return ("busbar", "report", "--history", str(nights.path.resolve()), "--run", str(number))
 
 
-def keep(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequence[str] = ()) -> dict[str, Any]:
-    """Puts the night into the history, and the report of it. It ends now, unless the run says when it ended."""
+def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequence[str] = ()) -> dict[str, Any]:
+    """Store the run in the history and return its report. It ends now, unless it has an end."""
     earlier = nights.nights(run)
     past = {host: earlier.get(host, []) for host in hosts}
     marks = {host: compare.marks(run.id, hosts[host], past[host]) for host in hosts}
@@ -407,14 +405,14 @@ def keep(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequ
     try:
         nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
     except sqlite3.Error:
-        # What was found is told, though no later command can show it.
-        print(text.rendered({**dict.fromkeys(_BESIDE), **data}, again), end="", flush=True)
+        # Print the result, though no later command can show it.
+        print(text.rendered({**dict.fromkeys(_RELATED), **data}, again), end="", flush=True)
         raise
     return data
 
 
 def built(run: Run, since: str | None, nights: History, again: Sequence[str] = ()) -> dict[str, Any]:
-    """The report of a night of the history."""
+    """Return the report of a run of the history."""
     hosts, marks = nights.hosts(run.id)
     past = nights.nights(run)
     before = past
@@ -434,17 +432,17 @@ def _assemble(
     run: Run,
     hosts: Mapping[str, HostResult],
     marks: Mapping[str, Mapping[str, compare.Mark]],
-    past: Mapping[str, Sequence[compare.Past]],
-    before: Mapping[str, Sequence[compare.Past]],
+    past: Mapping[str, Sequence[compare.EarlierRun]],
+    before: Mapping[str, Sequence[compare.EarlierRun]],
     since: int | None,
     nights: History,
     again: Sequence[str],
-) -> report.Night:
+) -> report.ReportInput:
     changes = {}
     for name, host in hosts.items():
         last = [*before.get(name, ())]
         changes[name] = compare.compare(host, last[-1] if last else None, past.get(name, ()))
-    return report.Night(
+    return report.ReportInput(
         run=run,
         hosts=hosts,
         marks=marks,
@@ -457,7 +455,7 @@ def _assemble(
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Any past run, or several findings files as one."""
+    """Show a past run, or several findings files as one run."""
     if arguments.merge:
         # Only an inventory is read by Ansible.
         return _whole("report", _merged, arguments, ("ansible",) if arguments.inventory else ())
@@ -488,7 +486,6 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _print_nodes(data: Mapping[str, Any], group: str) -> None:
-    """Raises HistoryError."""
     groups, hosts = {*group.split(",")}, data["hosts"].items()
     names = [host for host, found in hosts if groups & {finding["group"] for finding in found["findings"]}]
     if not names:
@@ -497,16 +494,15 @@ def _print_nodes(data: Mapping[str, Any], group: str) -> None:
 
 
 def _merged(arguments: argparse.Namespace) -> int:
-    """The night that the runs of several findings files make together."""
     wrong = {"--run": arguments.number, "--list": arguments.list, "--nodes": arguments.nodes and arguments.history}
     if any(wrong.values()):
         named = " and ".join(name for name, value in wrong.items() if value)
-        raise part.PartError(f"--merge shows the run of its files, and {named} a past run: leave one out")
+        raise PartError(f"--merge shows the run of its files, and {named} a past run: leave one out")
     if arguments.limit is not None and not arguments.inventory:
-        raise part.PartError("--limit selects hosts of an inventory: add -i INVENTORY")
+        raise PartError("--limit selects hosts of an inventory: add -i INVENTORY")
     manifest = inventory.read(arguments.inventory, arguments.limit) if arguments.inventory else None
     paths = [str(path.resolve()) for path in arguments.inventory or ()]
-    merged = merge.join(part.read(arguments.merge), manifest, paths, arguments.within or WITHIN)
+    merged = merge.join(findings_part.read(arguments.merge), manifest, paths, arguments.within or WITHIN)
     begun = Run(
         id=0,
         started=merged.started,
@@ -529,16 +525,16 @@ def _merged(arguments: argparse.Namespace) -> int:
     again += [word for path in paths for word in ("-i", path)]
     again += ["--limit", arguments.limit] if arguments.limit else []
     again += ["--within", str(arguments.within)] if arguments.within else []
-    with private.directory() as folder, History.create(folder / HISTORY.name) as nights:
+    with private_tempdir.directory() as folder, History.create(folder / HISTORY.name) as nights:
         if arguments.nodes is None:
             return _night("report", arguments, begun, Expected(manifest), lambda: merged.hosts, nights, again)
         run = Run(**{**begun.__dict__, "id": nights.begin(begun)})
-        _print_nodes(keep(run, merged.hosts, nights, again), arguments.nodes)
+        _print_nodes(store(run, merged.hosts, nights, again), arguments.nodes)
         return 0
 
 
 def _newer(begun: Run, nights: History) -> None:
-    """Raises HistoryError where the night would not be the last of its inventory: later ones were compared without."""
+    """Raise HistoryError if later runs of the inventory exist: they were compared without this one."""
     for run, _summary in nights.runs():
         if run.inventory == begun.inventory and run.state == "done" and run.started >= begun.started:
             raise HistoryError(
@@ -566,16 +562,16 @@ def _emit(
 ) -> None:
     """Write every output; the verdict goes to standard output where nothing else goes there.
 
-    manifest: of the inventory, None where none is named. again: shows the night. more: outputs of a run.
+    manifest: of the inventory, None where none is named. again: shows the run. more: outputs of a run.
     """
     day = datetime.date.fromisoformat(data["run"]["started"][:10])
     known = manifest or Manifest((), (), False)
     results = arguments.results or Path(known.results or RESULTS)
-    found = beside.Beside(results, data["run"]["ended"], known.secrets, known.max_age_days)
+    found = related_results.RelatedResults(results, data["run"]["ended"], known.secrets, known.max_age_days)
     data = {
         **data,
         "cluster": cluster.latest(found),
-        "localised": localised.latest(found),
+        "localised": localise_section.latest(found),
         "fabric": fabric.latest(found),
         "actions": actions.latest(found),
     }
@@ -599,11 +595,10 @@ def _emit(
 def _write(
     arguments: argparse.Namespace, targets: Mapping[str, str], makers: Mapping[str, Callable[[], str]]
 ) -> OSError | None:
-    """Write all that can be written, and return what went wrong last."""
     failed = None
     for name, target in targets.items():
         try:
-            # node_exporter is another user, and what it reads names no value that a node has.
+            # node_exporter is another user, and its file holds no value of a node.
             output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
         except OSError as error:
             failed = error
@@ -618,7 +613,6 @@ def _with_evidence(data: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _commit(path: Path) -> str | None:
-    """The commit of the inventory, None where it is in no repository."""
     argv = ["git", "-C", str(path if path.is_dir() else path.parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)

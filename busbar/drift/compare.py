@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One host's night against its earlier ones: what is new, fixed, standing, flapping, and why it is there. Pure."""
+"""Compare a host's run with its earlier ones: new, fixed, standing or flapping findings, and their origin. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 
 from .run import HostResult
 
-# A check that changed its mind this often in so many nights is not repaired by another run of the same role.
+# A check that changed its result this often in so many runs is not repaired by another run of the same role.
 FLIPS = 3
 NIGHTS = 7
 
-# Why a finding is there. corrective: the host changed, it was ok under this very intent. new_intent: the inventory
-# changed. never_ok: it was not seen ok under this intent, so nobody knows of a change.
+# Origin of a finding. corrective: the host changed, it was ok under the same intent. new_intent: the inventory changed.
+# never_ok: never seen ok under this intent, so no change is known.
 ORIGINS = ("corrective", "new_intent", "never_ok")
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What is kept with a finding. first: the run that saw it first. carried: not judged that night, known before."""
+    """Data stored with a finding. first: run that first had it. carried: not judged in that run, known before."""
 
     first: int
     origin: str
@@ -29,7 +29,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Past:
+class EarlierRun:
     """An earlier run that judged the host."""
 
     run: int
@@ -40,7 +40,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Changes:
-    """Ids of findings. gone: not asked any more, so nobody can say that it was fixed. unverified: not judged."""
+    """Ids of findings. gone: no longer audited, so not known to be fixed. unverified: not judged."""
 
     new: frozenset[str]
     standing: frozenset[str]
@@ -50,20 +50,20 @@ class Changes:
     flapping: frozenset[str]
 
 
-def marks(run: int, tonight: HostResult, nights: Sequence[Past]) -> dict[str, Mark]:
-    """The mark of every finding to be kept of this run. nights: the last ones that judged the host, oldest first."""
+def marks(run: int, tonight: HostResult, nights: Sequence[EarlierRun]) -> dict[str, Mark]:
+    """Return the mark of each finding to be stored for this run. nights: the last judging runs, oldest first."""
     last = nights[-1].marks if nights else {}
     found = {name: last[name] if name in last else Mark(run, _origin(name, tonight, nights)) for name in tonight.by_id}
     found = {name: Mark(mark.first, mark.origin) for name, mark in found.items()}
     if tonight.end == "incomplete":
-        # Half an answer says nothing about the other half: what stood there still stands.
+        # An incomplete result says nothing about the rest: earlier findings stay.
         for name, mark in last.items():
             if name not in found and name not in tonight.passed:
                 found[name] = Mark(mark.first, mark.origin, carried=True)
     return found
 
 
-def _origin(name: str, tonight: HostResult, nights: Sequence[Past]) -> str:
+def _origin(name: str, tonight: HostResult, nights: Sequence[EarlierRun]) -> str:
     if tonight.intent is None or not nights:
         return "never_ok"
     if any(name in night.passed and night.intent == tonight.intent for night in nights):
@@ -71,8 +71,8 @@ def _origin(name: str, tonight: HostResult, nights: Sequence[Past]) -> str:
     return "new_intent" if nights[-1].intent not in (None, tonight.intent) else "never_ok"
 
 
-def compare(tonight: HostResult, before: Past | None, nights: Sequence[Past]) -> Changes:
-    """Tonight against ``before``, the last night or an earlier one. A host that was not judged has changed nothing."""
+def compare(tonight: HostResult, before: EarlierRun | None, nights: Sequence[EarlierRun]) -> Changes:
+    """Compare a host's run with ``before``, an earlier run. A host that was not judged has no changes."""
     was = set(before.marks) if before else set()
     if not tonight.judged:
         nothing = frozenset[str]()
@@ -92,7 +92,7 @@ def compare(tonight: HostResult, before: Past | None, nights: Sequence[Past]) ->
     )
 
 
-def _flapping(tonight: HostResult, nights: Sequence[Past]) -> frozenset[str]:
+def _flapping(tonight: HostResult, nights: Sequence[EarlierRun]) -> frozenset[str]:
     bad = set(tonight.by_id)
     names = bad.union(*(night.marks for night in nights))
     found = set()
@@ -105,5 +105,5 @@ def _flapping(tonight: HostResult, nights: Sequence[Past]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _judged(name: str, night: Past) -> bool:
+def _judged(name: str, night: EarlierRun) -> bool:
     return name in night.passed or (name in night.marks and not night.marks[name].carried)

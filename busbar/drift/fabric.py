@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import (
-    Asked,
-    End,
-    Fabric,
-    Plane,
-    is_aggregation,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Mark, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import End, Fabric, Plane
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
 
-from .beside import ABSENT, Beside, moment
+from .related_results import ABSENT, RelatedResults, moment
 
 # Of the page: planes, drawn ones, lines of leaves and of bad links.
 PLANES, PICTURES, LEAVES, BAD = 64, 8, 40, 60
@@ -33,8 +28,8 @@ IN_ROW, BELOW = 40, 160
 SAID, NAMES, NAME = 400, 160, 80
 
 
-def latest(beside: Beside) -> dict[str, Any] | None:
-    """What the report says of it, None where no fabric was swept from here. Keys: docs/report.md."""
+def latest(beside: RelatedResults) -> dict[str, Any] | None:
+    """Return the report's section, None where no fabric was swept from here. Keys: docs/report.md."""
     path = fabric_record.folder(beside.results) / "latest" / fabric_record.NAME
     found, record = beside.read(path, lambda: fabric_record.read(path), "")
     if found["state"] == ABSENT:
@@ -47,7 +42,7 @@ def latest(beside: Beside) -> dict[str, Any] | None:
     planes.sort(key=lambda plane: (not plane["bad"] and plane["complete"], -plane["bad"]))
     for plane in planes[PICTURES:]:
         plane["picture"] = None
-    bad = [_bad(known, mark, beside) for mark in record.marks]
+    bad = [_bad_link(known, mark, beside) for mark in record.marks]
     return {
         **found,
         **beside.aged(record.finished),
@@ -65,7 +60,7 @@ class Known:
     """The fabric of a record, and which of its ports have something wrong. of_end: the first mark of each."""
 
     def __init__(self, record: Record) -> None:
-        self.fabric = Fabric(Asked(sweeps=record.sweeps, hosts=record.hosts))
+        self.fabric = Fabric(Evidence(sweeps=record.sweeps, hosts=record.hosts))
         self.of_end: dict[End, Mark] = {}
         # Cables that are not there any more: both ends.
         self.lost: list[tuple[End, End, Mark]] = []
@@ -88,7 +83,7 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         "s" * (len(planes) != 1),
         switches,
         hcas,
-        "%d bad link%s" % (bad, "s" * (bad != 1)) if bad else "no bad link was seen",
+        _of_links(bad, bool(known.fabric.cables), record.complete),
     )
     if not record.complete:
         yield "the sweep is incomplete: what is not drawn may be missing, or was not seen"
@@ -96,7 +91,15 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         yield "there is no earlier sweep: error rates and missing devices are not known"
 
 
-def _bad(known: Known, mark: Mark, beside: Beside) -> dict[str, Any]:
+def _of_links(bad: int, read: bool, complete: bool) -> str:
+    if bad:
+        return "%d bad link%s" % (bad, "s" * (bad != 1))
+    if not read:
+        return "no link was read"
+    return "no bad link was seen" if complete else "no bad link in the part that was read"
+
+
+def _bad_link(known: Known, mark: Mark, beside: RelatedResults) -> dict[str, Any]:
     return {
         "where": beside.text(" - ".join(map(known.fabric.end, mark.ends)) or "-", NAMES),
         "check": mark.check,
@@ -108,47 +111,20 @@ def _bad(known: Known, mark: Mark, beside: Beside) -> dict[str, Any]:
 # -- planes ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Leaf:
-    """A switch that HCAs hang on.   below: own port -> the HCA's port.   up: own port -> the other switch's."""
-
-    guid: str
-    below: dict[int, End] = field(default_factory=dict)
-    up: dict[int, End] = field(default_factory=dict)
-    down_gbps: float = 0.0
-    up_gbps: float = 0.0
-    bad: int = 0
-
-
 def _leaves(known: Known, plane: Plane) -> dict[str, Leaf]:
-    """GUID -> the leaf."""
-    found: dict[str, Leaf] = {}
-    for guid, node in plane.switches.items():
-        leaf = Leaf(guid)
-        for port in node.ports:
-            end = (guid, port.number)
-            other = known.fabric.cables.get(end)
-            if other is None or other[0] not in plane.nodes or other[0] == guid:
-                continue
-            rate = port.rate or 0.0
-            far = plane.nodes[other[0]]
-            if far.kind == SWITCH:
-                leaf.up[port.number] = other
-                leaf.up_gbps = max(leaf.up_gbps, rate)
-            elif far.kind == CA and not is_aggregation(far):
-                leaf.below[port.number] = other
-                leaf.down_gbps = max(leaf.down_gbps, rate)
-            else:
-                continue
-            leaf.bad += known.mark(end, other) is not None
-        leaf.bad += sum(guid in (one[0], other[0]) for one, other, _mark in known.lost)
-        if leaf.below:
-            found[guid] = leaf
-    # What was on a leaf that has nothing left below it.
-    return found
+    """Return GUID -> the leaf, of each switch with HCAs."""
+    leaves = (build_leaf(known.fabric, plane, guid) for guid in plane.switches)
+    return {leaf.guid: leaf for leaf in leaves if leaf.down}
 
 
-def _plane(known: Known, plane: Plane, beside: Beside) -> dict[str, Any]:
+def _bad(known: Known, leaf: Leaf) -> int:
+    """Return the number of bad cables of a leaf, with those that are lost."""
+    links = {**leaf.down, **leaf.up}.items()
+    lost = sum(leaf.guid in (end[0], other[0]) for end, other, _mark in known.lost)
+    return sum(known.mark(*link) is not None for link in links) + lost
+
+
+def _plane(known: Known, plane: Plane, beside: RelatedResults) -> dict[str, Any]:
     best = plane.best
     leaves = _leaves(known, plane)
     short = _short([known.fabric.node(guid) for guid in plane.switches])
@@ -173,15 +149,16 @@ def _plane(known: Known, plane: Plane, beside: Beside) -> dict[str, Any]:
     }
 
 
-def _rows(known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: Beside) -> list[dict[str, Any]]:
+def _rows(
+    known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
+) -> list[dict[str, Any]]:
     """The leaves as a table: those with bad links by themselves, first; of the others those that are alike are one."""
     alike: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
     for guid, leaf in leaves.items():
-        rails = _rails(known, leaf)
-        spines = Counter(other[0] for other in leaf.up.values())
+        rails, spines, bad = _rails(known, leaf), leaf.spines, _bad(known, leaf)
         even = sorted(set(spines.values()))
-        shape = (rails, len(leaf.below), leaf.down_gbps, len(leaf.up), leaf.up_gbps, len(spines), tuple(even))
-        alike[(-leaf.bad, guid if leaf.bad else "", *shape)].append(leaf)
+        shape = (rails, len(leaf.down), leaf.down_gbps, len(leaf.up), leaf.up_gbps, len(spines), tuple(even))
+        alike[(-bad, guid if bad else "", *shape)].append(leaf)
     found = []
     for key, group in sorted(alike.items(), key=lambda item: item[0]):
         bad, rails, below, down, count, up, spines, even = -key[0], *key[2:]
@@ -207,12 +184,12 @@ def _rows(known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], be
 
 def _rails(known: Known, leaf: Leaf) -> str:
     """``3``; of several the one that most have first."""
-    counted = Counter(known.fabric.rails[end][1].rail for end in leaf.below.values() if end in known.fabric.rails)
+    counted = Counter(known.fabric.rails[end][1].rail for end in leaf.down.values() if end in known.fabric.rails)
     return ", ".join(f"{rail}" if len(counted) == 1 else f"{rail} ({count})" for rail, count in counted.most_common(9))
 
 
 def _hosts(known: Known, leaves: Iterable[Leaf]) -> set[str]:
-    ends = (end for leaf in leaves for end in leaf.below.values())
+    ends = (end for leaf in leaves for end in leaf.down.values())
     return {known.fabric.rails[end][0] for end in ends if end in known.fabric.rails}
 
 
@@ -220,7 +197,7 @@ def _hosts(known: Known, leaves: Iterable[Leaf]) -> set[str]:
 
 
 def _picture(
-    known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: Beside
+    known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
 ) -> dict[str, Any] | None:
     """Switches in rows, those next to hosts last; bundles of cables between them; the HCAs below each leaf."""
     tiers = _tiers(plane, leaves, known)
@@ -286,7 +263,7 @@ def _bundle(
     mark: Mark | None,
     lost: bool,
     known: Known,
-    beside: Beside,
+    beside: RelatedResults,
 ) -> None:
     if end[0] not in place or other[0] not in place or end[0] == other[0]:
         return
@@ -302,12 +279,12 @@ def _bundle(
         one["said"].append(beside.text(f"{known.fabric.cable(end, other)}: {mark.said}", SAID))
 
 
-def _below(known: Known, leaf: Leaf, beside: Beside) -> list[dict[str, Any]]:
+def _below(known: Known, leaf: Leaf, beside: RelatedResults) -> list[dict[str, Any]]:
     """The HCAs of a leaf in the order of its ports. Of what is well there is nothing to say."""
     found = []
-    for port, end in sorted(leaf.below.items()):
-        mark = known.mark(end, (leaf.guid, port))
-        said = beside.text(f"{known.fabric.cable(end, (leaf.guid, port))}: {mark.said}", SAID) if mark else ""
+    for port, end in sorted(leaf.down.items()):
+        mark = known.mark(end, port)
+        said = beside.text(f"{known.fabric.cable(end, port)}: {mark.said}", SAID) if mark else ""
         found.append({"state": "ok" if mark is None else "unknown" if mark.state == "unknown" else "bad", "said": said})
     return found
 

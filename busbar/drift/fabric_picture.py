@@ -80,13 +80,7 @@ def drawn(picture: Mapping[str, Any], title: str) -> dict[str, Any]:
         "hcas": hcas,
         "left_out": picture["left_out"],
         "said": "%s: %d switches, %d HCAs, of these %d with a bad link; %d bad bundles of cables between switches"
-        % (
-            title,
-            len(switches),
-            len(good) + len(hcas),
-            sum(hca["state"] != "more" for hca in hcas),
-            len(bad),
-        ),
+        % (title, len(switches), len(good) + len(hcas), sum(hca["state"] != "more" for hca in hcas), len(bad)),
     }
 
 

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The health of the fleet for the report: what its counters grew by, night by night, and the worst devices. Pure.
+"""Report the fleet's health: growth of counters by run, and the worst devices. Pure.
 
-Growth, never totals: of two nights that are not a day apart by what a day would have brought.
+Growth, never totals; of two runs that are not a day apart scaled to a day.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Devices = Sequence[Mapping[str, Any]]
 def build(
     before: Sequence[tuple[str, Mapping[str, Devices]]], hosts: Mapping[str, HostResult]
 ) -> dict[str, Any] | None:
-    """None where nobody told of any device. Keys: docs/report.md.
+    """Return the section; None where no host reported a device. Keys: docs/report.md.
 
-    before: start of each earlier night -> host -> its devices, oldest first.   hosts: of this night.
+    before: start of each earlier run -> host -> its devices, oldest first.   hosts: of this run.
     """
     tonight = {name: host.health for name, host in hosts.items() if host.health}
     nights = [*(of_hosts for _start, of_hosts in before), tonight]
@@ -47,7 +47,7 @@ def build(
 
 
 def per_day(device: Mapping[str, Any]) -> dict[str, float]:
-    """Counter -> growth of a day; of all NVLinks together. {} where there is nothing that it could have grown since."""
+    """Return counter -> growth of a day, summed over NVLinks; {} where there is no earlier value."""
     found: dict[str, float] = {}
     if not device["seconds"]:
         return found
@@ -58,8 +58,8 @@ def per_day(device: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def shown(counter: str, value: float) -> str:
-    """``340 s`` of what slowed a GPU, which is told in microseconds; else the count."""
+def growth_text(counter: str, value: float) -> str:
+    """Format growth: ``340 s`` of a counter in microseconds that slowed a GPU; else the count."""
     if counter.startswith("slowed "):
         return f"{value / 1e6:,.3g} s" if value < 1e9 else f"{value / 1e6:,.0f} s"
     return f"{value:,.0f}" if value >= 1 else f"{value:.2g}"
@@ -71,8 +71,8 @@ def _counter(name: str, daily: Sequence[Mapping[tuple[str, str], Mapping[str, fl
     return {
         "counter": name,
         "devices": len(tonight),
-        "total": shown(name, sum(tonight.values())),
-        "worst": [{"host": host, "pci": pci, "grown": shown(name, value)} for (host, pci), value in most],
+        "total": growth_text(name, sum(tonight.values())),
+        "worst": [{"host": host, "pci": pci, "grown": growth_text(name, value)} for (host, pci), value in most],
         "trend": [sum(grown.get(name, 0.0) for grown in night.values()) for night in daily],
     }
 
@@ -82,7 +82,7 @@ def _devices(
     tonight: Mapping[str, Devices],
     week: Sequence[Mapping[tuple[str, str], Mapping[str, float]]],
 ) -> Iterator[dict[str, Any]]:
-    """Those with which something is wrong, then those that grew in most nights, then those that grew most."""
+    """Yield devices that are wrong, then those that grew in most runs, then those that grew most."""
     for host, devices in tonight.items():
         of_device: dict[str, list[str]] = {}
         for finding in hosts[host].findings:
@@ -101,9 +101,10 @@ def _devices(
                 "pci": one["pci"],
                 "name": one["name"],
                 "serial": one["serial"],
+                "board": one.get("board"),
                 "nights": nights,
                 "wrong": wrong,
-                "grown": [f"{name} {shown(name, value)}" for name, value in most[:COUNTERS]],
+                "grown": [f"{name} {growth_text(name, value)}" for name, value in most[:COUNTERS]],
                 "more": len(most[COUNTERS:]),
                 "order": (-len(wrong), -nights, -size, host, one["pci"]),
             }

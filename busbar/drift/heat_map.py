@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A map of a search for who is slow as a drawing: where its cells, lines and labels stand. Pure.
+"""Lay out a map of a search for slow nodes: positions of cells, lines and labels. Pure.
 
-Which cell is slow is told by its ground and by its weight, not by colour alone; its figure stands in it.
+A slow cell differs by background and weight, not by colour alone; its figure is in it.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Pixels: a cell of four digits, a character of a label, and what is around it.
+# Pixels: a cell of four digits, a character of a label, and the margin.
 WIDTH, HEIGHT, CHAR, PAD = 36, 20, 6.7, 6
-# Characters of a label, and of one that tells a way; its whole is in its title.
+# Characters of a label, and of a label of a direction; the title has all of it.
 LABEL, WAY = 20, 40
-# Of the bar: what misses it by less is drawn as nearly fast enough.
+# Share of the bar from which a cell is drawn as nearly fast enough.
 NEAR = 0.9
-# Lines that say of a cell in words that it failed.
+# Lines that describe a failed cell in words.
 TOLD = 20
 
 
 def drawn(grid: Mapping[str, Any]) -> dict[str, Any]:
-    """grid: one of ``maps`` of the report."""
+    """Return the drawing. grid: one of ``maps`` of the report."""
     of_part = grid["kind"] in ("rails", "gpus")
     rows = [_label(name, WAY if of_part else LABEL) for name in grid["rows"]]
-    # The title says what is numbered.
+    # The title names what is numbered.
     columns = [name.rpartition(" ")[2] if of_part else _label(name, LABEL) for name in grid["columns"]]
     flat = all(len(label) * CHAR <= WIDTH - PAD for label in columns)
     left = round(max(map(len, rows), default=0) * CHAR) + 2 * PAD
@@ -44,7 +44,7 @@ def drawn(grid: Mapping[str, Any]) -> dict[str, Any]:
     if grid["kind"] != "rails":
         breaks += [f"M{left + i * WIDTH},{PAD}V{top + height}" for i in grid["breaks"]]
     known = {(cell["row"], cell["column"]) for cell in grid["cells"]}
-    # Nobody is measured with itself.
+    # No item is measured with itself.
     own = [i for i in range(len(rows)) if grid["rows"] == grid["columns"] and (i, i) not in known]
     bad = list(dict.fromkeys(cell["said"] for cell in grid["cells"] if cell["outcome"] != "pass"))
     counts = {kind: sum(cell["outcome"] == kind for cell in grid["cells"]) for kind in ("fail", "silent", "pass")}
@@ -83,7 +83,6 @@ def _kind(cell: Mapping[str, Any]) -> str:
 
 
 def _text(cell: Mapping[str, Any]) -> str:
-    """GB/s in four characters."""
     figure = cell["figure"]
     if figure is None:
         return "?"

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The nights in an SQLite file: what every host said, and since when each finding stands.
+"""Store runs in an SQLite file: the results of every host, and the age of each finding.
 
-A run is one row from its start and becomes a night in one transaction at its end: a kill in the middle leaves a row
-that says so, and nothing that a later night is compared with.
+A run is one row from its start and is completed in one transaction at its end: a kill in between leaves a row in state
+running, and nothing that a later run is compared with.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file
 
-from .. import private
+from .. import private_tempdir
 from . import lock, waivers
-from .compare import NIGHTS, ORIGINS, Mark, Past
+from .compare import NIGHTS, ORIGINS, EarlierRun, Mark
 from .run import CLASSES, ENDS, HostResult, Run
 
-# "BsBr": another program's database is not taken for a history.
+# "BsBr" identifies the file: another program's database is not taken for a history.
 APPLICATION = 0x42734272
-# One script a version of the schema; a file of an older one is brought up by those that it lacks.
+# One script per schema version; an older file gets those that it lacks.
 SCHEMA = (
     """
     CREATE TABLE run (
@@ -54,7 +54,7 @@ SCHEMA = (
     """,
     "ALTER TABLE host ADD COLUMN notes INTEGER REFERENCES json (id)",
     "ALTER TABLE host ADD COLUMN health INTEGER REFERENCES json (id)",
-    # A list of rows of json: what the passed checks of one name have read is the same on many hosts and nights.
+    # Row numbers in json: evidence of passed checks of one name is equal on many hosts and in many runs.
     "ALTER TABLE host ADD COLUMN evidence INTEGER REFERENCES json (id)",
 )
 # In the order of Run's own fields.
@@ -65,10 +65,10 @@ KILLED = "killed before its end"
 
 
 class HistoryError(RuntimeError):
-    """The file cannot be used; the message names it and says why."""
+    """The file cannot be used; the message has its name and the reason."""
 
 
-# Of the errors of SQLite's that say what the file is, and not how it fares.
+# Errors of SQLite about the content of the file, and not its access.
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH)
 _STATES = ("running", "done", "failed", "interrupted", "pruned")
 _SUMMARY = {"run": int, "started": str, "exit_code": int, "hosts": dict, "groups": int, "new": int, "fixed": int}
@@ -77,7 +77,7 @@ _SUMMARY = {"run": int, "started": str, "exit_code": int, "hosts": dict, "groups
 class History:
     """Open with ``History.open`` or ``History.create``, and close.
 
-    live: whether a run may be at work; if none is, one that still stands as running was killed.
+    live: whether a run may be at work; if none is, one in state running was killed.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -88,7 +88,7 @@ class History:
     @classmethod
     @contextlib.contextmanager
     def create(cls, path: Path) -> Iterator[History]:
-        """For a run: makes the file where there is none. Raises HistoryError."""
+        """Open for a run; makes the file if there is none. Raises HistoryError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(lock.opened(path))
@@ -97,7 +97,7 @@ class History:
             raise HistoryError(f"history {error_text(error)}") from error
         except sqlite3.Error as error:
             raise HistoryError(f"history {path} cannot be opened: {error}") from error
-        with contextlib.closing(connection), _told(path):
+        with contextlib.closing(connection), _readable_errors(path):
             history = cls(path, connection)
             history._prepare()
             # Readers do not wait for the writer, and a kill loses at most what was not yet whole.
@@ -107,7 +107,7 @@ class History:
     @classmethod
     @contextlib.contextmanager
     def open(cls, path: Path) -> Iterator[History]:
-        """To read, by whoever may read the file, also where nobody may write. Raises HistoryError."""
+        """Open to read, for any user who may read the file, also in a read-only folder. Raises HistoryError."""
         if not path.exists():
             raise HistoryError(f"history {path} does not exist; busbar drift makes it, --history names another")
         try:
@@ -115,15 +115,15 @@ class History:
         except OSError as error:
             raise HistoryError(f"history {error_text(error)}") from error
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_told(path))
+            stack.enter_context(_readable_errors(path))
             history = cls(path, _reader(path, stack))
             if history._value("PRAGMA user_version") < len(SCHEMA):
-                # Of an older Busbar: a copy is brought up.
+                # Of an older Busbar: a copy is upgraded.
                 copy = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)))
                 history._db.backup(copy)
                 history._db = copy
             history._prepare()
-            history.live = lock.is_held(lock.beside(path))
+            history.live = lock.is_held(lock.lock_file(path))
             yield history
 
     def _prepare(self) -> None:
@@ -155,10 +155,10 @@ class History:
         row = self._db.execute(query, values).fetchone()
         return row[0] if row else None
 
-    # -- writing -----------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def begin(self, run: Run) -> int:
-        """Adds the run, and its number. Whoever calls has the lock: a run that still stands as running was killed."""
+        """Add the run and return its number. The caller has the lock: a run in state running was killed."""
         with self._transaction():
             self._db.execute(f"UPDATE run SET state = 'interrupted', message = '{KILLED}' WHERE state = 'running'")
             columns = "started, state, inventory, scope, version, user, revision, simulated, fail_on, waivers"
@@ -190,7 +190,7 @@ class History:
         summary: Mapping[str, object],
         waived: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Makes a night of the run. marks: host -> id of the finding -> mark, those carried over included."""
+        """Complete the run. marks: host -> id of the finding -> mark, those carried over included."""
         with self._transaction():
             for host, result in hosts.items():
                 self._db.execute(
@@ -201,10 +201,10 @@ class History:
                         result.end,
                         classes[host],
                         result.intent,
-                        self._once(sorted(result.passed)),
-                        self._once(result.busbw),
-                        self._once(result.notes) if result.notes else None,
-                        self._once(result.health) if result.health else None,
+                        self._json_row(sorted(result.passed)),
+                        self._json_row(result.busbw),
+                        self._json_row(result.notes) if result.notes else None,
+                        self._json_row(result.health) if result.health else None,
                         self._evidence(result.evidence) if result.evidence else None,
                     ),
                 )
@@ -217,7 +217,7 @@ class History:
     def _findings(self, run: int, result: HostResult, marks: Mapping[str, Mark]) -> None:
         for place, (name, finding) in enumerate(result.by_id.items()):
             mark = marks.get(name, Mark(run, "never_ok"))
-            body = self._once(finding.to_dict())
+            body = self._json_row(finding.to_dict())
             self._db.execute(
                 "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
                 (run, result.host, name, body, mark.first, mark.origin, place),
@@ -230,26 +230,26 @@ class History:
             )
 
     def _evidence(self, packed: str) -> int:
-        """Store what the passed checks of a host have read, a row for each check."""
+        """Store the evidence of a host's passed checks, a row for each check. Return the row of the list."""
         of_check: dict[str, dict[str, list[str]]] = {}
         for name, pair in findings_file.unpacked(packed).items():
             of_check.setdefault(name.partition("@")[0], {})[name] = pair
-        return self._once([self._once(found) for found in of_check.values()])
+        return self._json_row([self._json_row(found) for found in of_check.values()])
 
     def moments(self) -> list[tuple[int, datetime.datetime]]:
-        """Number and start of every run, the newest first."""
+        """Return number and start of every run, the newest first."""
         rows = self._db.execute("SELECT id, started FROM run ORDER BY id DESC").fetchall()
         with _sound(self.path):
             return [(_is(number, int), _moment(started)) for number, started in rows]
 
     def prune(self, newest: int) -> None:
-        """Forgets what hosts said in runs up to a number; the last night of an inventory stays.
+        """Delete hosts' results in runs up to a number; the last run of an inventory stays.
 
-        Of a night since which something stands a line is kept, so that its age is known.
+        The row of a run stays while a finding dates from it, so that its age is known.
         """
         last = "SELECT max(id) FROM run WHERE state = 'done' GROUP BY inventory"
         old = f"id <= ? AND id NOT IN ({last})"
-        # Only what nothing refers to is deleted, and SQLite would look for that again at every row.
+        # Only unreferenced rows are deleted, and SQLite would check that again for every row.
         self._db.execute("PRAGMA foreign_keys = OFF")
         with self._transaction():
             for table in ("finding", "host"):
@@ -264,8 +264,8 @@ class History:
             self._db.execute(f"DELETE FROM json WHERE id NOT IN ({used})")
         self._db.execute("PRAGMA foreign_keys = ON")
 
-    def _once(self, data: object) -> int:
-        """The row that holds the data: what a thousand hosts say every night is kept once."""
+    def _json_row(self, data: object) -> int:
+        """Return the row that holds the data: equal data of many hosts is stored once."""
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(text.encode()).digest()
         found = self._value("SELECT id FROM json WHERE digest = ?", digest)
@@ -273,16 +273,16 @@ class History:
             found = self._db.execute("INSERT INTO json (digest, text) VALUES (?, ?)", (digest, text)).lastrowid
         return int(found)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[tuple[Run, dict[str, Any]]]:
-        """Every run with its summary, the newest first."""
+        """Return every run with its summary, the newest first."""
         rows = self._db.execute(f"SELECT {_RUN}, summary FROM run ORDER BY id DESC")
         with _sound(self.path):
             return [(self._run(row[:-1]), _summary(row[-1], row[3] == "done")) for row in rows]
 
     def run(self, number: int | None, inventory: str | None = None) -> Run:
-        """The run of that number, else the last night of the inventory, or of any."""
+        """Return the run of that number, else the last one of the inventory, or of any."""
         if number is not None:
             rows = self._db.execute(f"SELECT {_RUN} FROM run WHERE id = ?", (number,)).fetchall()
         else:
@@ -298,7 +298,7 @@ class History:
         return run
 
     def hosts(self, run: int) -> tuple[dict[str, HostResult], dict[str, dict[str, Mark]]]:
-        """What every host said in a run, and the marks of what it said."""
+        """Return every host's result in a run, and the marks of its findings."""
         marks: dict[str, dict[str, Mark]] = {}
         findings: dict[str, list[Any]] = {}
         rows = self._db.execute(
@@ -342,8 +342,8 @@ class History:
         answer.evidence(found)
         return findings_file.packed(found) if found else ""
 
-    def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[Past]]:
-        """Host -> the last runs of the inventory before this one that judged it, oldest first.
+    def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[EarlierRun]]:
+        """Return host -> the last runs of the inventory before this one that judged it, oldest first.
 
         until: number of the last run that counts; default: the one before.
         """
@@ -363,14 +363,16 @@ class History:
                 for host, name, first, origin, carried in found:
                     marks.setdefault((number, _is(host, str)), {})[_is(name, str)] = _mark(first, origin, carried)
         passed = _Passed(self._db)
-        nights: dict[str, list[Past]] = {}
+        nights: dict[str, list[EarlierRun]] = {}
         with _sound(self.path):
             for number, host, intent, ids in rows:
-                nights.setdefault(host, []).append(Past(number, intent, passed[ids], marks.get((number, host), {})))
+                nights.setdefault(host, []).append(
+                    EarlierRun(number, intent, passed[ids], marks.get((number, host), {}))
+                )
         return nights
 
     def trail(self, run: Run, count: int) -> list[tuple[Run, dict[str, Any], dict[str, tuple[str, Any, Any]]]]:
-        """The last nights of the inventory up to this run, oldest first: run, summary, host -> class, busbw, health."""
+        """Return the last runs of the inventory, oldest first: run, summary, host -> class, busbw, health."""
         rows = self._db.execute(
             f"SELECT {_RUN}, summary FROM run WHERE state = 'done' AND inventory = ? AND id < ?"
             " ORDER BY id DESC LIMIT ?",
@@ -392,8 +394,7 @@ class History:
         return found
 
     def of_device(self, run: Run, host: str, identity: str) -> list[tuple[str, Finding]]:
-        """What the nights of the inventory up to this run said of one device of a host, oldest first, with the start of
-        each."""
+        """Return (start of the run, finding) of one device of a host in runs up to this one, oldest first."""
         rows = self._db.execute(
             "SELECT r.started, j.text FROM finding f JOIN run r ON r.id = f.run JOIN json j ON j.id = f.body"
             " WHERE r.state = 'done' AND r.inventory = ? AND r.id <= ? AND f.host = ? AND f.carried = 0"
@@ -405,7 +406,7 @@ class History:
         return [(started, finding) for started, finding in said if finding.identity == identity]
 
     def health_of(self, run: Run, host: str, count: int) -> list[tuple[str, tuple[dict[str, Any], ...]]]:
-        """Start of the last nights up to this run that asked the host, oldest first, and the devices it told of."""
+        """Return start and devices of the host in the last runs up to this one, oldest first."""
         rows = self._db.execute(
             "SELECT r.started, d.text FROM host h JOIN run r ON r.id = h.run LEFT JOIN json d ON d.id = h.health"
             " WHERE r.state = 'done' AND r.inventory = ? AND r.id <= ? AND h.host = ? ORDER BY r.id DESC LIMIT ?",
@@ -415,12 +416,12 @@ class History:
             return [(_is(started, str), _health(text)) for started, text in reversed(rows)]
 
     def before(self, moment: str, run: Run) -> int | None:
-        """Number of the last night before a run that began at or before a moment, as runs write it."""
+        """Return the number of the last run before this one that began at or before a moment."""
         query = "SELECT max(id) FROM run WHERE state = 'done' AND inventory = ? AND id < ? AND started <= ?"
         return self._value(query, run.inventory, run.id, moment)  # type: ignore[no-any-return]
 
     def complete(self, run: int) -> str | None:
-        """End of the last night of the run's inventory, up to that run, in which every host gave a full answer."""
+        """Return the end of the inventory's last run, up to this one, with a full result of every host."""
         query = (
             "SELECT max(ended) FROM run r WHERE state = 'done' AND id <= ? AND inventory = (SELECT inventory FROM run"
             " WHERE id = ?) AND NOT EXISTS (SELECT 1 FROM host h WHERE h.run = r.id AND h.class IN"
@@ -455,7 +456,7 @@ class History:
 
 
 class _Passed(dict[int, frozenset[str]]):
-    """Sets of passed checks by their number; most hosts share one."""
+    """Sets of passed checks by row number; most hosts share one."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         super().__init__()
@@ -467,20 +468,20 @@ class _Passed(dict[int, frozenset[str]]):
         return self[number]
 
 
-# -- a file that is not as it was left -------------------------------------------------------------------------------
+# -- damaged files -----------------------------------------------------------------------------------------------------
 
 
 def _reader(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
-    """A connection that cannot write. SQLite wants to make two files beside a history, and that may not be allowed."""
+    """Return a read-only connection. SQLite wants to make two files beside a history, which may not be allowed."""
     address = path.absolute().as_uri() + "?mode=ro"
     wal = path.with_name(path.name + "-wal")
     try:
         return _connected(address, stack)
     except sqlite3.OperationalError:
         if not wal.exists():
-            # Nobody writes: nothing is missing in the file.
+            # There is no writer, so nothing is missing in the file.
             return _connected(address + "&immutable=1", stack)
-    folder = stack.enter_context(private.directory())
+    folder = stack.enter_context(private_tempdir.directory())
     try:
         for file in (path, wal):
             shutil.copyfile(file, folder / file.name)
@@ -492,14 +493,14 @@ def _reader(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
 def _connected(address: str, stack: contextlib.ExitStack) -> sqlite3.Connection:
     connection = sqlite3.connect(address, uri=True, timeout=30, isolation_level=None)
     stack.enter_context(contextlib.closing(connection))
-    # It is opened at the first look only.
+    # SQLite opens it at the first query.
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return connection
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What SQLite says, as one sentence with the way out."""
+def _readable_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite into a HistoryError with a way out."""
     try:
         yield
     except sqlite3.Error as error:
@@ -517,7 +518,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def _sound(path: Path) -> Iterator[None]:
-    """Around what reads rows: Busbar wrote them, and somebody else may have written in them since."""
+    """Turn errors of rows into a HistoryError: another program may have written in them."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -572,7 +573,7 @@ def _health(text: str | None) -> tuple[dict[str, Any], ...]:
 
 
 def _summary(text: str, whole: bool = True) -> dict[str, Any]:
-    """whole: of a night, and not of a run that failed, which has none."""
+    """Return a run's summary. whole: of a complete run; a failed one has none."""
     found: dict[str, Any] = _is(json.loads(text), dict)
     for name, kind in (_SUMMARY if whole else {}).items():
         _is(found[name], kind)

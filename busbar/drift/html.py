@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The report as one HTML file that asks for nothing else: no request, no font, no image from anywhere.
+"""Render the report as one HTML file that loads nothing: no request, no font, no image.
 
-What hosts said is text wherever it lands: Jinja escapes it, the script only ever sets text, and the page's own policy
-allows this one script and this one style sheet.
+Texts of hosts stay text: Jinja escapes them, the script only ever sets text, and the page's own policy allows this one
+script and this one style sheet.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .report import OPEN
 from .run import CLASSES
 
 TEMPLATES = Path(__file__).parent / "templates"
-# More columns do not fit beside each other; the other checks share one.
+# More columns do not fit; the other checks share one.
 COLUMNS = 24
-# Findings of hosts that the page can unfold, the worst first. The rest is counted, and is in the JSON.
+# Findings that the page can unfold, the worst first. The rest is counted, and is in the JSON.
 DETAILS = 6000
 
 
@@ -43,7 +43,7 @@ def _template(name: str) -> Any:
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """The page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
+    """Return the page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     details, left_out = _details(report)
@@ -76,13 +76,13 @@ def _digest(text: str) -> str:
 
 
 def _embedded(data: object) -> str:
-    """JSON that cannot end the element it stands in."""
+    """Return JSON that cannot end its script element."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _details(report: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """What the script unfolds for a host, and the number of findings left out. A text is kept once, by its number."""
+    """Return what the script unfolds for a host, and the number of findings left out. Equal texts are stored once."""
     texts: dict[str, int] = {}
     bodies: dict[tuple[int, ...], int] = {}
 
@@ -136,7 +136,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _grid(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Hosts by checks, worst first: a column for each check that somebody fails, hosts that look alike are one row."""
+    """Return hosts by checks, worst first: a column for each failed check, a row for hosts with equal results."""
     columns = list(dict.fromkeys(group["check"] for group in (*report["groups"], *report["waived"])))
     shown = columns[:COLUMNS]
     alike: dict[tuple[Any, ...], list[str]] = {}
@@ -171,11 +171,11 @@ def _grid(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _strip(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A bar for each night, of heights in percent, from below: in sync, waived, drift, and those without an answer."""
+    """Return a bar for each run, of heights in percent, from below: in sync, waived, drift, no result."""
     bars = []
     for place, night in enumerate(history):
         total = sum(night["hosts"].values()) or 1
-        # One host of a thousand has to be seen.
+        # One host of a thousand has to be visible.
         shares = {name: max(number / total, 0.03) for name, number in night["hosts"].items() if number}
         parts = []
         top = 100.0
@@ -189,13 +189,12 @@ def _strip(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _line(values: Sequence[float]) -> str:
-    """Points of a line from 0 to the largest value, 200 by 40."""
     step, high = 200.0 / max(len(values) - 1, 1), max(values) or 1.0
     return " ".join(f"{i * step:.1f},{38 - 36 * value / high:.1f}" for i, value in enumerate(values))
 
 
 def _trends(runs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each run of the benchmark tonight's spread, and the slowest and the median host as lines over the nights."""
+    """Return this run's spread of each benchmark, and the slowest and the median host as lines over the runs."""
     found = []
     for name, run in runs.items():
         points = [point for point in run["trend"] if point]

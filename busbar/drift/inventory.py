@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who is expected to answer: the nodes of an inventory, and what in it must not be repeated."""
+"""Read the nodes of an inventory that have to report, and its secrets."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.findings_file import
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import Manifest as Manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import build
 
-from ..ansible_process import environment, kept, passed
+from ..ansible_process import environment, passed, reaped
 
 
 class InventoryError(ValueError):
-    """Nobody to ask, or nobody knows whom; the message says why."""
+    """The inventory gives no nodes to audit; the message has the reason."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Expected:
 
 
 def read(paths: Sequence[Path], limit: str | None) -> Manifest:
-    """Raises InventoryError, also for a limit that selects nobody or that Ansible would take for everybody."""
+    """Return the manifest. Raises InventoryError, also for a limit that selects no host, or that Ansible ignores."""
     from ansible.errors import AnsibleError  # here, so that the other commands start without Ansible
     from ansible_collections.busbar.fabric.plugins.filter.target_nodes import target_nodes
 
@@ -58,7 +58,7 @@ def sources(paths: Sequence[Path]) -> list[str]:
 
 
 def variables(paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
-    """Node -> its variables, as ansible-inventory prints them: templates and vaults are not opened.
+    """Return node -> its variables, as ansible-inventory prints them: templates and vaults stay closed.
 
     Raises InventoryError.
     """
@@ -81,7 +81,7 @@ def require_protected(paths: Sequence[Path]) -> None:
         folder = full if full.is_dir() else full.parent
         for place in (full, folder, *folder.parents):
             mode = place.stat().st_mode
-            # In a sticky folder further up nobody else can replace what is ours.
+            # In a sticky folder further up no other user can replace our files.
             if mode & stat.S_IWOTH and (place in (full, folder) or not mode & stat.S_ISVTX):
                 raise InventoryError(
                     f"inventory {path}: everybody can write {place}, and Ansible would run what lies there;"
@@ -105,7 +105,7 @@ def _argv(paths: Sequence[Path]) -> list[str]:
 
 def _list(argv: list[str]) -> dict[str, Any]:
     try:
-        done = subprocess.run(kept(argv), env=environment(), capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(reaped(argv), env=environment(), capture_output=True, text=True, timeout=600, check=False)
         data = json.loads(done.stdout) if done.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise InventoryError(f"ansible-inventory: {error_text(error)}") from error
@@ -115,7 +115,7 @@ def _list(argv: list[str]) -> dict[str, Any]:
 
 
 def _members(data: Mapping[str, Any], group: str, seen: frozenset[str] = frozenset()) -> list[str]:
-    """The hosts of a group and of its children, each once, in the inventory's order."""
+    """Return the hosts of a group and of its children, each once, in the inventory's order."""
     of_group = data.get(group) or {}
     hosts = [str(host) for host in of_group.get("hosts") or []]
     for child in of_group.get("children") or []:

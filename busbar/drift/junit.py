@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The report as JUnit's XML, for CI: a suite for each check that somebody failed, a case for each node."""
+"""Render the report as JUnit XML, for CI: a suite for each failed check, a case for each node."""
 
 from __future__ import annotations
 

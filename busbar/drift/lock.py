@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One run at a time: two would ask every node twice and mix up the nights."""
+"""Allow one run at a time: two would audit every node twice and mix up their results."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 
-# Seconds. Whoever looks whether a run lives has it for a moment.
+# Seconds. A look whether a run lives holds the lock for a moment.
 PATIENCE = 0.5
 
 
-class Held(RuntimeError):
-    """Another run has the lock; the message says which."""
+class LockedError(RuntimeError):
+    """Another run has the lock; the message names it."""
 
 
-def beside(history: Path) -> Path:
+def lock_file(history: Path) -> Path:
     return history.with_name(history.name + ".lock")
 
 
 def opened(path: Path) -> int:
-    """Open a file to be written, which is made where there is none. Raises OSError, also for another user's link."""
+    """Open a file for writing; makes it if there is none. Raises OSError, also for another user's link."""
     results_folder.refuse_planted(path)
     return os.open(path, os.O_RDWR | os.O_CREAT | (0 if path.is_symlink() else os.O_NOFOLLOW), 0o600)
 
 
 @contextlib.contextmanager
 def held(path: Path, note: str) -> Iterator[None]:
-    """Holds the lock. The kernel takes it back from a process that was killed, so that none is ever stale."""
+    """Hold the lock. The kernel releases it when a process is killed, so that none is ever stale."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = opened(path)
     try:
@@ -41,7 +41,7 @@ def held(path: Path, note: str) -> Iterator[None]:
         while not _taken(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 other = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-                raise Held(f"another run holds {path}: {other or 'it has just begun'}")
+                raise LockedError(f"another run holds {path}: {other or 'it has just begun'}")
             time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         try:
@@ -54,7 +54,7 @@ def held(path: Path, note: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a run lives, as far as we may look."""
+    """Return whether a run lives, as far as the lock can be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Parts of one night as the night that one run would have made of it; refused where they overlap or leave a gap. Pure.
+"""Join parts of one run as one run would have made it; refuse overlaps and gaps. Pure.
 
-Nothing is guessed: every host that is expected has to be in exactly one part, and all parts have to be of one
-inventory, in one state, asked by one Busbar, at one time.
+Nothing is guessed: every expected host has to be in exactly one part, and all parts have to be of one inventory, in one
+state, from one version of Busbar, at one time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from . import runner
+from .findings_part import MOMENT, Part, PartError, names
 from .inventory import Manifest
-from .part import MOMENT, Part, PartError, names
 from .run import HostResult
 
 # Characters of host names in a message.
 ROOM = 2000
-# What nodes are compared with each other by, and so only with those of the same part.
+# Comparisons between nodes, made only with those of the same part.
 _COMPARED = "consistency."
 
 
 @dataclass(frozen=True)
 class Merged:
-    """The night. Times as Run has them. inventory: its paths. hosts: in the inventory's order."""
+    """The joined run. Times as Run has them. inventory: its paths. hosts: in the inventory's order."""
 
     started: str
     ended: str
@@ -40,22 +40,22 @@ class Merged:
 
 
 def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[str], within: int) -> Merged:
-    """Raises PartError.
+    """Join the parts. Raises PartError.
 
-    expected: who has to be in one of the parts, where somebody names the inventory (inventory: its paths); None where
-    the parts know it themselves. within: seconds from the first question to the last answer.
+    expected: nodes that have to be in one of the parts, if the user names the inventory (inventory: its paths); None if
+    the parts name them. within: seconds from the first query to the last result.
     """
     if not parts:
         raise PartError("no findings file was named")
-    _alike(parts, "version", lambda part: part.version, "are of different versions of Busbar")
-    _alike(parts, "roles", lambda part: ", ".join(part.expected), "checked different roles")
-    _alike(parts, "commit", lambda part: part.commit, "are of different commits of the inventory")
-    _alike(parts, "digest", lambda part: part.digest, "are of different states of the inventory (variables differ)")
+    _check(parts, "version", lambda part: part.version, "are of different versions of Busbar")
+    _check(parts, "roles", lambda part: ", ".join(part.expected), "checked different roles")
+    _check(parts, "commit", lambda part: part.commit, "are of different commits of the inventory")
+    _check(parts, "digest", lambda part: part.digest, "are of different states of the inventory (variables differ)")
     _one_night(parts, within)
     if expected is None:
         way_out = "; where they are slices of one inventory, name the whole of it with -i INVENTORY"
-        _alike(parts, "paths", lambda part: " ".join(part.inventory), "are of different inventories", way_out)
-        _alike(parts, "nodes", lambda part: nodeset.fold(part.group), "are of inventories with other nodes", way_out)
+        _check(parts, "paths", lambda part: " ".join(part.inventory), "are of different inventories", way_out)
+        _check(parts, "nodes", lambda part: nodeset.fold(part.group), "are of inventories with other nodes", way_out)
         hosts = parts[0].group
         inventory = parts[0].inventory
         if not hosts or not inventory:
@@ -82,7 +82,8 @@ def join(parts: Sequence[Part], expected: Manifest | None, inventory: Sequence[s
     )
 
 
-def _alike(parts: Sequence[Part], what: str, of: Callable[[Part], str | None], wrong: str, way_out: str = "") -> None:
+def _check(parts: Sequence[Part], what: str, of: Callable[[Part], str | None], wrong: str, way_out: str = "") -> None:
+    """Raise PartError where parts differ."""
     first = parts[0]
     for part in parts[1:]:
         if of(part) != of(first):
@@ -105,7 +106,6 @@ def _one_night(parts: Sequence[Part], within: int) -> None:
 
 
 def _each_once(parts: Sequence[Part], expected: Sequence[str]) -> None:
-    """Raises PartError where a host is in two parts, in none, or in no inventory."""
     of_host: dict[str, list[Part]] = {}
     for part in parts:
         for host in part.hosts:
@@ -132,7 +132,7 @@ def _hosts(hosts: Sequence[str]) -> str:
 
 
 def _with_limit(hosts: Mapping[str, HostResult]) -> dict[str, HostResult]:
-    """The hosts of one part of several, with a note where they were held against each other."""
+    """Return the hosts of one part of several, with a note where they were compared with each other."""
     compared = [
         name
         for name, host in hosts.items()

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Tells people of a night: a program of the site's, or a POST to a webhook.
+"""Notify people of a run: by a program of the site, or a POST to a webhook.
 
-What is told (text.brief) names checks and nodes, and nothing that a tool has said. A webhook's address is a password:
-it is read from a file, and no message repeats more of it than the host.
+The message (text.brief) names checks and nodes, and holds no output of tools. A webhook's address is a password: it is
+read from a file, and messages repeat only its host.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TIMEOUT = 60.0
 
 
 class NotifyError(RuntimeError):
-    """Nobody was told; the message says why."""
+    """No notification was sent; the message has the reason."""
 
 
 def run(argv: Sequence[str], text: str, code: int, new: int) -> None:
-    """The program gets the text on standard input, and BUSBAR_EXIT_CODE and BUSBAR_NEW. Raises NotifyError."""
+    """Run the program with the text on standard input, BUSBAR_EXIT_CODE and BUSBAR_NEW set. Raises NotifyError."""
     environment = {**os.environ, "BUSBAR_EXIT_CODE": str(code), "BUSBAR_NEW": str(new)}
     try:
         done = subprocess.run(
@@ -42,7 +42,7 @@ def run(argv: Sequence[str], text: str, code: int, new: int) -> None:
 
 
 def post(file: Path, text: str, code: int, new: int) -> None:
-    """file: holds the address. ``text`` is what Slack, Mattermost and others show. Raises NotifyError."""
+    """Post to the address in a file; Slack, Mattermost and others show ``text``. Raises NotifyError."""
     try:
         address = file.read_text(encoding="ascii").strip()
     except OSError as error:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Where a report goes: a file that is whole or not there at all, or standard output."""
+"""Write a report to a file, whole or not at all, or to standard output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 
-# In a file's name: the day (UTC) on which the run began.
+# Placeholder in a file's name: the day (UTC) on which the run began.
 DATE = "{date}"
 
 
@@ -23,7 +23,7 @@ def dated(target: str, day: datetime.date) -> str:
 
 
 def prune(target: str, before: datetime.date) -> None:
-    """Removes what ``target`` was on days before one. Only a name with a day in the place of DATE is its own."""
+    """Remove the files of ``target`` of days before one. Only names with a day in place of DATE count."""
     path = Path(target)
     if DATE not in path.name:
         return
@@ -35,7 +35,7 @@ def prune(target: str, before: datetime.date) -> None:
 
 
 def require_folder(target: str) -> None:
-    """Raise OSError where a file cannot be made: found before any host is queried."""
+    """Raise OSError where a file cannot be made, before any host is queried."""
     folder = Path(target).parent
     if Path(target).is_dir():
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), target)
@@ -45,7 +45,7 @@ def require_folder(target: str) -> None:
 
 
 def write(target: str, text: str, mode: int = 0o600) -> None:
-    """target: a path, or - for standard output. By rename: a reader never sees half a file. Raises OSError."""
+    """Write to a path, or for ``-`` to standard output. By rename: a reader never sees half a file. Raises OSError."""
     if target == "-":
         sys.stdout.write(text)
         return

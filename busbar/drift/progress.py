@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""How far a run is, for somebody who watches; silent where nobody does."""
+"""Show the progress of a run on a terminal; silent elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 class Progress:
-    """A bar on standard error: the task that runs, and how many hosts have answered it."""
+    """A bar on standard error: the running task, and how many hosts have responded to it."""
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The report for node_exporter's textfile collector. No series for each node: a thousand would be a burden."""
+"""Render the report for node_exporter's textfile collector, without a series per node: a thousand are too many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HELP = {
 
 
 def render(report: Mapping[str, Any], complete: str | None) -> str:
-    """complete: end of the last run in which every host returned a full result, None where there was none."""
+    """Return the metrics. complete: end of the last run with a full result of every host, None without one."""
     run, counts = report["run"], report["counts"]
     common = {"simulated": "true"} if report["simulated"] else {}
     samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _HELP}
@@ -51,7 +51,7 @@ def render(report: Mapping[str, Any], complete: str | None) -> str:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    # Checks, classes and severities are the suite's own words: nothing in them needs an escape.
+    # Checks, classes and severities are words of the suite: nothing in them needs an escape.
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
 
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The report as plain data, from which every output is made: what ``busbar drift --json`` prints. Pure."""
+"""Build the report as plain data, the source of every output and of ``busbar drift --json``. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, nodeset, repair
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 
-from . import at_gate, health, waivers
+from . import gate_section, health, waivers
 from .compare import NIGHTS, Changes, Mark
 from .run import CLASSES, HostResult, Run
 
@@ -30,17 +30,17 @@ SUBJECTS = 8
 SCORE = 3.5
 SHARE = 0.98
 
-# Of a host: its class, its busbw and its devices.
+# Class, busbw and devices of a host.
 Past = tuple[str, Mapping[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 Trail = Sequence[tuple[Run, Mapping[str, Any], Mapping[str, Past]]]
 
 
 @dataclass(frozen=True)
-class Night:
-    """All that a report is made of. started: number of every run -> its start. since: number of the run compared with.
+class ReportInput:
+    """The inputs of a report. started: number of every run -> its start. since: number of the run compared with.
 
-    trail: the nights before, oldest first: run, summary, host -> class, busbw, devices. again: the command that shows
-    this night once more.
+    trail: earlier runs, oldest first: run, summary, host -> class, busbw, devices. again: the command that shows
+    this run again.
     """
 
     run: Run
@@ -53,8 +53,8 @@ class Night:
     since: int | None = None
 
 
-def build(night: Night) -> dict[str, Any]:
-    """The report. Keys and meaning: docs/report.md."""
+def build(night: ReportInput) -> dict[str, Any]:
+    """Return the report. Keys and meaning: docs/report.md."""
     found_waivers = waivers.parse(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
     waived = _waived(night.hosts, found_waivers, today)
@@ -90,12 +90,12 @@ def build(night: Night) -> dict[str, Any]:
         "outliers": _outliers(night, groups) + figures.pop("outliers"),
         "busbw": figures,
         "health": health.build([(run.started, _devices(hosts)) for run, _summary, hosts in night.trail], night.hosts),
-        # What lies on the control node, and is read when the report is written.
+        # Results on the control node, read when the report is written.
         "cluster": None,
         "localised": None,
         "fabric": None,
         "actions": None,
-        "gate": at_gate.build(night.hosts),
+        "gate": gate_section.build(night.hosts),
         "history": [*(dict(summary) for _, summary, _ in night.trail), summary_of(night.run, counts, code, figures)],
     }
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
@@ -107,8 +107,8 @@ def _devices(hosts: Mapping[str, Past]) -> dict[str, health.Devices]:
     return {name: devices for name, (_class, _busbw, devices) in hosts.items() if devices}
 
 
-def _notes(night: Night) -> list[dict[str, Any]]:
-    """What limits the night without being wrong, each with its hosts: another run at work there, and the like."""
+def _notes(night: ReportInput) -> list[dict[str, Any]]:
+    """Return what limits the result without being wrong, with its hosts, such as another run at work there."""
     hosts: dict[str, list[str]] = {}
     for host in night.hosts.values():
         for note in host.notes:
@@ -122,7 +122,6 @@ def _notes(night: Night) -> list[dict[str, Any]]:
 def _waived(
     hosts: Mapping[str, HostResult], entries: Sequence[waivers.Waiver], today: datetime.date
 ) -> dict[str, dict[str, waivers.Waiver]]:
-    """Return host -> id of a finding that is accepted -> by which entry."""
     of_host: dict[str, list[waivers.Waiver]] = {}
     for entry in entries:
         for name in entry.hosts:
@@ -135,7 +134,7 @@ def _waived(
 
 
 def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
-    """Return one of CLASSES. waived: ids of findings that are accepted."""
+    """Return one of CLASSES. waived: ids of accepted findings."""
     open_ = [finding for name, finding in host.by_id.items() if name not in waived]
     if host.findings and not open_:
         return "waived"
@@ -146,8 +145,10 @@ def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
     return "incomplete" if open_ or not host.passed else "in_sync"
 
 
-def exit_code(night: Night, waived: Mapping[str, Mapping[str, waivers.Waiver]], classes: Mapping[str, str]) -> int:
-    """Return FINDINGS where a difference is as bad as ``--fail-on``, UNKNOWN where a host gave no full answer."""
+def exit_code(
+    night: ReportInput, waived: Mapping[str, Mapping[str, waivers.Waiver]], classes: Mapping[str, str]
+) -> int:
+    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host gave no full result."""
     worst = SEVERITIES.index(night.run.fail_on)
     for host, result in night.hosts.items():
         for name, finding in result.by_id.items():
@@ -158,7 +159,7 @@ def exit_code(night: Night, waived: Mapping[str, Mapping[str, waivers.Waiver]], 
 
 
 def headline(counts: Mapping[str, Any], simulated: bool) -> str:
-    """The night in one sentence."""
+    """Return the result in one sentence."""
     hosts = counts["hosts"]
     total, judged = counts["total"], counts["total"] - sum(hosts[name] for name in OPEN)
     parts = [f"{judged:,} of {total:,} hosts checked in full"]
@@ -171,8 +172,8 @@ def headline(counts: Mapping[str, Any], simulated: bool) -> str:
     return text + (f"; {hosts['waived']:,} accepted" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
 
 
-def _news(night: Night, classes: Mapping[str, str], ways: Mapping[str, int], code: int) -> bool:
-    """Whether the night is unlike the last one: what people are told of."""
+def _news(night: ReportInput, classes: Mapping[str, str], ways: Mapping[str, int], code: int) -> bool:
+    """Return whether the run differs from the previous one, which is notified."""
     if not night.trail:
         return code != 0
     _run, summary, hosts = night.trail[-1]
@@ -181,7 +182,7 @@ def _news(night: Night, classes: Mapping[str, str], ways: Mapping[str, int], cod
 
 
 def summary_of(run: Run, counts: Mapping[str, Any], code: int, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """What the history strip keeps of a night."""
+    """Return what the history strip stores of a run."""
     middle = {name: values["tonight"] for name, values in figures.get("runs", {}).items()}
     return {
         "run": run.id,
@@ -195,19 +196,19 @@ def summary_of(run: Run, counts: Mapping[str, Any], code: int, figures: Mapping[
     }
 
 
-# -- groups and hosts ------------------------------------------------------------------------------------------------
+# -- groups and hosts --------------------------------------------------------------------------------------------------
 
 
 def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Row]:
     by_id = host.by_id
-    # A consequence that is not accepted with its cause stands for itself.
+    # A consequence that is not accepted with its cause has its own row.
     for covered in (True, False):
         mine = [finding for name, finding in by_id.items() if (name in waived) == covered]
         for name, follows in finding_groups.roots(mine).items():
             yield Row(host.host, by_id[name], follows, waived.get(name))
 
 
-def _group(group: Group, night: Night) -> dict[str, Any]:
+def _group(group: Group, night: ReportInput) -> dict[str, Any]:
     finding = group.finding
     marks = [night.marks.get(row.host, {}).get(row.finding.id) for row in group.rows]
     first = min((mark.first for mark in marks if mark), default=night.run.id)
@@ -235,7 +236,7 @@ def _group(group: Group, night: Night) -> dict[str, Any]:
         "new": where("new"),
         "standing": where("standing"),
         "flapping": where("flapping"),
-        # Why a host does not answer is not known from its earlier nights.
+        # Earlier runs do not explain why a host does not respond.
         "origins": dict(
             Counter(
                 mark.origin
@@ -250,13 +251,13 @@ def _group(group: Group, night: Night) -> dict[str, Any]:
         "fix": finding.fix,
         "disruption": finding.disruption,
         "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
-        "repairs": bool((found := advice.parse(finding.fix)) and found.mends),
-        "alike": group.alike,
+        "repairs": bool((found := fix_command.parse(finding.fix)) and found.mends),
+        "alike": group.shared_hint,
         "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.until.isoformat()},
     }
 
 
-def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+def _host(night: ReportInput, name: str, kind: str, of_group: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     host, changes, marks = night.hosts[name], night.changes[name], night.marks.get(name, {})
     found = []
     for finding in host.by_id.values():
@@ -269,7 +270,7 @@ def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str],
                 "flapping": finding.id in changes.flapping,
                 "origin": mark.origin if mark else None,
                 "first": night.started.get(mark.first, night.run.started) if mark else night.run.started,
-                # Of what follows from another finding, there is none.
+                # A consequence of another finding has no group.
                 "group": of_group.get((name, finding.id)),
             }
         )
@@ -289,8 +290,8 @@ def _host(night: Night, name: str, kind: str, of_group: Mapping[tuple[str, str],
     }
 
 
-def _ids(night: Night, kind: str) -> list[dict[str, Any]]:
-    """Findings by their id, folded: the hosts for which it is new, fixed and so on."""
+def _ids(night: ReportInput, kind: str) -> list[dict[str, Any]]:
+    """Return findings by id, folded: the hosts for which each is new, fixed and so on."""
     hosts: dict[str, set[str]] = {}
     subjects: dict[str, set[str]] = {}
     for host, changes in night.changes.items():
@@ -317,7 +318,7 @@ def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -
     return {"subject": "", **words, "hosts": nodeset.fold(waiver.hosts), "state": state}
 
 
-def _counts(night: Night, classes: Mapping[str, str], standing: Sequence[Group]) -> dict[str, Any]:
+def _counts(night: ReportInput, classes: Mapping[str, str], standing: Sequence[Group]) -> dict[str, Any]:
     of_class = Counter(classes.values())
     differ = [group for group in standing if group.finding.state in DIFFERS]
     roots = {(row.host, row.finding.id) for group in standing for row in group.rows}
@@ -326,7 +327,7 @@ def _counts(night: Night, classes: Mapping[str, str], standing: Sequence[Group])
         "total": len(night.hosts),
         "hosts": {name: of_class[name] for name in CLASSES},
         "hosts_differ": len({host for group in differ for host in group.hosts}),
-        # As the table shows them: causes, and apart from them how many findings they lead to.
+        # As in the table: causes, and separately how many findings they lead to.
         "groups": len(standing),
         "severity": {name: sum(group.finding.severity == name for group in standing) for name in SEVERITIES},
         "follow": sum(group.follows for group in standing),
@@ -342,7 +343,7 @@ def _counts(night: Night, classes: Mapping[str, str], standing: Sequence[Group])
     }
 
 
-def _run(night: Night) -> dict[str, Any]:
+def _run(night: ReportInput) -> dict[str, Any]:
     run = night.run
     previous = night.trail[-1][0] if night.trail else None
     return {
@@ -360,11 +361,11 @@ def _run(night: Night) -> dict[str, Any]:
     }
 
 
-# -- the fleet -------------------------------------------------------------------------------------------------------
+# -- the fleet ---------------------------------------------------------------------------------------------------------
 
 
-def _outliers(night: Night, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Findings of one host of a fleet, or of one in a hundred, where all others that have the check are well."""
+def _outliers(night: ReportInput, groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return findings of one host of a fleet, or of one in a hundred, where all others with the check are ok."""
     asked: Counter[str] = Counter()
     checks: dict[frozenset[str], set[str]] = {}
     for host in night.hosts.values():
@@ -382,8 +383,8 @@ def _outliers(night: Night, groups: Sequence[Group]) -> list[dict[str, Any]]:
     return found
 
 
-def _busbw(night: Night) -> dict[str, Any]:
-    """Figures of the benchmark: of each run tonight's spread and the trend, per host the figure of the first run."""
+def _busbw(night: ReportInput) -> dict[str, Any]:
+    """Return benchmark figures: this run's spread and the trend of each, per host the figure of the first."""
     tonight = {name: {run: dict(of_run) for run, of_run in host.busbw.items()} for name, host in night.hosts.items()}
     names = sorted({run for of_host in tonight.values() for run in of_host})
     slow: dict[str, list[tuple[float, str]]] = {}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What one night said: a Run with a HostResult for every host that was expected to answer."""
+"""Define the result of one run: a Run, and a HostResult for every host that had to report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 
-# How a host's part of a run ended. Only the last two say something about the host's checks.
+# How a host's part of a run ended. Only the last two have results of the host's checks.
 ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")
 JUDGED = ("incomplete", "complete")
-# Where a host ends in the report: exactly one of these, those that say least about it first.
+# Class of a host in the report: exactly one of these, the least known first.
 CLASSES = ("unreachable", "timed_out", "not_run", "incomplete", "drift", "waived", "in_sync")
 
 
@@ -23,9 +23,9 @@ class HostResult:
     """end: one of ENDS. passed: ids of the checks that are ok. intent: a hash of what was wanted, None where unknown.
 
     busbw: run of the benchmark -> busbw and bar (GB/s), finished (seconds since 1970), simulated.
-    health: devices that something has grown on since the night before, or is wrong with, as node_health tells them.
-    notes: what limits the result without being wrong, such as another run that works on the node.
-    evidence: what the passed checks have read, as findings_file.packed returns it.
+    health: devices with growth since the previous run or a fault, as node_health reports them.
+    notes: limits of the result that are no fault, such as another run that works on the node.
+    evidence: of the passed checks, as findings_file.packed returns it.
     acceptances: deviations that the inventory accepts; their findings are among the others.
     """
 
@@ -46,7 +46,7 @@ class HostResult:
 
     @property
     def by_id(self) -> dict[str, Finding]:
-        """The first, which is the worst, of those that share an id."""
+        """Return the first, which is the worst, of findings that share an id."""
         found: dict[str, Finding] = {}
         for finding in self.findings:
             found.setdefault(finding.id, finding)
@@ -57,7 +57,7 @@ class HostResult:
 class Run:
     """A run of ``busbar drift``. Times are UTC, as ``2026-11-21T02:00:07Z``.
 
-    state: running, done, failed (nothing could be asked), interrupted, or pruned. waivers: as of_hosts() makes them.
+    state: running, done, failed (no host was queried), interrupted, or pruned. waivers: as of_hosts() returns them.
     """
 
     id: int

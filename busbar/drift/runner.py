@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Runs the playbook drift.yml and says how it ended for every host."""
+"""Run the playbook drift.yml and return how it ended for every host."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
     answer,
+    due_roles,
     findings_file,
-    heard,
+    partial_results,
     suite,
     terminal,
     verdict,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest as manifests
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 
-from .. import ansible_process, private
+from .. import ansible_process, private_tempdir
 from . import signals
 from .inventory import Expected, InventoryError, Manifest, sources
 from .progress import Progress
@@ -46,14 +46,14 @@ _Kind = TypeVar("_Kind")
 
 
 class RunnerError(RuntimeError):
-    """The run told nothing about any host; the message says why."""
+    """The run reported no host; the message has the reason."""
 
 
 @dataclass
 class _Watch:
     """Collect from a run's events what the findings file does not have.
 
-    file: that the run writes the manifest to. timeout: seconds, from then on.
+    file: the manifest that the run writes. timeout: seconds, from then on.
     """
 
     progress: Progress
@@ -65,7 +65,7 @@ class _Watch:
     deadline: float = field(default_factory=lambda: time.monotonic() + START)
 
     def __call__(self, event: Mapping[str, Any]) -> bool:
-        """False: the runner keeps no file of the event. There would be two for each task of each host."""
+        """Return False: the runner stores no file of the event. There would be two for each task of each host."""
         self.look()
         name, data = event.get("event", ""), event.get("event_data") or {}
         host, result = data.get("host"), data.get("res")
@@ -115,7 +115,7 @@ def run(
     if forks:
         environment["ANSIBLE_FORKS"] = str(forks)
     words = ["--check", *(["--limit", _absolute(limit)] if limit is not None else [])]
-    with private.directory() as folder, signals.collected() as ended:
+    with private_tempdir.directory() as folder, signals.collected() as ended:
         file, answers = folder / "findings.json", folder / "heard"
         watch = _Watch(progress, folder / "manifest.json", timeout, expected)
         done = ansible_process.run(
@@ -137,10 +137,10 @@ def run(
         watch.look()
         manifest = expected.manifest
         if ended:
-            raise signals.Interrupted(ended[0], until_now(heard.read(answers), manifest) if manifest else "")
+            raise signals.Interrupted(ended[0], until_now(partial_results.read(answers), manifest) if manifest else "")
         if manifest is None:
             raise InventoryError(clean(_unusable(limit, done.stdout.read()), ()))
-        # Ansible ends with 2 for drift and for its own mistakes: the file alone says that there is a verdict.
+        # Ansible ends with 2 for drift and for its own errors: only the file proves a verdict.
         if file.exists():
             return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
         if done.status == "canceled":
@@ -165,21 +165,21 @@ def _unusable(limit: str | None, text: str) -> str:
 
 
 def until_now(answers: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> str:
-    """The verdict's table on a run that was ended before its own. answers: host -> answer, as they had come."""
+    """Return the verdict's table of a run that was ended before its own. answers: host -> result, as they had come."""
     roles = suite.judged(nightly=True)
-    found = {name: work.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
+    found = {name: due_roles.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
     off = {name: answers.get(name, {}).get("off", {}) for name in manifest.hosts}
     judged = verdict.judge(found, roles, partial=False, ended=True, off=off).scrubbed(manifest.secrets)
     return verdict.render(judged, True, terminal.WIDTH)
 
 
 def clean(text: str, hidden: tuple[str, ...]) -> str:
-    """One line that holds no secret and commands no terminal."""
+    """Return one line without secrets and terminal control characters."""
     return printable(" ".join(redaction.scrub(text, hidden).split()))[:2000]
 
 
 def tail(text: str, playbook: str = PLAYBOOK) -> str:
-    """What ansible-playbook has said last, or of its errors."""
+    """Return the last output of ansible-playbook, or of its errors."""
     lines = [line for line in _COLOUR.sub("", text).splitlines() if line.strip()]
     errors = [line.removeprefix("[ERROR]: ") for line in lines if "[ERROR]" in line or "ERROR!" in line]
     said = " ".join(errors[:3] or lines[-3:]) or "it printed nothing"
@@ -192,7 +192,7 @@ def tail(text: str, playbook: str = PLAYBOOK) -> str:
 
 
 def _read(file: Path, hosts: int) -> Mapping[str, Any]:
-    """The findings file. Raises RunnerError where it is none, or larger than so many hosts can make it."""
+    """Return the findings file. Raises RunnerError where it is none, or larger than so many hosts can make it."""
     limit = LEAST_BYTES + hosts * HOST_BYTES
     with file.open("rb") as stream:
         data = stream.read(limit + 1)
@@ -209,9 +209,9 @@ def _read(file: Path, hosts: int) -> Mapping[str, Any]:
 
 
 def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]) -> dict[str, HostResult]:
-    """Every host of the manifest with what the findings file and the events say of it.
+    """Return every host of the manifest with its result in the findings file and the events.
 
-    What one host said, and is no answer, costs no other host its verdict.
+    An invalid result costs no other host its verdict.
     """
     found = {}
     for name in manifest.hosts:
@@ -229,7 +229,7 @@ def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]
 
 
 def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostResult:
-    """Raises ValueError, which says what is not as docs/findings.md has it."""
+    """Return a host's result. Raises ValueError, which names what differs from docs/findings.md."""
     given = typed(said, dict, "it")
     findings = tuple(
         _finding(item, hidden)
@@ -270,7 +270,7 @@ def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostR
 
 
 def _devices(items: object) -> tuple[dict[str, Any], ...]:
-    """By the rule that the node's answer was held to. Raises ValueError."""
+    """Return the devices, checked by the schema of a node's result. Raises ValueError."""
     devices = typed(items, list, "health")
     try:
         answer.told_devices(devices)
@@ -288,32 +288,32 @@ def _finding(item: object, hidden: tuple[str, ...]) -> Finding:
 
 
 def typed(value: object, kind: type[_Kind], what: str) -> _Kind:
-    """The value, if it is of that kind. Raises ValueError, which says what is not."""
+    """Return the value, if it is of that kind. Raises ValueError with the name of what is not."""
     if not isinstance(value, kind):
         raise ValueError(f"{what} is {type(value).__name__}, expected {kind.__name__}")
     return value
 
 
 def _number(value: object, what: str) -> float | None:
-    # JSON as Python reads it has NaN, and whole numbers of any length.
+    # Python's JSON has NaN, and whole numbers of any length.
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and -1e12 < value < 1e12):
         return value
     raise ValueError(f"{what} is {value!r:.80}, expected a number")
 
 
 def not_asked(host: str, end: str | None) -> Finding:
-    """What stands in the report for a host that the verdict does not know."""
+    """Return the finding of a host that the verdict does not have."""
     return _unheard(
         {"unreachable": "unreachable", "timed_out": "no response in time"}.get(end or "", "not queried in time")
     )
 
 
 def _unheard(have: str) -> Finding:
-    return verdict.HOST.judge("host", "unknown", "an answer", have, "ansible-playbook")
+    return verdict.HOST.judge("host", "unknown", "a result", have, "ansible-playbook")
 
 
 def _clean(finding: Finding, hidden: tuple[str, ...]) -> Finding:
-    """No secret, and no character that a terminal obeys: from here on every text can be shown as it is."""
+    """Return the finding without secrets and terminal control characters: its texts can be shown from here on."""
     data = finding.scrubbed(hidden).to_dict()
     del data["id"]
     return from_dict({key: printable(value) if isinstance(value, str) else value for key, value in data.items()})

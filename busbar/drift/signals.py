@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who tells a run to end: it ends Ansible, writes down that it was interrupted, and tells people."""
+"""Handle signals that end a run: Ansible is ended, the interruption is stored and notified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interrupted(RuntimeError):
-    """Somebody ended the run; the message says by which signal. table: what had been heard until then."""
+    """A signal ended the run; the message names it. table: the results so far."""
 
     def __init__(self, number: int, table: str = "") -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
@@ -22,7 +22,7 @@ class Interrupted(RuntimeError):
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Each raises Interrupted where the program is."""
+    """Raise Interrupted where the program is, for each signal."""
 
     def give_up(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
@@ -33,7 +33,7 @@ def raised() -> Iterator[None]:
 
 @contextmanager
 def collected() -> Iterator[list[int]]:
-    """None breaks into what is done meanwhile; those that came are in the list."""
+    """Yield the list of signals; none interrupts the body."""
     got: list[int] = []
     with _handled(lambda number, _frame: got.append(number)):
         yield got
@@ -41,7 +41,7 @@ def collected() -> Iterator[list[int]]:
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    # nohup ignores SIGHUP, and it is to stay so.
+    # nohup ignores SIGHUP, which has to stay so.
     before = {number: signal.getsignal(number) for number in NUMBERS}
     mine = [number for number in NUMBERS if before[number] is not signal.SIG_IGN]
     for number in mine:

@@ -12,22 +12,22 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, repair, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
 
-from . import beside_text
+from . import related_text
 
 # Characters of node names, and columns of a chat.
 NODES, COLUMNS = 300, 100
-# More groups than this are in no message.
+# Groups in a message at most.
 BRIEF = 15
 MORE = "-v, --json FILE, or busbar report --html FILE"
 _WORDS = {"in sync": "OK", "drift": "NOT OK", "incomplete": "INCOMPLETE"}
-# Of a group, what is the same in its findings.
+# Fields that are the same in all findings of a group.
 _FIELDS = ("check", "aspect", "state", "severity", "source", "why", "fix", "disruption")
 
 
 def rendered(
     report: Mapping[str, Any], again: Sequence[str] = (), width: int = terminal.WIDTH, verbose: bool = False
 ) -> str:
-    """Return one screen for a terminal, or all with ``verbose``. again: the command that shows the night."""
+    """Return one screen for a terminal, or all with ``verbose``. again: the command that shows the run."""
     rows = screen.rows(_groups(report))
     counts, hosts = report["counts"], report["counts"]["hosts"]
     accepted = sum(group["count"] for group in report["waived"])
@@ -38,7 +38,7 @@ def rendered(
         for note in report["notes"]
     ]
     not_judged = [f"{name.replace('_', ' ')}: {nodes}" for name, nodes in report["open"].items()]
-    sections = [not_judged, notes, [*_changes(report)], [*_accepted(report)], *beside_text.sections(report)]
+    sections = [not_judged, notes, [*_changes(report)], [*_accepted(report)], *related_text.sections(report)]
     rest = [line for section in sections for line in screen.each(section, width, verbose)]
 
     remarks = {group["fingerprint"]: _history({**group, "follows": 0}) for group in report["groups"]}
@@ -51,7 +51,6 @@ def rendered(
 
 
 def _groups(report: Mapping[str, Any]) -> list[Group]:
-    """Return the groups of the report with all of their findings."""
     # Groups that differ in severity only share a fingerprint.
     groups = {(group["fingerprint"], group["severity"]): group for group in report["groups"]}
     found: dict[tuple[str, str], list[Row]] = {key: [] for key in groups}
@@ -73,7 +72,7 @@ def markdown(report: Mapping[str, Any], again: Sequence[str]) -> str:
 
 
 def brief(report: Mapping[str, Any], again: Sequence[str]) -> str:
-    """For a message: checks and nodes, and no word of a tool's. again: the command that shows the night."""
+    """Return the text of a notification: checks and nodes, no output of tools. again: command that shows the run."""
     groups = report["groups"]
     lines = [report["headline"]]
     lines += [f"{name.replace('_', ' ')}: {_cut(nodes)}" for name, nodes in report["open"].items()]
@@ -108,7 +107,7 @@ def _accepted(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _history(group: Mapping[str, Any]) -> str:
-    """``new, corrective``, or since when and why."""
+    """Return ``new, corrective``, or since when and why."""
     parts = [f"since {group['first']['started'][:10]}"] if group["standing"] else []
     parts += ["new on some" if group["standing"] else "new"] if group["new"] else []
     parts += [name.replace("_", " ") for name in sorted(group["origins"])]

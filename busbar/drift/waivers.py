@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Accepted deviations of a night (``busbar_accepted``), as the history keeps them: each with its hosts, folded."""
+"""Accepted deviations of a run (``busbar_accepted``), as the history stores them: each with its hosts, folded."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError, expand, fold
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand, fold
 
 from .run import HostResult
 
 
 class WaiverError(ValueError):
-    """An entry of a history or findings file that is not one; the message says why."""
+    """An invalid entry of a history or findings file; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Waiver(Acceptance):
 
 
 def of_hosts(hosts: Mapping[str, HostResult]) -> tuple[dict[str, str], ...]:
-    """Return the entries of all hosts; those that are equal are one."""
+    """Return the entries of all hosts, equal ones joined."""
     found: dict[Acceptance, list[str]] = {}
     for host in hosts.values():
         for entry in host.acceptances:
@@ -43,7 +44,7 @@ def parse(entries: Sequence[Mapping[str, str]]) -> tuple[Waiver, ...]:
     for entry in entries:
         try:
             hosts, day = frozenset(expand(entry["hosts"])), datetime.date.fromisoformat(entry["expires"])
-        except NodesetError as error:
+        except ParseError as error:
             raise WaiverError(f"waivers: hosts: {error}") from error
         except ValueError as error:
             raise WaiverError(f"waivers: expires is {entry['expires']!r}, expected YYYY-MM-DD") from error

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``busbar preflight``: arguments in, the names of bad nodes and an exit code out."""
+"""Read the arguments of ``busbar preflight``, print the names of bad nodes, return an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
-from .. import private
+from .. import private_tempdir
 from ..command_line import MORE, complain, number
 from ..drift import signals
 from ..drift.inventory import InventoryError
@@ -34,7 +34,7 @@ WORDS = {GOOD: "ok", FINDINGS: "bad", UNKNOWN: "unknown", ERROR: "unknown"}
 _PROGRAMS = ("srun", "scontrol")
 _PLACES = "/usr/local/bin:/usr/bin:/bin"
 _ROOM, _REASONS = 40, 300
-# Lines of progress and of the table, which make one screen with those for scripts.
+# Lines of progress and of the table, one screen with those for scripts.
 _PROGRESS, _TABLE = 8, 10
 
 
@@ -90,18 +90,20 @@ def _run(arguments: argparse.Namespace) -> int:
     site = _site(arguments, job.nodes)
     if os.geteuid() == 0:
         _trusted(site.program)
-    with private.directory() as folder:
+    with private_tempdir.directory() as folder:
         options = (*site.options, *arguments.options)
         runs = steps.Steps(job, programs["srun"], folder, options, arguments.python, site.root)
         leaves = site.leaves or job.leaves
         program = [arguments.gate] if arguments.gate else []
-        say(f"busbar preflight: job {job.job}, {len(job.nodes)} nodes ({nodeset.brief(job.nodes, 60)}), {site.name}")
+        print_progress(
+            f"busbar preflight: job {job.job}, {len(job.nodes)} nodes ({nodeset.brief(job.nodes, 60)}), {site.name}"
+        )
         lines: list[str] = []
 
         def progress(text: str) -> None:
             lines.append(text)
             if len(lines) <= _PROGRESS:
-                say(text)
+                print_progress(text)
 
         preflight = Preflight(job.nodes, leaves, site, runs, arguments.limit, program, progress)
         ended: signals.Interrupted | None = None
@@ -110,29 +112,29 @@ def _run(arguments: argparse.Namespace) -> int:
         except signals.Interrupted as error:
             ended = error
             preflight.seen.cut = str(error)
-            outcome = preflight.outcome()
+            outcome = preflight.judge()
         if preflight.simulated:
-            say("simulated: no figure here is a measurement")
+            print_progress("simulated: no figure here is a measurement")
         left = lines[_PROGRESS:]
         if left:
-            say(left[0] if len(left) == 1 else f"{len(left)} more lines on the tests: --record DIR")
-        told(outcome, job.nodes)
+            print_progress(left[0] if len(left) == 1 else f"{len(left)} more lines on the tests: --record DIR")
+        print_outcome(outcome, job.nodes)
         if arguments.exclude_file is not None:
             results_folder.replace_file(arguments.exclude_file, (f"{node}\n" for node in outcome.exclude), 0o644)
         if arguments.record is not None:
             where = localise_record.write(arguments.record, preflight.record(ended is None))
-            say(f"record: {where / localise_record.NAME}")
+            print_progress(f"record: {where / localise_record.NAME}")
         return outcome.code
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def told(outcome: Outcome, nodes: Sequence[str]) -> None:
+def print_outcome(outcome: Outcome, nodes: Sequence[str]) -> None:
     """Print the table for people, and the lines for scripts."""
     rows = [(nodeset.brief([node], _ROOM), "EXCLUDE", why) for node, why in outcome.exclude.items()]
-    rows += [(hosts, "unknown", why) for why, hosts in _alike(outcome.unknown)]
+    rows += [(hosts, "unknown", why) for why, hosts in _by_reason(outcome.unknown)]
     width = max((len(name) for name, _verdict, _why in rows), default=0)
     blocks = [[f"  {name:{width}}  {verdict:7}  {why[:_REASONS]}"] for name, verdict, why in rows]
     for finding in outcome.shared():
@@ -144,15 +146,14 @@ def told(outcome: Outcome, nodes: Sequence[str]) -> None:
         tail.append("  no single node is the cause: every combination of nodes is slow or does not respond")
     # In a job's log no line is wrapped.
     for line in screen.page((), blocks, tail, 1 << 20, "--exclude-file FILE, --record DIR", "line", height=_TABLE):
-        say(line)
+        print_progress(line)
     for name, found in (("EXCLUDE", outcome.exclude), ("UNKNOWN", outcome.unknown)):
         if found:
             print(f"{name}={','.join(found)}")
     print(f"PREFLIGHT={WORDS[outcome.code]}")
 
 
-def _alike(found: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Why, and of whom that is reported."""
+def _by_reason(found: Mapping[str, str]) -> list[tuple[str, str]]:
     alike = nodeset.grouped((why, node) for node, why in found.items())
     return [(why, nodeset.brief(hosts, _ROOM)) for why, hosts in alike.items()]
 
@@ -169,7 +170,6 @@ def _programs() -> dict[str, str]:
 
 
 def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
-    """Raises ParseError, InventoryError."""
     ways = [bool(arguments.inventory), bool(arguments.platform), arguments.relative]
     if sum(ways) != 1:
         raise ParseError(
@@ -192,7 +192,7 @@ def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
 
 
 def _trusted(program: str) -> None:
-    """Raises ParseError: a job's user runs what is theirs, root does not."""
+    """Raise ParseError where root would run a program of another user: a job's user runs their own."""
     doubt = trusted.doubt(program, "/") if os.path.exists(program) else ""
     if doubt:
         raise ParseError(f"{program}: {doubt}, so root does not run it: run preflight as the job's user")

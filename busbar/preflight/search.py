@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The course of a preflight: roll call, each node alone, then the search for who is slow, within one limit of seconds.
+"""Run a preflight: roll call, each node alone, then the search for slow nodes, within one time limit.
 
-What starts steps is given (steps.Steps), so that a simulation can stand for it.
+The runner of steps is passed in (steps.Steps), so that a simulation can replace it.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Node,
     Result,
     Test,
-    outcome,
+    judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Answer, Outcome, Seen
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Observations, Outcome, RollCallResult
 
 from .site import ALONE, Site
-from .steps import Asked, Taken
+from .steps import StepResult, TeamProgram
 
-# Of the limit, what each question of the roll call and any one step may take; seconds below which nothing is begun any
-# more; and what ending a step takes beyond its limit.
+# Shares of the limit for each query of the roll call and any one step; seconds below which no step is begun; and the
+# time that ending a step takes beyond its limit.
 ROLL_CALL, STEP = 1 / 8, 1 / 4
 LEAST, END = 3.0, 6.0
-# A step that takes so many times as long as the slowest good one of its kind, and a bit, hangs.
+# A step hangs that takes FACTOR times as long as the slowest good one of its kind, plus BIT seconds.
 FACTOR, BIT = 3.0, 5.0
-# Times that a collective over all good nodes is tried: of a pair it takes two, too, before silence means anything.
+# Times that a collective over all good nodes is tried: as with a pair, one missing result proves nothing.
 TOGETHER = 2
-# Seconds that everybody gets at least to say that it is there: a busy slurmctld must not cost a good node its place.
+# Seconds that every node gets to respond: a busy slurmctld must not cost a good node its place.
 STILL_THERE = 10.0
 _ROOM = 60
 
 
 class Runs(Protocol):
-    """What steps.Steps does."""
+    """The interface of steps.Steps."""
 
-    def ask(
+    def query(
         self, nodes: Sequence[str], limit: float, gate: Sequence[str] = ()
-    ) -> tuple[dict[str, Answer], dict[str, str]]: ...
+    ) -> tuple[dict[str, RollCallResult], dict[str, str]]: ...
 
-    def measure(self, teams: Sequence[Sequence[str]], asked: Asked, limit: float) -> list[Taken]: ...
+    def measure(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]: ...
 
 
 class Preflight:
-    """One preflight. search: as far as it has come, for whoever ends it in the middle."""
+    """One preflight. search: its current state, also for a caller that interrupts it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Preflight:
         say: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """leaves: {} where nobody says any.   limit: seconds for all of it.   say: gets lines for people."""
+        """leaves: {} where none are known.   limit: seconds for all of it.   say: gets lines for people."""
         self.nodes = tuple(nodes)
         self.leaves = leaves
         self.site = site
@@ -76,7 +76,7 @@ class Preflight:
         self.say = say
         self.clock = clock
         self.end = clock() + limit
-        self.seen = Seen(cut="it was ended before the first result")
+        self.seen = Observations(cut="it was ended before the first result")
         self.search = self._searched(dict.fromkeys(self.nodes, (None, "not queried yet")))
         self.simulated = False
         self.begun = time.time()
@@ -86,21 +86,21 @@ class Preflight:
     def run(self) -> Outcome:
         there = self._roll_call()
         if there:
-            self._alone(there)
+            self._measure_alone(there)
         if not self.seen.cut and len(self.nodes) > 1:
             self._between()
-        return self.outcome()
+        return self.judge()
 
-    def outcome(self) -> Outcome:
+    def judge(self) -> Outcome:
         return preflight.judge(self.search, self.seen)
 
     def record(self, complete: bool) -> Record:
-        """For ``--record``."""
+        """Return the record for ``--record``."""
         outcomes = []
         for evidence in self.search.evidence:
             test, result = evidence.test, self._results[evidence.test]
             outcomes.append(
-                Measured(
+                MeasuredTest(
                     number=test.number,
                     kind=test.kind,
                     hosts=test.hosts,
@@ -113,7 +113,7 @@ class Preflight:
                     lost=result.lost,
                 )
             )
-        found = [Found(hosts=one.hosts, finding=one.finding) for one in self.outcome().verdicts]
+        found = [HostFinding(hosts=one.hosts, finding=one.finding) for one in self.judge().verdicts]
         return Record(
             simulated=self.simulated,
             begun=self.begun,
@@ -127,15 +127,15 @@ class Preflight:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return self.end - END - self.clock()
 
     def _granted(self, kind: str) -> float:
-        """Seconds for a step of this kind, less than LEAST where nothing is to be begun any more."""
+        """Return seconds for a step of this kind, less than LEAST where none is to be begun any more."""
         share = STEP * self.limit
         if kind in self._longest:
             share = min(share, FACTOR * self._longest[kind] + BIT)
-        return min(share, self._left())
+        return min(share, self._seconds_left())
 
     def _out_of_time(self, what: str) -> None:
         self.seen.cut = f"{self.limit:g} s were over before {what}"
@@ -144,7 +144,7 @@ class Preflight:
 
     def _roll_call(self) -> list[str]:
         begin = self.clock()
-        answers, self.seen.missing = self.runs.ask(self.nodes, max(STILL_THERE, ROLL_CALL * self.limit), self.gate)
+        answers, self.seen.missing = self.runs.query(self.nodes, max(STILL_THERE, ROLL_CALL * self.limit), self.gate)
         self.seen.cut = ""
         for node, answer in answers.items():
             if answer.gate == roll_call.CRITICAL:
@@ -156,7 +156,7 @@ class Preflight:
         text = f"responses: {len(answers)} of {_nodes(len(self.nodes))} responded"
         if self.seen.gates:
             text += f", {len(self.seen.critical)} of {self.seen.gates} gates found something critical"
-        self._say(text, begin)
+        self._report_step(text, begin)
         for node, why in {**self.seen.missing, **self.seen.critical}.items():
             self.say(f"  {node}: {why}")
         if self.seen.no_verdict:
@@ -165,7 +165,7 @@ class Preflight:
         self.search = self._searched(dict.fromkeys(there, (None, "not measured yet")))
         return there
 
-    def _alone(self, there: Sequence[str]) -> None:
+    def _measure_alone(self, there: Sequence[str]) -> None:
         begin, granted = self.clock(), self._granted(ALONE)
         if granted < LEAST:
             self._out_of_time("each node was measured alone")
@@ -179,10 +179,10 @@ class Preflight:
         else:
             self.seen.silent = silent
         self.search = self._searched({node: (one.figure, one.said) for node, one in taken.items()})
-        bar = self.site.alone()
-        fast = [node for node, one in taken.items() if outcome(one.figure, bar) == PASS]
-        self._say(f"alone: {len(fast)} of {_nodes(len(taken))} at {_bar(bar.value)}", begin)
-        self._tell({node: one for node, one in taken.items() if node not in fast})
+        bar = self.site.node_bar()
+        fast = [node for node, one in taken.items() if judge_figure(one.figure, bar) == PASS]
+        self._report_step(f"alone: {len(fast)} of {_nodes(len(taken))} at {_bar(bar.value)}", begin)
+        self._report_figures({node: one for node, one in taken.items() if node not in fast})
 
     def _between(self) -> None:
         while tests := self.search.next_round():
@@ -205,11 +205,10 @@ class Preflight:
             slow = {test: one for test, one in outcomes.items() if one.outcome != PASS}
             bars = sorted({_bar(one.bar.value) for one in outcomes.values()})
             text = f"round {tests[0].number}: {len(tests) - len(slow)} of {_many(tests)} at {' or '.join(bars)}"
-            self._say(text, begin)
-            self._tell({"+".join(test.hosts): taken[test] for test in slow})
+            self._report_step(text, begin)
+            self._report_figures({"+".join(test.hosts): taken[test] for test in slow})
 
     def _together(self) -> None:
-        """All good nodes at once: nobody says how fast that has to be."""
         good = self.search.good
         if len(good) < 3:
             return
@@ -227,10 +226,10 @@ class Preflight:
         state = "unknown" if taken.figure is None else "ok"
         have = taken.said if taken.figure is None else f"{taken.figure:.4g} GB/s, not judged"
         self.seen.together = preflight.TOGETHER.judge("job", state, "a figure", have, "nccl-tests over all of them")
-        self._say(f"together: {_nodes(len(good))}: {have}", begin)
+        self._report_step(f"together: {_nodes(len(good))}: {have}", begin)
 
-    def _measure(self, teams: Sequence[Sequence[str]], kind: str, granted: float) -> list[Taken]:
-        asked = Asked(
+    def _measure(self, teams: Sequence[Sequence[str]], kind: str, granted: float) -> list[StepResult]:
+        asked = TeamProgram(
             self.site.program,
             self.site.size,
             self.site.gpus,
@@ -249,17 +248,16 @@ class Preflight:
         return taken
 
     def _lost(self, silent: Sequence[str]) -> dict[str, str]:
-        """Who of those that gave no figure does not even answer any more."""
-        if not silent or self._left() < LEAST:
+        if not silent or self._seconds_left() < LEAST:
             return {}
-        return self.runs.ask(silent, STILL_THERE)[1]
+        return self.runs.query(silent, STILL_THERE)[1]
 
-    def _result(self, test: Test, taken: Taken, lost: Mapping[str, str]) -> Result:
+    def _result(self, test: Test, taken: StepResult, lost: Mapping[str, str]) -> Result:
         return Result(test, taken.figure, taken.said, lost={host: lost[host] for host in test.hosts if host in lost})
 
     def _searched(self, alone: Mapping[str, tuple[float | None, str]]) -> Localisation:
-        """The search as it begins. alone: figure of each node by itself, and why there is none."""
-        bar = self.site.alone()
+        """Return the search at its start. alone: figure of each node alone, and why there is none."""
+        bar = self.site.node_bar()
         own = {**self.seen.missing, **self.seen.critical}
         nodes = []
         for node in self.nodes:
@@ -268,12 +266,12 @@ class Preflight:
             nodes.append(Node(node, self.leaves.get(node, ""), (), figure, bar.value, unfit=unfit))
         return Localisation(nodes, self.site.bar)
 
-    # -- words ---------------------------------------------------------------------------------------------------------
+    # -- texts ---------------------------------------------------------------------------------------------------------
 
-    def _say(self, text: str, begin: float) -> None:
+    def _report_step(self, text: str, begin: float) -> None:
         self.say(f"{text} ({self.clock() - begin:.1f} s)")
 
-    def _tell(self, taken: Mapping[str, Taken]) -> None:
+    def _report_figures(self, taken: Mapping[str, StepResult]) -> None:
         for name, one in taken.items():
             self.say(f"  {nodeset.cut(name, _ROOM)}: {one.said or f'{one.figure or 0:.4g} GB/s'}")
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the nodes of a job have to reach: by an inventory, by the name of a platform, or compared with each other."""
+"""Return the bars of a job's nodes: by an inventory, by a platform's name, or relative to each other."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -60,13 +60,13 @@ class Site:
         return len(self.kind.settings.rails) or None if self.kind is not None else None
 
     def algorithm(self, kind: str) -> str:
-        """NCCL_ALGO of a run. A pair goes by Ring: else three of eight rails may be missing unseen."""
+        """Return NCCL_ALGO of a run. A pair uses Ring: otherwise three of eight rails may be missing unseen."""
         if kind != PAIR or "NCCL_ALGO" in self.environment:
             return ""
         return PAIR_ALGORITHM.get(COLLECTIVE, "")
 
-    def alone(self) -> Bar:
-        """Of each node by itself."""
+    def node_bar(self) -> Bar:
+        """Return the bar of each node alone."""
         if self.relative is not None or self.kind is None:
             return (self.relative or Relative()).of_kind(ALONE)
         of = self.kind
@@ -82,14 +82,14 @@ class Site:
 
 
 def of_platform(platform: str, fabric: str, size: str | None, tests: str | None) -> Site:
-    """By the suite's own profile and bars. Raises ParseError."""
+    """Return the site by the suite's profile and bars. Raises ParseError."""
     given = {"busbar_platform": platform, "busbar_fabric": fabric}
-    # No profiles or bars of the folder that the job happens to be in: with an inventory they are beside it.
+    # The job's current folder is not searched for profiles or bars: with an inventory they are beside it.
     return _site(given, Path("/nonexistent"), size, tests, {})
 
 
 def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, tests: str | None) -> Site:
-    """By what the inventory says of the job's nodes, all of which have to want the same.
+    """Return the site by the inventory's values for the job's nodes, which all have to be the same.
 
     Raises ParseError, InventoryError.
     """
@@ -128,7 +128,7 @@ def _site(
 ) -> Site:
     from ansible_collections.busbar.fabric.plugins.action import intent as files  # here: it loads Ansible
 
-    # What is a template elsewhere, such as a path on the control node, is none of ours.
+    # Templates, such as paths on the control node, are not needed here.
     values = intent.read({name: value for name, value in given.items() if "{{" not in repr(value)})
     name = values["busbar_platform"]
     _path, data = load(name, [folder / "profiles", BUILT_IN])
@@ -153,14 +153,14 @@ def _site(
         options=tuple(values["nccl_benchmark_launcher_options"]) if values["nccl_benchmark_launcher"] == "srun" else (),
         root=values["busbar_hardware_root"],
     )
-    bar = site.alone()
+    bar = site.node_bar()
     if bar.value is None:
         raise ParseError(f"there is no bar for a single node: {bar.source}")
     return site
 
 
 def relative(gpus: int, size: str | None, tests: str) -> Site:
-    """Compared with each other only. Raises ParseError."""
+    """Return a site whose nodes are only compared with each other. Raises ParseError."""
     return Site("compared with each other only", gpus, parse_size(size or "8G"), tests, relative=Relative())
 
 

@@ -1,8 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Steps of Slurm's inside a job's own allocation: the roll call of its nodes, and nccl-tests over teams of them.
+"""Run Slurm steps inside a job's own allocation: the roll call of its nodes, and nccl-tests over teams of them.
 
-As the job's user, with the job's environment. A step is ended at its limit, with its srun, and by whatever ends us.
+They run as the job's user, with the job's environment. A step is ended at its limit, with its srun, and with this
+process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import gate as gate_
 from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_collect
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Program
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
     launch,
@@ -32,14 +33,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slurm_step
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import NodesetError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
-# So many sruns at a time: each is a process with threads here, and a question to slurmctld.
+# Sruns at a time: each is a process with threads here, and a query to slurmctld.
 AT_ONCE = 128
-# Of the job's environment the ranks get what says where libraries lie and how NCCL and MPI behave; and all of
-# Slurm's own is left to srun, which would take the job's counts and bindings for ours.
+# Variables of the job's environment for the ranks: paths of libraries, NCCL and MPI. Slurm's own are left to srun,
+# which would take the job's counts and bindings for ours.
 _HANDED_ON = re.compile(r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|CUDA_HOME|(NCCL|UCX|OMPI_MCA|PMIX_MCA|FI|OPAL)_\w+")
 _SLURMS = ("SLURM_CONF", "SLURM_CONF_SERVER")
 _ALWAYS: dict[str, Any] = {
@@ -52,20 +52,20 @@ _ALWAYS: dict[str, Any] = {
     "way": "network",
     **dict.fromkeys(("max_age_days", "bar_busbw")),
 }
-# What would send NCCL's log elsewhere than to us.
+# Variables that would send NCCL's log to another place.
 _NOT = ("NCCL_DEBUG_FILE", "NCCL_TESTS_DEVICE")
 _PLACES = "/usr/local/bin:/usr/bin:/bin"
 _OPTIONS = "the options behind --"
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
-# Without any of these in order there is no figure, whatever the table says.
+# Without all of these ok there is no figure, whatever the table prints.
 _PROOF = tuple(f"nccl_perf.{name}" for name in ("job", "ran", "ranks", "sizes", "correct", "nonzero", "transport"))
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A job's own nodes. job: its id.   nodes: Slurm's names, in its order.   leaves: node -> its lowest switch.
+    """A job's nodes. job: its id.   nodes: Slurm's names, in its order.   leaves: node -> its lowest switch.
 
-    leaves is empty where Slurm knows no topology, or not of every node.
+    leaves is empty where Slurm has no topology, or not of every node.
     """
 
     job: str
@@ -74,7 +74,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TeamProgram:
     """A program over a team: one size in bytes, ``per_node`` ranks a node. rails: HCAs that have to carry data."""
 
     program: str
@@ -86,10 +86,10 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What came of a step. figure: busbw in GB/s, None without one; ``said`` tells why.
+class StepResult:
+    """The result of a step. figure: busbw in GB/s, None without one; ``said`` has the reason.
 
-    seconds: until it ended.   notes: what else is not in order, such as an idle HCA.
+    seconds: until it ended.   notes: other faults, such as an idle HCA.
     """
 
     figure: float | None
@@ -100,26 +100,26 @@ class Taken:
 
 
 def allocation(environment: Mapping[str, str], programs: Mapping[str, str]) -> Allocation:
-    """The job that we are in. Raises SlurmError where we are in none, and where scontrol does not answer."""
+    """Return the current job. Raises SlurmError outside a job, or where scontrol does not respond."""
     job, named = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not re.fullmatch(r"[0-9]{1,10}", job) or not named:
         raise SlurmError(
             "there is no job here (SLURM_JOB_ID, SLURM_JOB_NODELIST): run it in a batch script, or below salloc"
         )
-    said = slurm_step.told(programs["scontrol"], ["scontrol", "show", "hostnames", named])
+    said = slurm_step.run_program(programs["scontrol"], ["scontrol", "show", "hostnames", named])
     nodes = tuple(said.split())
     if not nodes or len(set(nodes)) < len(nodes) or not all(map(_HOST.fullmatch, nodes)):
         raise SlurmError(f"scontrol show hostnames {named} printed {printable(said[:200])!r}")
     try:
-        topology = slurm_step.told(programs["scontrol"], ["scontrol", "show", "topology"])
+        topology = slurm_step.run_program(programs["scontrol"], ["scontrol", "show", "topology"])
     except SlurmError:
-        # No answer is what a Slurm without a topology gives, too.
+        # A Slurm without a topology gives no response, too.
         topology = ""
     return Allocation(job, nodes, leaves(topology, nodes))
 
 
 def leaves(said: str, nodes: Collection[str]) -> dict[str, str]:
-    """Node -> its switch of level 0, as ``scontrol show topology`` has it; {} where a node has none, or several."""
+    """Return node -> its switch of level 0 in ``scontrol show topology``; {} where a node has none, or several."""
     found: dict[str, str] = {}
     for line in said.splitlines():
         words = dict(word.partition("=")[::2] for word in line.split())
@@ -127,7 +127,7 @@ def leaves(said: str, nodes: Collection[str]) -> dict[str, str]:
             continue
         try:
             below = nodeset.expand(words["Nodes"])
-        except NodesetError:
+        except ParseError:
             return {}
         for node in below:
             if node in found:
@@ -137,13 +137,13 @@ def leaves(said: str, nodes: Collection[str]) -> dict[str, str]:
 
 
 def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the ranks get of the job's environment."""
+    """Return the variables of the job's environment that the ranks get."""
     given = {name: value for name, value in environment.items() if _HANDED_ON.fullmatch(name) and name not in _NOT}
     return {**given, "PATH": os.pathsep.join(filter(None, [environment.get("PATH", ""), _PLACES]))}
 
 
 class Steps:
-    """Starts steps, waits for them, and reads what they said."""
+    """Start steps, wait for them, and read their output."""
 
     def __init__(
         self,
@@ -155,9 +155,9 @@ class Steps:
         root: str = "/",
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """folder: ours alone.   options: of srun, beside our own.   python: on the nodes.   root: of their hardware.
+        """folder: private.   options: of srun, beside our own.   python: on the nodes.   root: of their hardware.
 
-        environment: of the job; None: our own. Raises ParseError for an option that chooses what is chosen here.
+        environment: of the job; None: our own. Raises ParseError for an option that is set here.
         """
         given = os.environ if environment is None else environment
         self.allocation = allocation
@@ -175,29 +175,29 @@ class Steps:
 
     # -- roll call -----------------------------------------------------------------------------------------------------
 
-    def ask(
+    def query(
         self, nodes: Sequence[str], limit: float, gate: Sequence[str] = ()
-    ) -> tuple[dict[str, Answer], dict[str, str]]:
-        """Node -> its answer, and of the others why there is none. limit: seconds of each of the two questions.
+    ) -> tuple[dict[str, RollCallResult], dict[str, str]]:
+        """Return node -> its result, and of the others why there is none. limit: seconds of each of two queries.
 
-        One step asks all; of a node that is down such a step fails as a whole, so that who has not answered then is
-        asked again alone.
+        One step queries all; with a node that is down it fails as a whole, so that nodes without a result are
+        queried again alone.
         """
-        found, said = self._asked([tuple(nodes)], limit, gate)
+        found, said = self._query_teams([tuple(nodes)], limit, gate)
         rest = [node for node in nodes if node not in found]
         if rest and len(nodes) > 1:
-            again, said = self._asked([(node,) for node in rest], limit, gate)
+            again, said = self._query_teams([(node,) for node in rest], limit, gate)
             found.update(again)
         else:
             said = dict.fromkeys(rest, next(iter(said.values()), "no response"))
         self.hosts.update({node: answer.host for node, answer in found.items()})
         return found, {node: said.get(node, "no response") for node in nodes if node not in found}
 
-    def _asked(
+    def _query_teams(
         self, teams: Sequence[tuple[str, ...]], limit: float, gate: Sequence[str]
-    ) -> tuple[dict[str, Answer], dict[str, str]]:
-        """Node -> answer; the first node of each team that did not end well -> what srun said."""
-        found: dict[str, Answer] = {}
+    ) -> tuple[dict[str, RollCallResult], dict[str, str]]:
+        """Return node -> result; the first node of each team that did not end well -> srun's message."""
+        found: dict[str, RollCallResult] = {}
         why: dict[str, str] = {}
         for wave in _waves(teams):
             programs = [self._program(self._roll_call(team, limit, gate)) for team in wave]
@@ -218,22 +218,22 @@ class Steps:
 
     # -- measurements --------------------------------------------------------------------------------------------------
 
-    def measure(self, teams: Sequence[Sequence[str]], asked: Asked, limit: float) -> list[Taken]:
-        """Runs the program over each of the teams at once. limit: seconds of each step.
+    def measure(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]:
+        """Run the program over each of the teams at once. limit: seconds of each step.
 
-        The teams are disjoint, and every node has answered a roll call.
+        The teams are disjoint, and every node has responded to a roll call.
         """
         found = []
         for wave in _waves(teams):
             found += self._measured(wave, asked, limit)
         return found
 
-    def _measured(self, teams: Sequence[Sequence[str]], asked: Asked, limit: float) -> list[Taken]:
+    def _measured(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]:
         jobs = [self._job(team, asked) for team in teams]
         wanted = [_wanted(job, asked, limit, str(self.folder)) for job in jobs]
         environment = {**self._handed_on, **(asked.environment or {})}
         for one in wanted:
-            # Not the job's own: the bar is for what the run sets.
+            # Overrides the job's own: the bar is for the variables that the run sets.
             environment.update(one.variables)
         names = [name for name in environment if name.startswith("NCCL_")]
         programs = [
@@ -248,14 +248,14 @@ class Steps:
                 output = nccl_perf_collect.read(program.stdout, program.stderr, one, 0, job, names)
                 found.append(_taken(nccl_perf_collect.complete(run, output, self.launcher), one, end.seconds))
             except ReadError as error:
-                found.append(Taken(None, str(error), end.seconds))
+                found.append(StepResult(None, str(error), end.seconds))
             # NCCL's log of a thousand ranks is no small file.
             for path in (program.stdout, program.stderr):
                 Path(path).unlink(missing_ok=True)
         return found
 
-    def _job(self, team: Sequence[str], asked: Asked) -> Launch:
-        """By the names that the nodes call themselves, which their ranks say."""
+    def _job(self, team: Sequence[str], asked: TeamProgram) -> Launch:
+        """Return the launch by the nodes' own host names, which their ranks print."""
         hosts = tuple(self.hosts[node].partition(".")[0] for node in team)
         return Launch("srun", hosts, asked.per_node, self.options, tuple(team), self.python, self.allocation.job)
 
@@ -268,7 +268,6 @@ class Steps:
     def _run(
         self, programs: Sequence[Program], handed_on: Mapping[str, str], limit: float
     ) -> list[process_group.Ended]:
-        """Raises SlurmError where srun cannot be started."""
         environment = {**self._home, **self._slurms, **handed_on}
         try:
             return process_group.run_all(programs, str(self.folder), environment, limit)
@@ -276,7 +275,7 @@ class Steps:
             raise SlurmError(str(error)) from error
 
 
-def _wanted(job: Launch, asked: Asked, limit: float, folder: str) -> perf_run.Wanted:
+def _wanted(job: Launch, asked: TeamProgram, limit: float, folder: str) -> perf_run.Wanted:
     given: dict[str, Any] = {
         "binary": asked.program,
         "collective": None,
@@ -292,26 +291,26 @@ def _wanted(job: Launch, asked: Asked, limit: float, folder: str) -> perf_run.Wa
     return perf_run.wanted(perf_launch.options(given, job), "")
 
 
-def _taken(run: perf_run.Run, wanted: perf_run.Wanted, seconds: float) -> Taken:
+def _taken(run: perf_run.Run, wanted: perf_run.Wanted, seconds: float) -> StepResult:
     plan, found = perf_answer.judge(run, wanted, time.time())
     bad = [one for one in plan.findings if not one.ok]
     roots = [one for one in bad if one.because is None] or bad
     simulated = bool(found.get("simulated"))
     if any(one.check in _PROOF for one in bad):
-        # What says the most of why: how it was started, then how it ended.
+        # The most telling cause first: how it was started, then how it ended.
         first = min(roots, key=lambda one: _PROOF.index(one.check) if one.check in _PROOF else len(_PROOF))
-        return Taken(None, _words(first), seconds, simulated)
-    return Taken(found.get("busbw"), "", seconds, simulated, tuple(map(_words, roots)))
+        return StepResult(None, _words(first), seconds, simulated)
+    return StepResult(found.get("busbw"), "", seconds, simulated, tuple(map(_words, roots)))
 
 
 def _words(finding: Finding) -> str:
-    """``nccl_perf.ran: no end within 20 s``, in the words of this command."""
+    """Return ``nccl_perf.ran: no end within 20 s``, with the options of this command."""
     have = (finding.have or finding.want or "").replace("nccl_benchmark_launcher_options", _OPTIONS)
     return f"{finding.check}: {have}"[:500]
 
 
-def answers(said: str, asked: Collection[str]) -> dict[str, Answer]:
-    """Node -> what it said in the roll call. What is not an answer of a node that was asked is nobody's."""
+def answers(said: str, asked: Collection[str]) -> dict[str, RollCallResult]:
+    """Return node -> its result of the roll call. Results of nodes that were not queried are dropped."""
     found = {}
     for line in said.splitlines():
         _before, mark, data = line.partition(roll_call.MARK)
@@ -321,7 +320,7 @@ def answers(said: str, asked: Collection[str]) -> dict[str, Answer]:
     return found
 
 
-def _answer(text: str) -> Answer | None:
+def _answer(text: str) -> RollCallResult | None:
     try:
         data: Any = json.loads(text[:4096])
     except (ValueError, RecursionError):
@@ -333,11 +332,11 @@ def _answer(text: str) -> Answer | None:
         return None
     if gate is not None and (not isinstance(gate, int) or isinstance(gate, bool)):
         return None
-    return Answer(str(node), str(host), gate, printable(words[:300]) if isinstance(words, str) else "")
+    return RollCallResult(str(node), str(host), gate, printable(words[:300]) if isinstance(words, str) else "")
 
 
 def _waves(teams: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, ...]]]:
-    """All teams of one wave are of one size: what their runs set in the environment is the same."""
+    """Yield waves of teams of one size: their runs set the same environment."""
     by_size: dict[bool, list[tuple[str, ...]]] = {}
     for team in teams:
         by_size.setdefault(len(team) > 1, []).append(tuple(team))
@@ -347,7 +346,7 @@ def _waves(teams: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, ...]]]:
 
 
 def _text(path: str) -> str:
-    """The beginning of what a roll call said: of a thousand nodes it is 300 KB."""
+    """Return the beginning of a roll call's output: of a thousand nodes it is 300 KB."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read(16 << 20)
@@ -356,6 +355,6 @@ def _text(path: str) -> str:
 
 
 def _last(said: str) -> str:
-    """What srun says of a step that did not begin; its last lines tell that it was ended."""
+    """Return srun's reason for a step that did not begin; its last lines only report the end."""
     telling = [line.strip() for line in said.splitlines() if "error: " in line]
     return printable(telling[0][:200]) if telling else ""

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Executes a plan. Whoever reads a file meanwhile, or finds it after we were killed, has the old one or the new one."""
+"""Execute a plan. A reader, also after this process was killed, finds either the old file or the new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def persisted(finding: Finding) -> bool:
 
 
 def either(finding: Finding) -> bool:
-    """Also what is so now."""
+    """Accept live and persisted findings."""
     return True
 
 
@@ -34,11 +34,11 @@ def converge(
     make: Optional[Callable[[Host, Plan], List[str]]] = None,
     mends: Callable[[Finding], bool] = persisted,
 ) -> Dict[str, Any]:
-    """Brings the machine to what a plan asks for, unless in check mode, and looks again. Returns a module's result.
+    """Bring the machine to what a plan asks for, unless in check mode, and read it again. Return a module's result.
 
-    look: reads the machine and plans, without what is not permitted. Called again after a change: what counts is
-        what is there then, not what was meant to be.
-    make: makes the plan's changes and returns the paths of the backups; ``execute``, where it is not given.
+    look: reads the machine and plans, without what is not permitted. Called again after a change: the result
+        reports what is there then.
+    make: makes the plan's changes and returns the paths of the backups; ``execute`` by default.
     mends: as in ``result``.
     Raises what these raise.
     """
@@ -51,7 +51,7 @@ def converge(
 
 
 def execute(host: Host, plan: Plan) -> List[str]:
-    """All changes, then all commands. Returns the backups' paths. Raises ReadError at the first that fails."""
+    """Make all changes, then run all commands. Return the backups' paths. Raises ReadError at the first failure."""
     backups = [write(host, change) for change in plan.changes]
     for command in plan.commands:
         run(host, command)
@@ -59,9 +59,9 @@ def execute(host: Host, plan: Plan) -> List[str]:
 
 
 class Permission:
-    """What of a plan may be done: nothing above ``most``, and nothing that disturbs somebody who uses ``devices``.
+    """Limit plans: nothing above ``most``, and nothing that disturbs processes that use ``devices``.
 
-    Who does is read once, and only where it matters.
+    Users are read once, and only if a plan would disturb them.
     """
 
     def __init__(self, host: Host, devices: Sequence[str], most: str) -> None:
@@ -76,14 +76,14 @@ class Permission:
             return allowed
         if self._users is None:
             self._users = busy.read(self._host, self._devices, guard.connection())
-        return found.refuse(self._users.against).limit(self._most)
+        return found.block(self._users.against).limit(self._most)
 
 
 def result(planned: Plan, after: Plan, mends: Callable[[Finding], bool] = persisted) -> Dict[str, Any]:
-    """What a module returns: the changes of the plan, and the findings that are there after it.
+    """Return a module's result: the changes of the plan, and the findings that are there after it.
 
-    after: the plan of the state that came of it; in check mode, and where nothing had to be done, the same plan.
-    mends: whether a run of this module does away with a finding that is drift.
+    after: the plan of the state afterwards; in check mode, and if nothing had to be done, the same plan.
+    mends: whether a run of this module removes a finding in drift.
     """
     found = after.result()
     found.update({name: planned.result()[name] for name in ("changed", "diff", "commands")})
@@ -95,16 +95,16 @@ def result(planned: Plan, after: Plan, mends: Callable[[Finding], bool] = persis
 
 
 def run(host: Host, command: Command) -> None:
-    """Raises ReadError, with the tool's last words, where it does not end with 0."""
+    """Run one command. Raises ReadError with the last line that the tool printed if it does not exit with 0."""
     done = host.run(command.argv, timeout=command.timeout, leaves=True)
     if done.rc != 0:
         raise ReadError(str(command), "exited with %d: %s" % (done.rc, done.last_words))
 
 
 def write(host: Host, change: FileChange) -> Optional[str]:
-    """Below the system root. Returns the backup's path, None where none was made.
+    """Write a file below the system root. Return the backup's path, None without a backup.
 
-    Raises ReadError; the file is as it was then. Ansible's atomic_move would take over the old mode.
+    Raises ReadError and leaves the file as it was. Ansible's atomic_move would take over the old mode.
     """
     target = host.system(change.path)
     try:
@@ -117,7 +117,7 @@ def write(host: Host, change: FileChange) -> Optional[str]:
 
 
 def _require_trust(host: Host, path: str) -> None:
-    """Raises ReadError where others than root may change what root's programs will read, or run, in that place."""
+    """Raise ReadError if others than root may change what root's programs will read or run at this path."""
     folder = os.path.dirname(path)
     while not os.path.lexists(host.system(folder)):
         folder = os.path.dirname(folder)
@@ -139,7 +139,7 @@ def _replace(target: str, change: FileChange) -> Optional[str]:
             stream.flush()
             os.fsync(descriptor)
             if change.before is not None and change.backup:
-                kept = _keep(target)
+                kept = _backup(target)
             os.replace(new, target)
         except OSError:
             os.unlink(new)
@@ -150,12 +150,12 @@ def _replace(target: str, change: FileChange) -> Optional[str]:
 def _remove(target: str, backup: bool) -> Optional[str]:
     folder, name = os.path.split(target)
     orphans.sweep(folder, _TEMPORARY % name)
-    kept = _keep(target) if backup else None
+    kept = _backup(target) if backup else None
     os.unlink(target)
     return kept
 
 
-def _keep(target: str) -> str:
+def _backup(target: str) -> str:
     # A second name for the old file, which is replaced and not overwritten: it needs no space.
     name = "%s.%d.%s~" % (target, os.getpid(), datetime.now().strftime("%Y-%m-%d@%H:%M:%S.%f"))
     os.link(target, name)

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether somebody uses a node: processes on its GPUs, a Slurm job, GPUs given to Kubernetes pods.
+"""Find the users of a node: processes on its GPUs, a Slurm job, GPUs given to Kubernetes pods.
 
-A job may hold a node for minutes before its first kernel, so an idle GPU is not a free node. Who would notice that a
-NIC goes away is in guard.py; it is asked with the devices that a change would disturb.
+A job may hold a node for minutes before its first kernel, so an idle GPU is not a free node. guard.py finds the users
+of the devices that a change would disturb.
 Sources: nvidia-smi --help-query-compute-apps; Slurm's cgroup plugins (v1: slurm/uid_N/job_N, v2:
 slurmstepd.scope/job_N); the kubelet's device manager checkpoint (pkg/kubelet/cm/devicemanager/checkpoint).
 """
@@ -23,15 +23,15 @@ CGROUPS = "/sys/fs/cgroup"
 KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 PODS = "/var/lib/kubelet/pods"
 _HEADER = re.compile(r"pid, process_name, used_(?:gpu_)?memory \[MiB\]")
-# A name may hold commas. Of a process in another container nvidia-smi may not tell the name or the memory.
+# A name may hold commas. nvidia-smi may not report name or memory of a process in another container.
 _ROW = re.compile(r"(\d{1,10}|\[[^\]]*\]), (.*), (?:(\d{1,9}) MiB|\[?[A-Za-z/ ]+\]?)")
 
 
 @dataclass(frozen=True)
 class Busy:
-    """reasons: who uses the node, a line each; empty for nobody.   problems: what could not be read.
+    """reasons: users of the node, a line each; empty if there are none.   problems: what could not be read.
 
-    unload_first: kernel modules that nobody uses and that are in the way of unloading the NICs' drivers.
+    unload_first: idle kernel modules that block the unloading of the NICs' drivers.
     """
 
     reasons: Tuple[str, ...]
@@ -40,14 +40,14 @@ class Busy:
 
     @property
     def against(self) -> Optional[str]:
-        """What keeps a run from disturbing a link or more, for findings; None where nothing does."""
+        """Return why the node must not be disturbed, for findings; None if it is idle."""
         if self.reasons:
             return "busy: %s" % self.reasons[0]
         return "whether it is in use is not known: %s" % self.problems[0] if self.problems else None
 
 
 def parse_processes(text: str) -> List[str]:
-    """A line for each process of QUERY's answer, which has one for each process and GPU. Raises ParseError."""
+    """Return a line for each process of QUERY's output, which has one per process and GPU. Raises ParseError."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines or _HEADER.fullmatch(lines[0]) is None:
         raise ParseError("%r, expected the header 'pid, process_name, used_gpu_memory [MiB]'" % text[:80])
@@ -68,7 +68,7 @@ def parse_processes(text: str) -> List[str]:
 
 
 def parse_checkpoint(text: str) -> Dict[str, int]:
-    """Pod UID -> number of NVIDIA devices that the kubelet has given to it. Raises ParseError."""
+    """Return pod UID -> number of NVIDIA devices that the kubelet has given to it. Raises ParseError."""
     try:
         data: Any = json.loads(text)
         entries = data["Data"]["PodDeviceEntries"] or []
@@ -87,9 +87,9 @@ def parse_checkpoint(text: str) -> Dict[str, int]:
 
 
 def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> Busy:
-    """devices: PCI addresses that a change would disturb; without any, only who uses the GPUs is asked.
+    """Find the users. devices: PCI addresses that a change would disturb; without any, only users of the GPUs count.
 
-    peer: addresses of Ansible's own connection, as guard.connection gives them.
+    peer: addresses of Ansible's own connection, as guard.connection returns them.
     """
     reasons: List[str] = []
     problems: List[Problem] = []
@@ -105,7 +105,7 @@ def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> B
 
 
 def _processes(host: Host) -> List[str]:
-    return parse_processes(host.ask(QUERY))
+    return parse_processes(host.query(QUERY))
 
 
 def _slurm_jobs(host: Host) -> List[str]:

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What would be cut off if a NIC went away for a moment: the way to the node, processes with RDMA, storage.
+"""Find what a NIC that goes away for a moment would cut off: the way to the node, processes with RDMA, storage.
 
-Devices are PCI addresses; what hangs below one (virtual functions, subfunctions, what is behind a bridge) goes with it.
+Devices are PCI addresses; whatever is below one (virtual functions, subfunctions, behind a bridge) goes with it.
 Only the main routing table is read: /proc shows no other.
 Sources: proc(5); kernel Documentation/ABI/testing/sysfs-class-net, stable/sysfs-class-infiniband; nvme host/sysfs.c.
 """
@@ -33,7 +33,7 @@ _LUSTRE_NID = re.compile(r"([^:@,]+)@(?:o2ib|tcp)[0-9]*")
 
 
 def parse_connection(text: str) -> Tuple[str, ...]:
-    """Both ends of what sshd writes into SSH_CONNECTION: client, its port, server, its port. Raises ParseError."""
+    """Return SSH_CONNECTION's fields: client, its port, server, its port. Raises ParseError."""
     words = text.split()
     if len(words) != 4:
         raise ParseError("SSH_CONNECTION is %r, expected two addresses with their ports" % text[:120])
@@ -41,9 +41,9 @@ def parse_connection(text: str) -> Tuple[str, ...]:
 
 
 def connection() -> Tuple[str, ...]:
-    """The addresses of the ssh connection that this process was started over; () where it was not.
+    """Return the addresses of the ssh connection that started this process; () without one.
 
-    sudo takes the variable away from us: one of the processes above still has it. Who is not root can see none of
+    sudo removes the variable, but one of the parent processes still has it. A user who is not root can read none of
     them, and disturbs nothing either.
     """
     pid = os.getpid()
@@ -65,7 +65,7 @@ def connection() -> Tuple[str, ...]:
 
 
 def read(host: Host, devices: Sequence[str], peer: Sequence[str]) -> Tuple[List[str], List[Problem], List[str]]:
-    """Who would notice, a line each; what could not be read; idle modules to unload before the drivers.
+    """Return users who would notice, a line each; what could not be read; idle modules to unload before the drivers.
 
     peer: addresses of Ansible's own connection.
     """
@@ -94,7 +94,7 @@ def read(host: Host, devices: Sequence[str], peer: Sequence[str]) -> Tuple[List[
 
 
 class Ways:
-    """By which netdev an address is reached. names: of those on the devices, each with the words to name it by."""
+    """Find the netdev by which an address is reached. names: netdev on the devices -> how findings name it."""
 
     def __init__(self, names: Mapping[str, str], routes: Sequence[Route]) -> None:
         self.names = names
@@ -107,7 +107,7 @@ class Ways:
             yield from sorted({self.names[r.netdev] for r in routes if r.metric == best and r.netdev in self.names})
 
     def to(self, text: str) -> Optional[str]:
-        """How to name the netdev, None where it is on none of the devices. Raises ParseError where no route leads."""
+        """Return the netdev as findings name it; None if it is on no device. Raises ParseError without a route."""
         text, scope = (text.strip("[]").split("%", 1) + [""])[:2]
         if scope:
             return self.names.get(scope)
@@ -141,13 +141,13 @@ def _with_virtual(host: Host, devices: Sequence[str]) -> List[str]:
 
 
 def _on(host: Host, path: str, devices: Sequence[str]) -> Optional[str]:
-    """The device that what ``path`` links to is, or hangs below."""
+    """Return the device that the target of link ``path`` is, or is below."""
     parts = (host.realpath(path) or "").split("/")
     return next((address for address in devices if address in parts), None)
 
 
 def _netdevs(host: Host, devices: Sequence[str]) -> Dict[str, str]:
-    """Netdevs on the devices and those over them: ``bond0 over ens1f0np0 (0000:1b:00.0)``."""
+    """Return the netdevs on the devices and those over them: ``bond0 over ens1f0np0 (0000:1b:00.0)``."""
     found: Dict[str, str] = {}
     below: Dict[str, Set[str]] = {}
     for name in host.listdir(netdev.INTERFACES):
@@ -177,7 +177,7 @@ def _peer(ways: Ways, peer: Sequence[str]) -> List[str]:
 
 
 def _mounts(host: Host, ways: Ways) -> List[str]:
-    """Only mounts that name their server's address: what else uses RDMA shows as a process or a module."""
+    """Return mounts over the devices that name their server's address; other RDMA shows as a process or a module."""
     reasons = []
     for mount in mounts.parse(host.require(mounts.PATH)):
         servers = []
@@ -221,7 +221,7 @@ def _iscsi(host: Host, ways: Ways) -> List[str]:
 
 
 def _processes(host: Host, devices: Sequence[str]) -> List[str]:
-    """Processes with a verbs device open: every QP, CQ and memory region of user space hangs on one."""
+    """Return processes with a verbs device open: every QP, CQ and memory region of user space needs one."""
     verbs: Dict[str, str] = {}
     for name in host.listdir(VERBS):
         address = _on(host, "%s/%s/device" % (VERBS, name), devices)
@@ -238,7 +238,7 @@ def _processes(host: Host, devices: Sequence[str]) -> List[str]:
 
 
 def _link(host: Host, path: str) -> str:
-    """Where a link points, unresolved: what a process has open may lie on a server that does not answer."""
+    """Return the target of a link, unresolved: an open file may lie on a server that does not respond."""
     try:
         return os.readlink(host.hardware(path))
     except FileNotFoundError:
@@ -248,7 +248,7 @@ def _link(host: Host, path: str) -> str:
 
 
 def _modules(host: Host) -> Tuple[List[str], List[str]]:
-    """Kernel modules over the RDMA drivers, apart from their own: those in use, a line each, and the idle ones."""
+    """Return kernel modules over the RDMA drivers, apart from their own: those in use, a line each, and idle ones."""
     used: List[str] = []
     idle: List[str] = []
     over: Dict[str, str] = {}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the modules of the suite that run on nodes have in common: options, and the frame around their work.
+"""Common part of the modules that run on nodes: options, and the frame around their work.
 
 doc_fragments/node.py documents the options.
 """
@@ -26,12 +26,12 @@ DISRUPTION: Spec = {"max_disruption": {"type": "str", "choices": list(DISRUPTION
 BACKUP: Spec = {"backup": {"type": "bool", "default": True}}
 # Seconds that a tool may be granted.
 LONGEST_TIMEOUT = 3600
-# Of a module: the machine, its checked options, whether nothing may be changed -> its result.
+# (machine, checked options, check mode) -> result of the module.
 Work = Callable[[Host, Mapping[str, Any], bool], Dict[str, Any]]
 
 
 def seconds(given: Mapping[str, object]) -> float:
-    """The option tool_timeout. Raises ParseError."""
+    """Return option tool_timeout in seconds. Raises ParseError."""
     found = given["tool_timeout"]
     if not 0 < found <= LONGEST_TIMEOUT:
         raise ParseError("tool_timeout is %g, expected seconds up to %d" % (found, LONGEST_TIMEOUT))
@@ -39,9 +39,9 @@ def seconds(given: Mapping[str, object]) -> float:
 
 
 def run(module: Any, work: Work) -> NoReturn:
-    """Ends the module with what ``work`` returns, or with the sentence of the ParseError or ReadError it raises.
+    """End the module with the result of ``work``, or with the text of the ParseError or ReadError that it raises.
 
-    module: an AnsibleModule, or what stands for it in an audit.
+    module: an AnsibleModule, or its stand-in in an audit.
     """
     given = module.params
     host = Host(given.get("hardware_root", "/"), given.get("system_root", "/"))

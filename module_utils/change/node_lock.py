@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A lock per node: two runs that change things never work on one node at the same time.
 
-/run/busbar/lock.json says who has it. It lies in memory, so a reboot frees it. A run that was killed does not keep it:
-on its own control node the next run sees that its process is gone, elsewhere its age decides, or a person.
+/run/busbar/lock.json names the holder. It lies in memory, so a reboot frees it. A run that was killed does not hold it:
+on its own control node the next run sees that the process has ended, elsewhere the lock's age decides, or a person.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError
 
 PATH = locks.FOLDER + "/lock.json"
-# Held while one reads and writes PATH, and so many seconds are waited for it.
+# Held while a process reads and writes PATH; seconds to wait for it.
 LOCK, PATIENCE = "lock.json.lock", 20.0
 _KEYS = {"id": str, "user": str, "control": str, "machine": str, "pid": int, "start": int}
 
@@ -37,7 +37,7 @@ HELD = Check(
 class Run:
     """A run of ansible-playbook. id: for people and for comparing, ``20261121T130306Z-4242``.
 
-    control: name of the control node.   machine: what tells it from others of that name, and its boot from others.
+    control: name of the control node.   machine: distinguishes it from others of that name, and its boots.
     start: when the process was started, in the kernel's ticks since boot; with the pid it is never used again.
     """
 
@@ -68,8 +68,8 @@ class Lock:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """held: whether it is ours now. holder: who has it instead, or had it before. why: by what right it was taken."""
+class LockResult:
+    """held: whether this run has it now. holder: the run that has it instead, or had it. why: why it was taken over."""
 
     held: bool
     holder: Optional[Lock] = None
@@ -77,14 +77,14 @@ class Answer:
 
 
 def from_dict(data: object) -> Run:
-    """Raises ParseError for anything but what to_dict gives."""
+    """Return the Run that ``to_dict`` wrote. Raises ParseError for anything else."""
     if not isinstance(data, Mapping) or not all(isinstance(data.get(key), kind) for key, kind in _KEYS.items()):
         raise ParseError("%.200r does not name a run" % (data,))
     return Run(**{key: data[key] for key in _KEYS})
 
 
 def parse(text: str) -> Lock:
-    """The lock file. Raises ParseError."""
+    """Return the lock that the file holds. Raises ParseError."""
     try:
         data = json.loads(text)
         since = data["since"]
@@ -96,7 +96,7 @@ def parse(text: str) -> Lock:
 
 
 def this_run() -> Run:
-    """The run that we are in, on the control node: tasks are executed in children of ansible-playbook."""
+    """Return the run that this process belongs to, on the control node: tasks run in children of ansible-playbook."""
     parent = multiprocessing.parent_process()
     pid = os.getpid() if parent is None or parent.pid is None else parent.pid
     found = process(pid)
@@ -112,19 +112,19 @@ def this_run() -> Run:
     return Run("%s-%d" % (when, pid), user, name, "%s %s" % (name, _machine()), pid, start)
 
 
-def gone(run: Run, here: Run) -> bool:
-    """Whether the run has ended, as far as this control node can tell; False where it cannot."""
+def has_ended(run: Run, here: Run) -> bool:
+    """Return whether the run has ended, as far as this control node can see; False if it cannot."""
     if run.machine != here.machine or not here.start:
         return False
     found = process(run.pid)
     if found is None:
-        return not _lives(run.pid)
-    # Without a start, although this machine tells them: a task that outlived its run has taken the lock.
+        return not _is_alive(run.pid)
+    # No start, although this machine has them: a task that outlived its run has taken the lock.
     return found[0] == "Z" or found[1] != run.start
 
 
 def process(pid: int) -> Optional[Tuple[str, int]]:
-    """State letter and start of a process of this machine, None where there is none."""
+    """Return state letter and start of a process of this machine; None if there is none."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             # The name, in parentheses, may hold anything, also a parenthesis.
@@ -134,14 +134,14 @@ def process(pid: int) -> Optional[Tuple[str, int]]:
         return None
 
 
-def _lives(pid: int) -> bool:
-    """Also where /proc shows nobody the processes of others (hidepid)."""
+def _is_alive(pid: int) -> bool:
+    """Return whether a process exists, also if /proc hides processes of other users (hidepid)."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # somebody else's
+        pass  # another user's
     return True
 
 
@@ -151,7 +151,7 @@ def _boot_time() -> float:
 
 
 def _machine() -> str:
-    """Tells apart boots, and containers that count their processes for themselves."""
+    """Return an id of this boot, and of the container if it has a PID namespace."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
             return "%s %s" % (stream.read().strip(), os.readlink("/proc/self/ns/pid"))
@@ -163,7 +163,7 @@ def _machine() -> str:
 
 
 def look(host: Host) -> Optional[Lock]:
-    """The lock that is there. Raises ReadError."""
+    """Return the current lock. Raises ReadError."""
     text = host.read_system(PATH)
     if text is None:
         return None
@@ -178,16 +178,16 @@ def look(host: Host) -> Optional[Lock]:
             raise ReadError(PATH, "cannot be read: %s" % error.strerror) from error
 
 
-def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool = False) -> Answer:
-    """Take the lock, if nobody has it or its time is over. Raises ReadError where it cannot be written.
+def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool = False) -> LockResult:
+    """Take the lock if it is free or expired. Raises ReadError if it cannot be written.
 
-    minutes: age of a lock from which on it does not count.   over: id of a run whose lock a person has declared void.
-    dead: id of a run that the control node knows to have ended.   dry: only say what would be.
+    minutes: age at which a lock expires.   over: id of a run whose lock an administrator has declared void.
+    dead: id of a run that the control node knows to have ended.   dry: return the result without taking it.
     """
     if dry:
         return _may(look(host), run, minutes, over, dead)
     try:
-        with locks.alone(host, LOCK, PATIENCE):
+        with locks.hold(host, LOCK, PATIENCE):
             answer = _may(look(host), run, minutes, over, dead)
             if answer.held:
                 _write(host.system(PATH), {"run": run.to_dict(), "since": round(time.time(), 3)})
@@ -197,9 +197,9 @@ def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool 
 
 
 def release(host: Host, run: Run) -> bool:
-    """Whether it was ours, and is gone now. Raises ReadError."""
+    """Remove the lock of this run. Return False if it was not this run's. Raises ReadError."""
     try:
-        with locks.alone(host, LOCK, PATIENCE):
+        with locks.hold(host, LOCK, PATIENCE):
             lock = look(host)
             if lock is None or lock.run is None or lock.run.id != run.id:
                 return False
@@ -209,21 +209,21 @@ def release(host: Host, run: Run) -> bool:
         raise ReadError(PATH, "cannot be removed: %s" % error.strerror) from error
 
 
-def _may(lock: Optional[Lock], run: Run, minutes: int, over: str, dead: str) -> Answer:
+def _may(lock: Optional[Lock], run: Run, minutes: int, over: str, dead: str) -> LockResult:
     if lock is None or (lock.run is not None and lock.run.id == run.id and lock.run.machine == run.machine):
-        return Answer(True)
+        return LockResult(True)
     age = (time.time() - lock.since) / 60
     if lock.run is not None and lock.run.id == dead:
-        return Answer(True, lock, "that run was killed")
+        return LockResult(True, lock, "that run was killed")
     if lock.run is not None and lock.run.id == over:
-        return Answer(True, lock, "busbar_lock_break names that run")
+        return LockResult(True, lock, "busbar_lock_break names that run")
     if age >= minutes:
-        return Answer(True, lock, "that is %d minutes ago, busbar_lock_minutes is %d" % (age, minutes))
-    return Answer(False, lock)
+        return LockResult(True, lock, "that is %d minutes ago, busbar_lock_minutes is %d" % (age, minutes))
+    return LockResult(False, lock)
 
 
 def _write(path: str, data: Mapping[str, object]) -> None:
-    # Whole or not at all, and never through a link that somebody has laid there.
+    # Atomic, and never through a link.
     new = path + ".new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w", encoding="utf-8") as stream:
@@ -232,8 +232,8 @@ def _write(path: str, data: Mapping[str, object]) -> None:
     os.replace(new, path)
 
 
-def judge(answer: Answer) -> Finding:
-    """What the verdict shows of an answer."""
+def judge(answer: LockResult) -> Finding:
+    """Return the finding on the lock for the verdict."""
     fix = ""
     if not answer.held and answer.holder is not None:
         if answer.holder.run is None:

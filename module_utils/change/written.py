@@ -20,12 +20,12 @@ from ..core.finding import Finding
 from ..core.plan import FileChange
 
 RELEASE = "0.2.0"
-# Of these an intact text of another release counts as long as it was made of the same intent.
+# An intact text of another release is right here as long as it was made of the same intent.
 PROGRAMS = re.compile(r"/usr/local/.*|.*\.(service|timer|rules)|.*/(multi-user\.target|openibd\.service)\.d/.*")
-# What the head of every text begins with, before and after it is sealed.
+# Start of every text's head, before and after it is sealed.
 HEAD = "Written by Busbar"
 _SEAL = re.compile(HEAD + r" ([0-9][0-9A-Za-z.+-]{0,30}), intent ([0-9a-f]{12}), sha256 ([0-9a-f]{32})")
-# Of JSON: sorted before all other keys, so that none of their values is taken for the head.
+# JSON: sorts before all other keys, so that none of their values is taken for the head.
 KEY = "_written"
 SAME, OLDER, EDITED, DIFFERENT = "same", "older", "edited", "different"
 _NO_EFFECT = ("Description", "Documentation")
@@ -34,7 +34,7 @@ Effect = Callable[[str, str], object]
 
 @dataclass(frozen=True)
 class Files:
-    """changes: what a run renews.   wrong: what a finding says of files that are not as written, "" for none.
+    """changes: what a run renews.   wrong: text of a finding on files that are not as written, "" for none.
 
     severity: "minor" where no setting differs, None for that of the check.   notes: on files of another release.
     """
@@ -55,13 +55,13 @@ class Files:
 
 
 def seal(path: str, text: str, intent: object = None) -> str:
-    """Put release and hashes behind HEAD. intent: data that one of PROGRAMS is made of; of others their effect."""
+    """Put release and hashes behind HEAD. intent: data that one of PROGRAMS implements; others are hashed by effect."""
     basis = "%s, intent %.12s" % (RELEASE, _hash(repr(effect(path, text) if intent is None else intent)))
     return text.replace(HEAD, "%s %s, sha256 %.32s" % (HEAD, basis, _hash(basis + text)), 1)
 
 
 def seal_of(text: Optional[str]) -> Optional[Tuple[str, str]]:
-    """Return release and hash of the intent of a text as Busbar has written it; None of one without, or edited."""
+    """Return release and hash of the intent of a text of Busbar; None without a head, or if it was edited."""
     found = _SEAL.search(text or "")
     if text is None or found is None:
         return None
@@ -74,7 +74,7 @@ def _hash(text: str) -> str:
 
 
 def effect(path: str, text: str) -> object:
-    """Return what a text of this path comes to: equal for texts that do the same."""
+    """Return what a text of this path does: equal for texts with the same effect."""
     lines = text.split("\n")
     if path.startswith(("/usr/local/lib/busbar/", "/usr/local/libexec/busbar/")):
         # Root runs it: of a program only the head has no effect.

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Packs modules into one script that ``python3 -I -S -`` runs: the audit's single question to a host.
+"""Pack modules into one script for ``python3 -I -S -``: the single query of the audit to a host.
 
 They keep their names and imports; on the node they live in packages that exist only in memory.
 """
@@ -20,9 +20,9 @@ from .host import ReadError
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
 
-# The first line of a source that is bare: on a node, which has no other, nothing makes it so.
+# First line of a stripped source: on a node, which has no others, none is stripped again.
 _BARE = "# bare\n"
-# What a packed script begins with, what a plain one does, and what both go on with.
+# Head of a packed script, head of a plain one, and the rest of both.
 _PACKED = """\
 import base64, json, zlib
 def unpacked(text):
@@ -54,15 +54,15 @@ sys.meta_path.insert(0, Finder())
 
 
 def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, str]:
-    """Bare sources of the named modules and of all that they import from module_utils. Names are full: PACKAGE.host.
+    """Return stripped sources of the named modules and of all that they import from module_utils, by full name.
 
-    An import within a function is of what only a change needs, or the control node: no script has that.
+    An import within a function is left out: only a change, or the control node, needs it.
 
     source_of: full name -> text, "" for a package; it raises for a name that does not exist.
     """
     sources: Dict[str, str] = {}
     waiting = list(names)
-    # Trees are many small objects and no rubbish: looking for some among them takes longer than to parse.
+    # Trees hold no cycles: collecting garbage among them takes longer than to parse.
     collected = gc.isenabled()
     gc.disable()
     try:
@@ -72,16 +72,16 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
                 continue
             source = source_of(name)
             if source.startswith(_BARE):
-                # A node has nothing but these, an import a line: to parse all of them would cost it 15 ms.
+                # A stripped source has one import per line: parsing all of them would cost 15 ms on a node.
                 tree = ast.parse("\n".join(line for line in source.split("\n") if line.startswith("from .")))
             else:
-                from .bare import bare
+                from .strip_source import strip_source
 
                 tree = ast.parse(source)
-                source = _BARE + bare(source, tree)
+                source = _BARE + strip_source(source, tree)
             sources[name] = source
             for node in _imports(tree):
-                waiting += _of_ours(node, name, source_of)
+                waiting += _module_utils_imports(node, name, source_of)
     finally:
         if collected:
             gc.enable()
@@ -89,9 +89,9 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
 
 
 def source_of(name: str) -> str:
-    """Of a module as Python finds it: in Ansible's archive, in the audit's script, or in a file; "" of a package.
+    """Return a module's source as Python finds it (Ansible's archive, the audit's script, a file); "" for a package.
 
-    Raises ReadError where there is none.
+    Raises ReadError if there is none.
     """
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -107,7 +107,7 @@ def source_of(name: str) -> str:
 
 
 def _imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
-    """Of a module as a whole, whatever block they stand in; none of a function's own."""
+    """Return the imports at a module's top level, in whatever block; none within a function."""
     waiting: List[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -118,8 +118,8 @@ def _imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
                 waiting += getattr(node, name, [])
 
 
-def _of_ours(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str]) -> List[str]:
-    """Full names of the modules of module_utils that an import statement of the module ``importer`` needs.
+def _module_utils_imports(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str]) -> List[str]:
+    """Return full names of the modules of module_utils that an import statement of the module ``importer`` needs.
 
     ``from . import a``, ``from ..core.host import Host``, ``from PACKAGE.core import guard``: what is imported from a
     package is a module, what is imported from a module is not.
@@ -134,20 +134,21 @@ def _of_ours(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str
 
 
 def script(sources: Dict[str, str], main: str) -> str:
-    """One script holding ``sources``. ``main``: the code to run after them; it imports from PACKAGE, and has json, and
-    the function unpacked for what ``packed`` has made smaller.
+    """Return one script that holds ``sources``. main: code to run after them.
+
+    It imports from PACKAGE, and has json, and the function unpacked for the output of ``pack``.
     """
-    # A wing after the other: zlib finds what is alike only 32 KB apart.
+    # Folder by folder: zlib finds repetition only within 32 KB.
     names = sorted(sources, key=lambda name: (-name.count("."), name))
-    return _PACKED % packed("\0".join("%s\n%s" % (name, sources[name]) for name in names)) + _LOADER + main
+    return _PACKED % pack("\0".join("%s\n%s" % (name, sources[name]) for name in names)) + _LOADER + main
 
 
-def packed(text: str) -> str:
-    """A third of the bytes, all of them ASCII."""
+def pack(text: str) -> str:
+    """Compress to a third of the bytes, all of them ASCII."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def plain(sources: Dict[str, str], main: str) -> str:
-    """The same as text that can be read, and that does not depend on the version of zlib: for a file that stays."""
+def plain_script(sources: Dict[str, str], main: str) -> str:
+    """Return the same script as readable text that does not depend on zlib's version: for a file that stays."""
     lines = {name: text.split("\n") for name, text in sources.items()}
     return _PLAIN % json.dumps(lines, sort_keys=True, indent=1, ensure_ascii=False) + _LOADER + main

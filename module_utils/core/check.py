@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A Check is a question of the suite, declared once, beside the planner that answers it.
+"""Declare a check of the suite once, beside the planner that judges it.
 
-Its id is written out there and nowhere else, so that a search for it finds the code. Below each declaration stands, as
-a text of its own, what the check asks: ``make docs`` makes docs/findings.md of these texts, and no node is sent them.
+Its id is written there and nowhere else, so that a search for it finds the code. A string below each declaration
+describes the check: ``make docs`` makes docs/findings.md of these strings, and no node gets them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .host import Problem
 class Check:
     """id: dotted, lower case, the noun first (``roce_qos.pfc``). Never renamed once released.
 
-    why: the rule and its reason, for somebody who meets the check for the first time.
-    fix: what to do where it is not ok; ``judge`` may say something better for a case.
-    severity, aspect, disruption: as in Finding; what most answers to this check have.
+    why: the rule and its reason, for a reader who sees the check for the first time.
+    fix: what to do if it is not ok; ``judge`` may be given a better one for a case.
+    severity, aspect, disruption: as in Finding; what most findings of this check have.
     """
 
     id: str
@@ -45,11 +45,11 @@ class Check:
         aspect: Optional[str] = None,
         disruption: Optional[str] = None,
     ) -> Finding:
-        """The answer for one subject; texts that came from the node may hold anything, and are made printable.
+        """Return the finding for one subject; texts from the node may hold anything, and are made printable.
 
-        source: file, command or variable that ``have`` was read from; the subject, where it is not given.
+        source: file, command or variable that ``have`` was read from; the subject by default.
         fix, why, severity, aspect, disruption: instead of the declaration's. What is ok needs no fix.
-        because: the finding, or its id, that this one only follows from. One that is ok explains nothing.
+        because: the finding, or its id, that causes this one. One that is ok explains nothing.
         Raises ValueError as Finding does.
         """
         if isinstance(because, Finding):
@@ -69,12 +69,12 @@ class Check:
             because=None if state == "ok" else because,
         )
 
-    def at(self, subject: str, aspect: Optional[str] = None) -> str:
-        """The id of the finding that ``judge`` makes of this subject, for who says that another one follows from it."""
+    def finding_id(self, subject: str, aspect: Optional[str] = None) -> str:
+        """Return the id of the finding that ``judge`` makes of this subject, to name it as a cause."""
         return "%s[%s]@%s" % (self.id, aspect or self.aspect, identity(printable(subject)))
 
     def unreadable(self, problem: Problem) -> Finding:
-        """``unknown``, of a file or tool that did not answer."""
+        """Return an ``unknown`` finding for a file or tool that could not be read."""
         return self.judge(
             problem.source,
             "unknown",

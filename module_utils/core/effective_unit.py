@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What systemd will run for a unit at the next boot: masks, files in front, drop-ins of others, and who wants it.
+"""Find what systemd will run for a unit at the next boot: masks, files in front, foreign drop-ins, units that want it.
 
 Sources: systemd.unit(5), systemd.exec(5), systemctl(1) of systemd 252.
 """
@@ -54,7 +54,7 @@ def read(host: Host, name: str) -> Unit:
 
 
 def idle(host: Host, name: str) -> str:
-    """Say why the boot does not start a unit; "" where it does, or where its file is not there to know that by."""
+    """Return why the boot does not start a unit; "" if it does, or if its file is not there to know that by."""
     unit = read(host, name)
     if unit.masked:
         return "%s is masked (%s)" % (name, unit.path)
@@ -63,14 +63,14 @@ def idle(host: Host, name: str) -> str:
 
 
 def overrides(host: Host, check: Check, own: Collection[str], names: Collection[str] = ()) -> Plan:
-    """Judge what others make of our units that are there: one finding for each file of others, or that they may change.
+    """Judge changes that others make to our units: one finding for each foreign file, or file that others may change.
 
     own: paths of our files. names: other units, and instances of ours, that have to run as they are.
     """
     findings = {one.subject: one for one in owned_by_others(host, check, own)}
     for name in [*names, *(path.rpartition("/")[2] for path in own if path.endswith((".service", ".timer")))]:
         unit = read(host, name)
-        # A file of ours that is empty is not as written. Whoever has instances knows which of them may be masked.
+        # An empty file of ours is not as written. The administrator of instances knows which of them may be masked.
         if unit.masked and unit.path not in own and "@" not in name:
             fix = "find out why it is masked; then run systemctl unmask %s" % name
             findings[unit.path] = check.judge(unit.path, "not_owned", "%s runs" % name, "it is masked", fix=fix)
@@ -90,7 +90,7 @@ def owned_by_others(host: Host, check: Check, own: Collection[str]) -> List[Find
 
 
 def _judge(host: Host, check: Check, name: str, path: str, setting: ini.Setting) -> Optional[Finding]:
-    """Return None for a setting after which the unit does the same."""
+    """Return a finding; None for a setting that does not change what the unit does."""
     key, value = setting.key, setting.value
     state, said = "not_owned", "it sets %s=%s" % (key, value)
     if setting.section == "Unit" and key.startswith(("Condition", "Assert")):
@@ -104,7 +104,7 @@ def _judge(host: Host, check: Check, name: str, path: str, setting: ini.Setting)
 
 
 def _holds(host: Host, kind: str, value: str) -> Optional[bool]:
-    """Tell whether a condition is met; None where that is not known here."""
+    """Return whether a condition is met; None if that cannot be known here."""
     wanted, text = value[:1] != "!", value.lstrip("!")
     if kind in _PATHS and text.startswith("/"):
         look = host.realpath if text.startswith(("/sys/", "/proc/")) else host.mode_system

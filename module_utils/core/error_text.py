@@ -1,11 +1,12 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Name the way out of an error of the operating system, and of a name that is not known."""
+"""Explain errors of the operating system, and unknown names."""
 
 from __future__ import annotations
 
 import difflib
 import errno
+import itertools
 import re
 from typing import Iterable
 
@@ -34,7 +35,7 @@ _START = (
 
 
 def error_text(error: BaseException) -> str:
-    """Return ``PATH: reason; way out``; of any error but OSError its text."""
+    """Return ``PATH: reason; what to do``; the text of any error that is not an OSError."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     path = "" if error.filename is None else "%s: " % (error.filename,)
@@ -43,14 +44,21 @@ def error_text(error: BaseException) -> str:
 
 
 def start_way_out(text: str) -> str:
-    """Return what to do where no program could be started on a node; "" where the text does not say why."""
+    """Return what to do if no program could be started on a node; "" if the text does not name the cause."""
     return next((way_out for pattern, way_out in _START if re.search(pattern, text)), "")
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "known: ") -> str:
-    """Return ``; did you mean NAME?`` of the nearest known name; where none is near, all names after ``otherwise``."""
+    """Return ``; did you mean NAME?`` with the nearest known name; without one, all names after ``otherwise``."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, 1)
-    if near:
-        return "; did you mean %s?" % near[0]
+    likeness, near = max(((_likeness(name, each), each) for each in names), default=(0.0, ""))
+    if likeness >= 0.6:
+        return "; did you mean %s?" % near
     return "; " + otherwise + ", ".join(names) if otherwise else ""
+
+
+def _likeness(name: str, known: str) -> float:
+    """Return how alike two names are without the words that both begin with, 0 to 1."""
+    both = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, known))
+    start = max((at + 1 for at, (char, _same) in enumerate(both) if char in "_-"), default=0)
+    return difflib.SequenceMatcher(None, known[start:], name[start:]).ratio()

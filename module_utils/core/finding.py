@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The one currency of the suite: a Finding says what was asked, what is, and how to mend it.
+"""The data type of every result: a Finding holds what was checked, expected and found, and how to fix it.
 
 Every planner returns findings, every module passes them on unchanged, the verdict, the reports and the exit
 code are computed from nothing else. ``docs/finding.schema.json`` is the same thing for other programs.
@@ -26,7 +26,7 @@ _CHECK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 @dataclass(frozen=True)
 class Finding:
-    """One answer to one check on one subject.
+    """Result of one check on one subject.
 
     check: dotted lower-case name, the noun first: ``roce_qos.pfc``. Never renamed once released.
     subject: what was judged, its lasting identity first, names that may move after a blank:
@@ -37,8 +37,8 @@ class Finding:
     disruption: one of DISRUPTIONS, what mending it costs.
     fix: what to do or run. Empty only when the state is ok.
     source: the file, command or variable that ``have`` was read from.
-    why: the rule and its reason, for somebody who sees this check for the first time.
-    because: id of the finding that this one only follows from; None for a root.
+    why: the rule and its reason, for a reader who sees this check for the first time.
+    because: id of the finding that causes this one; None for a root.
     """
 
     check: str
@@ -81,34 +81,34 @@ class Finding:
 
     @property
     def inapplicable(self) -> bool:
-        """Whether this hardware cannot have it and nothing is wanted: neither a fault nor a passed check."""
+        """Return whether this hardware cannot have it and nothing is wanted: neither a fault nor a passed check."""
         return self.state == "unsupported" and self.want is None
 
     @property
     def identity(self) -> str:
-        """The part of the subject that lasts: names after the PCI address move between boots."""
+        """Return the part of the subject that lasts: names after the PCI address move between boots."""
         return identity(self.subject)
 
     @property
     def id(self) -> str:
-        """Stable from run to run: ``platform.rail_pcie[live]@0000:1b:00.0``."""
+        """Return an id that is stable from run to run: ``platform.rail_pcie[live]@0000:1b:00.0``."""
         return "%s[%s]@%s" % (self.check, self.aspect, self.identity)
 
     def scrubbed(self, secrets: Tuple[str, ...]) -> Finding:
-        """The finding with none of the secrets in its free texts. Its check and id come from the suite."""
+        """Return the finding with none of the secrets in its free texts. Its check and id come from the suite."""
         values = {name: getattr(self, name) for name in ("subject", "want", "have", "source", "why", "fix")}
         clean = {name: redaction.scrub(value, secrets) for name, value in values.items() if value is not None}
         return replace(self, **clean) if any(clean[name] != values[name] for name in clean) else self
 
     def to_dict(self) -> Dict[str, Any]:
-        """Plain data with the keys of docs/finding.schema.json."""
+        """Return plain data with the keys of docs/finding.schema.json."""
         data = asdict(self)
         data["id"] = self.id
         return data
 
 
 def from_dict(data: Dict[str, Any]) -> Finding:
-    """The Finding that ``to_dict`` was called on. Raises ValueError on anything else, naming what is wrong."""
+    """Return the Finding that ``to_dict`` was called on. Raises ValueError on anything else, naming what is wrong."""
     names = {field.name for field in fields(Finding)}
     unknown = set(data) - names - {"id"}
     if unknown:
@@ -123,20 +123,20 @@ def from_dict(data: Dict[str, Any]) -> Finding:
 
 
 def identity(subject: str) -> str:
-    """The part of a subject that lasts: its PCI address, where it begins with one; else all of it."""
+    """Return the part of a subject that lasts: the PCI address that it begins with, else all of it."""
     head = subject.split(" ", 1)[0]
     return head if re.match(r"^[0-9a-f]{4,}:[0-9a-f]{2}:", head) else subject
 
 
 def printable(text: str) -> str:
-    """Text that commands no terminal: names and tools' outputs may hold anything, escapes stay visible."""
+    """Escape characters that a terminal would obey: names and tools' outputs may hold anything."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def one_cause(findings: Iterable[Finding], states: Tuple[str, ...]) -> Tuple[Finding, ...]:
-    """The same findings; those in one of the states with the same ``have`` follow from the first of them."""
+    """Return the same findings; those in one of the states with the same ``have`` are caused by the first of them."""
     first: Dict[Tuple[str, Optional[str]], Finding] = {}
     result = []
     for finding in findings:
@@ -149,7 +149,7 @@ def one_cause(findings: Iterable[Finding], states: Tuple[str, ...]) -> Tuple[Fin
 
 
 def worst_first(findings: Iterable[Finding]) -> List[Finding]:
-    """Roots before consequences, then by severity, state, check and subject."""
+    """Sort: roots before consequences, then by severity, state, check and subject."""
     return sorted(
         findings,
         key=lambda f: (

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The two doors through which readers see a machine: files under two roots, and tools with a time limit.
+"""Access to a machine for readers: files under two roots, and tools with a time limit.
 
 A reader gets a ``Host`` and nothing else, so a directory tree is a test machine. The *hardware root* holds /sys
 and /proc, the *system root* /etc, /usr, /home and /root; on a real node both are "/". Only files and tools are
-read here; what they mean is decided in the nouns beside this file.
+read here; the nouns beside this folder decide what they mean.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Ty
 
 from . import orphans, redaction, trusted
 
-# A tool's output is text for people: more than this is a runaway, not an answer.
+# A tool's output is text for people: more than this is a runaway.
 OUTPUT_LIMIT = 16 * 1024 * 1024
 FILE_LIMIT = 4 * 1024 * 1024
 _USUAL = 8192
@@ -34,7 +34,7 @@ TOOL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbi
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that could not be read or understood: ``source`` is the file or command, ``message`` says the rest."""
+    """A source that could not be read or understood: ``source`` is the file or command, ``message`` the reason."""
 
     source: str
     message: str
@@ -44,10 +44,10 @@ class Problem:
 
 
 class ReadError(Exception):
-    """A file or tool did not answer. Carries the Problem to report."""
+    """A file or tool could not be read. Carries the Problem to report."""
 
     def __init__(self, source: str, message: str) -> None:
-        # A tool is quoted, and its arguments: an address among them may hold a token.
+        # The source may quote a tool's arguments: an address among them may hold a token.
         self.problem = Problem(redaction.scrub(source, ()), redaction.scrub(message, ()))
         super().__init__(str(self.problem))
 
@@ -57,20 +57,20 @@ class ToolMissing(ReadError):
 
 
 class Untrusted(ReadError):
-    """Somebody else than root may change it, so that it is neither run nor loaded."""
+    """Others than root may change it, so that it is neither run nor loaded."""
 
 
 class ToolHung(ReadError):
-    """The tool did not end in time; it was killed and left behind."""
+    """The tool did not end in time; it was killed and abandoned."""
 
 
 class ParseError(ValueError):
-    """The text is not what the tool or file is known to print. The message quotes the offending part."""
+    """The text is not what the tool or file is known to contain. The message quotes the offending part."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a tool printed. ``command`` is the argv as one line, for provenance."""
+    """Output of a tool. ``command`` is the argv as one line, for provenance."""
 
     command: str
     rc: int
@@ -79,11 +79,11 @@ class Output:
 
     @property
     def last_words(self) -> str:
-        """What a tool says of its failure: the last line of stderr, else of stdout, as scontrol does it."""
+        """Return the last line of stderr, else of stdout, where scontrol reports its failures."""
         return ((self.stderr.strip() or self.stdout.strip()).splitlines() or ["nothing"])[-1]
 
     def answer(self) -> str:
-        """What it printed, where it ended with 0. Raises ReadError."""
+        """Return stdout if the tool ended with 0. Raises ReadError."""
         if self.rc != 0:
             raise ReadError(self.command, "exited with %d: %.200s" % (self.rc, self.last_words))
         return self.stdout
@@ -104,7 +104,7 @@ class Host:
         self.timeout = timeout
 
     def require_roots(self) -> None:
-        """Raises ReadError for a root that is not a directory: everything would seem absent, and be written, there."""
+        """Raise ReadError for a root that is not a directory: everything would seem absent, and be written there."""
         for name, root in (("hardware_root", self.hardware_root), ("system_root", self.system_root)):
             if not os.path.isdir(root):
                 raise ReadError(name, "%r is not a directory" % root)
@@ -112,13 +112,13 @@ class Host:
     # -- hardware root -------------------------------------------------------------------------------------------
 
     def hardware(self, path: str) -> str:
-        """Where /sys or /proc path ``path`` lies on this machine."""
+        """Return the path on this machine of a /sys or /proc path."""
         return _under(self.hardware_root, path)
 
     def read(self, path: str, errors: str = "strict") -> Optional[str]:
-        """Text of a file below the hardware root, stripped; None where there is none.
+        """Return the stripped text of a file below the hardware root; None if it is absent.
 
-        errors: as bytes.decode takes it. Raises ReadError where it cannot be read, is not text, or holds blanks alone.
+        errors: as bytes.decode takes it. Raises ReadError if it cannot be read, is not text, or is blank.
         """
         text = _read_text(self.hardware(path), path, errors=errors)
         if text is None:
@@ -129,18 +129,18 @@ class Host:
         return text
 
     def require(self, path: str) -> str:
-        """Return the text of a file below the hardware root. Raises ReadError also where there is none."""
+        """Return the text of a file below the hardware root. Raises ReadError also if it is absent."""
         text = self.read(path)
         if text is None:
             raise ReadError(path, "is not there")
         return text
 
     def listdir(self, path: str) -> List[str]:
-        """Sorted names in a directory below the hardware root; [] where there is none."""
+        """Return sorted names in a directory below the hardware root; [] if it is absent."""
         return _listdir(self.hardware(path), path)
 
     def realpath(self, path: str) -> Optional[str]:
-        """``path`` with links followed, still as seen from the hardware root; None where there is nothing."""
+        """Return ``path`` with links followed, as seen from the hardware root; None if nothing is there."""
         full = self.hardware(path)
         if not os.path.lexists(full):
             return None
@@ -155,35 +155,35 @@ class Host:
     # -- system root ---------------------------------------------------------------------------------------------
 
     def system(self, path: str) -> str:
-        """Where /etc, /usr, /home path ``path`` lies on this machine."""
+        """Return the path on this machine of an /etc, /usr or /home path."""
         return _under(self.system_root, path)
 
     def read_system(
         self, path: str, errors: str = "strict", limit: Optional[int] = None, tail: bool = False
     ) -> Optional[str]:
-        """Text of a file below the system root, byte for byte; None where there is none. Raises ReadError.
+        """Return the text of a file below the system root, byte for byte; None if it is absent. Raises ReadError.
 
-        errors: "replace" for a file whose odd bytes are no matter.   limit: bytes that it may have.
-        tail: read its last ones where it has more.
+        errors: "replace" if invalid bytes do not matter.   limit: bytes that it may have.
+        tail: read its last ones if it has more.
         """
         return _read_text(self.system(path), path, errors, limit, tail)
 
     def listdir_system(self, path: str) -> List[str]:
-        """Sorted names in a directory below the system root; [] where there is none."""
+        """Return sorted names in a directory below the system root; [] if it is absent."""
         return _listdir(self.system(path), path)
 
     def mode_system(self, path: str) -> Optional[int]:
-        """Permission bits of a file below the system root; None where there is none."""
+        """Return permission bits of a file below the system root; None if it is absent."""
         found = self._stat_system(path)
         return None if found is None else stat.S_IMODE(found.st_mode)
 
     def is_file_system(self, path: str) -> bool:
-        """Tell whether ``path`` below the system root is a regular file, links followed."""
+        """Return whether ``path`` below the system root is a regular file, links followed."""
         found = self._stat_system(path)
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def readable_by_others(self, path: str, group: bool = False) -> bool:
-        """Tell whether users who are not root may read a file; group: those of its group will do. Follows links."""
+        """Return whether users who are not root may read a file; group: or those of its group. Follows links."""
         found = self._stat_system(path)
         if found is None:
             return False
@@ -196,7 +196,7 @@ class Host:
         return bool(found.st_mode & (0o044 if group and found.st_gid else 0o004))
 
     def size_system(self, path: str) -> Optional[int]:
-        """Bytes of a file below the system root; None where there is none."""
+        """Return the bytes of a file below the system root; None if it is absent."""
         found = self._stat_system(path)
         return None if found is None else found.st_size
 
@@ -211,14 +211,14 @@ class Host:
     # -- tools ---------------------------------------------------------------------------------------------------
 
     def doubt(self, path: str) -> str:
-        """Why a file below the system root is neither run nor loaded by us; "" where it may be. See trusted.py."""
+        """Return why a file below the system root must not be run or loaded; "" if it may be. See trusted.py."""
         return trusted.doubt(self.system(path), self.system_root)
 
     def tool(self, name: str) -> str:
-        """Full path of a tool, looked for in the usual places below the system root. Raises ToolMissing, Untrusted.
+        """Return the full path of a tool in the usual folders below the system root. Raises ToolMissing, Untrusted.
 
-        One that others may change is passed over: they could put one before each of the system's own.
-        name: or the path of one that lies elsewhere.
+        One that others may change is passed over: they could put one before each of the system's.
+        name: or the path of a tool elsewhere.
         """
         if name.startswith("/"):
             path = self.system(name)
@@ -241,7 +241,7 @@ class Host:
         raise ToolMissing(name, "is not installed (looked in %s)" % ", ".join(TOOL_PATH))
 
     def has(self, name: str) -> bool:
-        """Whether a tool is installed, also where it is one that must not be run: its use says why."""
+        """Return whether a tool is installed, also if it must not be run: its use reports why."""
         try:
             self.tool(name)
         except ToolMissing:
@@ -250,8 +250,8 @@ class Host:
             return True
         return True
 
-    def ask(self, argv: Sequence[str], timeout: Optional[float] = None) -> str:
-        """What a tool prints. Raises ReadError, also where it does not end with 0."""
+    def query(self, argv: Sequence[str], timeout: Optional[float] = None) -> str:
+        """Return the output of a tool. Raises ReadError, also if it does not end with 0."""
         return self.run(argv, timeout).answer()
 
     def run(
@@ -265,9 +265,9 @@ class Host:
 
         limit: bytes that it may print.
 
-        What the tool has started ends with it, unless it is one that ``leaves`` something running for good.
+        What the tool has started ends with it, unless it ``leaves`` a daemon running.
 
-        Raises ToolMissing, ToolHung, or ReadError when it could not be started or did not print text.
+        Raises ToolMissing, ToolHung, or ReadError if it could not be started or did not print text.
         The output is read until the tool closes it; a tool that hangs is killed and *abandoned*: a process in
         uninterruptible sleep (nvidia-smi on a dead GPU) does not die, and waiting for it would hang us too.
         """
@@ -276,9 +276,9 @@ class Host:
         most = OUTPUT_LIMIT if limit is None else limit
         name = " ".join([os.path.basename(argv[0])] + argv[1:])
         environment = {"PATH": search_path(), "LC_ALL": "C", "HOME": "/"}
-        # Package managers ask nobody, and what they install restarts no service.
+        # Package managers must not prompt, and what they install restarts no service.
         environment.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
-        with orphans.ended(leaves) as mark:
+        with orphans.end_orphans(leaves) as mark:
             try:
                 process = subprocess.Popen(
                     argv,
@@ -312,12 +312,12 @@ class Host:
 
 
 def untrusted(source: str, doubt: str) -> Untrusted:
-    """doubt: as trusted.doubt gives it."""
+    """Return the error. doubt: as trusted.doubt returns it."""
     return Untrusted(source, "is not run as root, because %s; %s" % (doubt, trusted.WAY_OUT))
 
 
 def search_path() -> str:
-    """PATH for what we run: of the usual places those in which nobody but root can put a program."""
+    """Return PATH for tools: the usual folders in which only root can put a program."""
     return ":".join(directory for directory in TOOL_PATH if not trusted.doubt(directory))
 
 
@@ -336,14 +336,14 @@ def problem_of(error: Union[ReadError, ParseError], source: str) -> Problem:
 
 
 def attempt(step: Callable[[], T], source: str, problems: List[Problem]) -> Optional[T]:
-    """What ``step`` gives; None plus a Problem where it could not be read or understood. source: for what was not."""
+    """Return the result of ``step``; None plus a Problem if it fails to read or parse. source: of a parse error."""
     with noted(source, problems):
         return step()
     return None
 
 
 def read_each(host: Host, paths: Sequence[str], problems: List[Problem]) -> Dict[str, Optional[str]]:
-    """Path -> text of files below the system root, None where there is none; what cannot be read is a Problem only."""
+    """Return path -> text of files below the system root, None if absent; unreadable ones are a Problem only."""
     found: Dict[str, Optional[str]] = {}
     for path in paths:
         with noted(path, problems):
@@ -365,10 +365,10 @@ def _read_text(
         found = os.stat(full)
         if found.st_rdev == _NULL_DEVICE and stat.S_ISCHR(found.st_mode):
             return ""  # a common way to mask a file
-        # A pipe in the place of a user's file would hold us for ever, and opening a device may do anything.
+        # Opening a pipe would block for ever, and opening a device may do anything.
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             raise ReadError(path, "is not a regular file")
-        # A stream of Python's costs more than the rest, for a few thousand files of one line.
+        # For thousands of one-line files a Python stream costs more than the rest.
         descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if tail:
@@ -408,7 +408,7 @@ def _listdir(full: str, path: str) -> List[str]:
 
 
 def _drain(streams: Sequence[int], deadline: float, limit: int) -> Tuple[List[bytes], bool]:
-    """What each stream yields until all are closed (complete) or the deadline or the size limit is met."""
+    """Read each stream until all are closed (complete), or until the deadline or the size limit."""
     buffers: Dict[int, List[bytes]] = {stream: [] for stream in streams}
     sizes = dict.fromkeys(streams, 0)
     open_streams = set(streams)
@@ -432,7 +432,7 @@ def _drain(streams: Sequence[int], deadline: float, limit: int) -> Tuple[List[by
 
 
 def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
-    """Exit code if the process ends before the deadline. Polls: Popen.wait would block on a D-state child."""
+    """Return the exit code if the process ends in time, else None. Polls: Popen.wait blocks on a D-state child."""
     while True:
         rc = process.poll()
         if rc is not None or time.monotonic() >= deadline:
@@ -441,7 +441,7 @@ def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
 
 
 def kill_group(pid: int) -> None:
-    """Kills a process that leads a group, and the group; it may be gone already."""
+    """Kill a process that leads a group, and the group; it may have ended already."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except OSError as error:

@@ -142,7 +142,7 @@ def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in words that come from no header and no address."""
+    """Return the error as words that come from no header and no address."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return "certificate: %s" % error.verify_message
     if isinstance(error, (socket.gaierror, OSError)) and error.strerror:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""INI files of systemd and NetworkManager: settings with the lines that they stand in, and how a setting is changed.
+"""Read and change settings in INI files of systemd and NetworkManager.
 
 Sources: systemd.syntax(7), nm-settings-keyfile(5).
 """
@@ -22,18 +22,17 @@ class Setting:
     last: int
 
 
-# The key of a section's heading, which no line of a file can have.
+# Key of a section's heading: no line of a file can have it.
 _HEADING = "\n"
 
 
 def settings(text: str, continued: bool = True) -> List[Setting]:
-    """All settings, in the text's order. continued: a backslash at a line's end joins it with the next, as for systemd
-    and not in a keyfile."""
+    """Return all settings in order. continued: a backslash joins a line with the next (systemd, not keyfiles)."""
     return [one for one in _ini(text, continued) if one.key != _HEADING]
 
 
 def blocks(text: str, continued: bool = True) -> List[Tuple[str, List[Setting]]]:
-    """Return each heading with its settings; a section that is there twice comes twice."""
+    """Return each heading with its settings; a section that occurs twice comes twice."""
     found: List[Tuple[str, List[Setting]]] = [("", [])]
     for setting in _ini(text, continued):
         if setting.key == _HEADING:
@@ -44,7 +43,7 @@ def blocks(text: str, continued: bool = True) -> List[Tuple[str, List[Setting]]]
 
 
 def sections(text: str) -> List[str]:
-    """Sections of a keyfile, each once; also those that have no settings."""
+    """Return the sections of a keyfile, each once; also those that have no settings."""
     found = [one.section for one in _ini(text, continued=False) if one.key == _HEADING]
     return list(dict.fromkeys(found))
 
@@ -73,7 +72,7 @@ def _ini(text: str, continued: bool) -> List[Setting]:
 
 
 def set_setting(text: str, section: str, key: str, value: str, continued: bool = True) -> str:
-    """The text with this value in the last line of the key, which is what counts; all other lines stay."""
+    """Return the text with this value in the last line of the key, which counts; all other lines stay."""
     there = [setting for setting in _ini(text, continued) if setting.section == section]
     lines = text.split("\n")
     same = [setting for setting in there if setting.key == key]

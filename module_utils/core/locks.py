@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Locks that nobody but root (or the user who runs us) can take: whoever may open a file can hold its lock for ever.
+"""Locks that only root (or the user who runs us) can take: a process that may open a file can hold its lock for ever.
 
-They are files of mode 0600, in /run/busbar, which is root's alone and which a reboot empties. The kernel takes a lock
-back from a process that ends.
+They are files of mode 0600 in /run/busbar, which belongs to root and which a reboot empties. The kernel releases the
+lock of a process that ends.
 Source: flock(2).
 """
 
@@ -22,9 +22,9 @@ FOLDER = "/run/busbar"
 
 
 @contextlib.contextmanager
-def alone(host: Host, name: str, patience: float = 0.0) -> Iterator[None]:
-    """Holds the lock ``name`` of this node. Raises BlockingIOError after ``patience`` seconds, and ReadError."""
-    descriptor = opened(host, name)
+def hold(host: Host, name: str, patience: float = 0.0) -> Iterator[None]:
+    """Hold the lock ``name`` of this node. Raises BlockingIOError after ``patience`` seconds, and ReadError."""
+    descriptor = open_lock(host, name)
     try:
         take(descriptor, patience)
         yield
@@ -32,8 +32,8 @@ def alone(host: Host, name: str, patience: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def opened(host: Host, name: str) -> int:
-    """A descriptor of the lock ``name`` of this node, which nobody holds yet. Raises ReadError."""
+def open_lock(host: Host, name: str) -> int:
+    """Return a descriptor of the lock ``name`` of this node, not locked yet. Raises ReadError."""
     try:
         folder = _folder(host)
         try:
@@ -45,7 +45,7 @@ def opened(host: Host, name: str) -> int:
 
 
 def open_file(path: str, folder: Optional[int] = None) -> int:
-    """A descriptor of a lock's file, which is made where there is none. Raises ReadError and OSError.
+    """Return a descriptor of a lock's file, which is created if absent. Raises ReadError and OSError.
 
     folder: descriptor of the directory that ``path`` begins in.
     """
@@ -54,7 +54,7 @@ def open_file(path: str, folder: Optional[int] = None) -> int:
 
 
 def take(descriptor: int, patience: float = 0.0) -> None:
-    """Raises BlockingIOError where somebody else has it for all that time."""
+    """Lock a descriptor. Raises BlockingIOError if another process has it for ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -78,11 +78,13 @@ def _folder(host: Host) -> int:
 
 
 def _ours(descriptor: int, path: str, mode: int) -> int:
-    """Ours, and of that mode: earlier releases left it open to others. Closes it where it raises ReadError, OSError."""
+    """Take ownership and set the mode: earlier releases let others open it. Closes it on ReadError and OSError."""
     try:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid():
-            raise ReadError(path, "belongs to %s: find out what made it, then remove it" % trusted.user(found.st_uid))
+            raise ReadError(
+                path, "belongs to %s: find out what made it, then remove it" % trusted.user_name(found.st_uid)
+            )
         if found.st_mode & 0o7777 != mode:
             os.fchmod(descriptor, mode)
     except (ReadError, OSError):

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is mounted, and will be at boot: the lines of /proc/mounts and of fstab. Source: proc(5), fstab(5), nfs(5)."""
+"""Read what is mounted, and will be at boot: /proc/mounts and fstab. Source: proc(5), fstab(5), nfs(5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Mount:
 
 
 def parse(text: str) -> List[Mount]:
-    """Raises ParseError."""
+    """Parse /proc/mounts. Raises ParseError."""
     found = []
     for line in text.splitlines():
         words = line.split()
@@ -35,6 +35,6 @@ def parse(text: str) -> List[Mount]:
 
 
 def parse_fstab(text: str) -> List[Mount]:
-    """Return what the boot mounts; a comment, or a line that lacks something, is passed over."""
+    """Return what the boot mounts; comments and incomplete lines are passed over."""
     lines = [line for line in text.splitlines() if line.lstrip()[:1] != "#"]
     return parse("\n".join(line for line in lines if len(line.split()) > 3))

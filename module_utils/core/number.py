@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Numbers in text that comes from anywhere: ``str.isdigit`` accepts characters, and lengths, that ``int`` refuses."""
+"""Parse numbers of any source: ``str.isdigit`` accepts characters, and lengths, that ``int`` refuses."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a tool leaves behind: processes that fled to a session of their own, and files of runs that were killed.
+"""End processes that a tool leaves behind, and remove files of runs that were killed.
 
-Orphans are given to us and not to init (prctl PR_SET_CHILD_SUBREAPER) while a tool runs; which of them are its own is
-told by a mark in their environment, since tools may run side by side. A file or directory that is being written is
-locked, and the lock ends with its process: what nobody holds was left.
+The kernel gives orphans to us instead of init (prctl PR_SET_CHILD_SUBREAPER) while a tool runs. A mark in their
+environment assigns them to a tool, since tools may run side by side. A file or directory that is being written is
+locked, and the lock ends with its process: an unlocked one was left behind.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Callable, Dict, Iterator, List, Set, Tuple
 MARK = "BUSBAR_TOOL"
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
-# What is in the driver's hands does not die, and is not waited for.
+# Seconds: a process that is blocked in the driver does not die, and is not waited for.
 _KILL_WAIT = 0.5
 _lock = threading.Lock()
 _depth = 0
 _before = 0
 _number = 0
-# Our children before the first of the tools that run side by side.
+# Children that this process had before the first of the tools that run side by side.
 _ours: List[int] = []
-# Killed, and not dead yet when it was not waited for any longer.
+# Killed, but still alive when the wait ended.
 _dying: Set[int] = set()
 
 
@@ -51,10 +51,10 @@ def prctl() -> Callable[..., int]:
 
 
 @contextlib.contextmanager
-def ended(leaves: bool) -> Iterator[Dict[str, str]]:
-    """What a tool's environment gets; behind it whatever the tool has left is ended, too.
+def end_orphans(leaves: bool) -> Iterator[Dict[str, str]]:
+    """Yield additions to a tool's environment, and end whatever the tool has left behind afterwards.
 
-    leaves: the tool may start what stays, such as a driver's daemon: then nothing is looked for.
+    leaves: the tool may start a daemon that stays: then nothing is ended.
     """
     global _number
     if leaves:
@@ -78,7 +78,7 @@ def _adopt(more: int) -> None:
     with _lock:
         _depth += more
         if _depth == 1 and more == 1:
-            _dying.difference_update([pid for pid in _dying if _take_in(pid)])
+            _dying.difference_update([pid for pid in _dying if _reap(pid)])
             _ours[:] = _children() if has_children() else []
             value = ctypes.c_int()
             prctl()(_PR_GET_CHILD_SUBREAPER, ctypes.byref(value))
@@ -86,14 +86,14 @@ def _adopt(more: int) -> None:
             prctl()(_PR_SET_CHILD_SUBREAPER, 1)
         elif _depth == 0:
             prctl()(_PR_SET_CHILD_SUBREAPER, _before)
-            # What was given to us and has ended: init would have taken it in.
+            # Orphans that have ended: init would have reaped them.
             for pid in _children() if has_children() else ():
                 if pid not in _ours:
-                    _take_in(pid)
+                    _reap(pid)
 
 
-def _take_in(pid: int) -> bool:
-    """Whether it is not a child of ours any more."""
+def _reap(pid: int) -> bool:
+    """Reap a child. Return whether it has ended, or was not our child."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -110,7 +110,7 @@ def _end(mark: bytes) -> None:
                 os.kill(pid, signal.SIGKILL)
         killed |= left
         for pid in killed:
-            _take_in(pid)
+            _reap(pid)
         killed = {pid for pid in killed if os.path.exists("/proc/%d" % pid)}
         if not (left or killed):
             return
@@ -141,7 +141,7 @@ def _environment(pid: int) -> List[bytes]:
 
 
 def below(top: int) -> List[int]:
-    """Every living process below one."""
+    """Return every living process below one."""
     children: Dict[int, List[Tuple[int, str]]] = {}
     for pid, parent, state in processes():
         children.setdefault(parent, []).append((pid, state))
@@ -156,13 +156,13 @@ def below(top: int) -> List[int]:
 
 
 def processes() -> Iterator[Tuple[int, int, str]]:
-    """(pid, parent, state letter) of every process, the newest first as far as pids tell."""
+    """Yield (pid, parent, state letter) of every process, usually the newest first."""
     for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
         try:
             with open("/proc/%d/stat" % pid, "rb") as stream:
                 text = stream.read()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has ended
         # The name, in parentheses, may hold anything, also a parenthesis.
         fields = text.rpartition(b")")[2].split()
         if len(fields) >= 2:
@@ -173,9 +173,9 @@ def processes() -> Iterator[Tuple[int, int, str]]:
 
 
 def new_file(folder: str, prefix: str) -> Tuple[int, str]:
-    """Descriptor and path of a new file, locked as long as the descriptor is open; files that were left are removed.
+    """Return descriptor and path of a new file, locked as long as the descriptor is open. Remove files left behind.
 
-    prefix: with which no other program's files begin.
+    prefix: unique to this program.
     """
     sweep(folder, prefix)
     while True:
@@ -187,7 +187,7 @@ def new_file(folder: str, prefix: str) -> Tuple[int, str]:
 
 @contextlib.contextmanager
 def new_directory(prefix: str) -> Iterator[str]:
-    """A directory for temporary files, removed with all that is in it; directories that were left are removed."""
+    """Yield a temporary directory that is removed with its content. Remove directories left behind."""
     sweep(tempfile.gettempdir(), prefix)
     while True:
         path = tempfile.mkdtemp(prefix=prefix)
@@ -203,13 +203,13 @@ def new_directory(prefix: str) -> Iterator[str]:
 
 
 def _held(descriptor: int, path: str) -> bool:
-    """Locks it. False: somebody who swept was quicker than the lock, and it is gone."""
+    """Lock it. Return False if a cleanup was quicker and it is gone."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return os.path.exists(path)
 
 
 def sweep(folder: str, prefix: str) -> None:
-    """Removes our own files and directories of that name that no living process holds. What cannot be is left."""
+    """Remove our files and directories with this prefix that no living process locks, as far as possible."""
     for name in os.listdir(folder):
         if name.startswith(prefix):
             with contextlib.suppress(OSError):
@@ -217,8 +217,7 @@ def sweep(folder: str, prefix: str) -> None:
 
 
 def remove(path: str, age: float = 0.0) -> None:
-    """A file or directory of ours that no living process holds and that has not changed for ``age`` seconds. OSError
-    where a process holds it."""
+    """Remove our file or directory. Raises OSError if a process locks it or it changed within ``age`` seconds."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)

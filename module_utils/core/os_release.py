@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which distribution a node runs, by its os-release file. Source: os-release(5)."""
+"""Read the node's distribution from os-release. Source: os-release(5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE = re.compile(r"\s*([A-Z][A-Z0-9_]*)=(.*)")
 
 
 def parse(text: str) -> Dict[str, str]:
-    """Name -> value. A line that a shell would not take for one assignment is left out."""
+    """Return name -> value. Lines that a shell would not take for one assignment are left out."""
     found = {}
     for match in filter(None, map(_LINE.fullmatch, text.splitlines())):
         try:
@@ -28,7 +28,7 @@ def parse(text: str) -> Dict[str, str]:
 
 
 def read(host: Host) -> Tuple[str, Dict[str, str]]:
-    """The file that counts and what it says. Raises ReadError."""
+    """Return the file that counts and its values. Raises ReadError."""
     for path in PATHS:
         text = host.read_system(path)
         if text is not None:

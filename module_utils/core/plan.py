@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A Plan is what a planner returns: what was found, and the changes that would mend it.
+"""A Plan is what a planner returns: the findings, and the changes that would fix them.
 
 Check mode shows a plan, apply executes the same plan: they cannot disagree. A plan of its own result is empty.
 """
@@ -11,12 +11,12 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
-from . import advice, redaction
+from . import fix_command, redaction
 from .finding import DISRUPTIONS, Finding
 
-# Characters of a value, and of a source, that a passed check carries.
+# Characters of value and source in the evidence of a passed check.
 EVIDENCE = 300
-# Before the reason of what this hardware cannot have.
+# Prefix of evidence on what this hardware cannot have.
 UNSUPPORTED = "unsupported: "
 Result = Dict[str, Any]
 
@@ -26,7 +26,7 @@ class FileChange:
     """Bring one file to a content and mode. ``before`` is None where there is no file, ``after`` None to remove it.
 
     backup: keep a dated copy of what was there.
-    shown: what a diff shows of both where the file is somebody else's and may hold secrets; None for all of it.
+    shown: what a diff shows of both texts of a foreign file, which may hold secrets; None for all of it.
     """
 
     path: str
@@ -39,7 +39,7 @@ class FileChange:
     shown: Optional[Tuple[str, str]] = None
 
     def described(self, how: str = "rendered") -> str:
-        """For a finding: what is not as it should be."""
+        """Return how the file differs, for a finding."""
         if self.before is None:
             return "%s is absent" % self.path
         if self.before == self.after:
@@ -47,7 +47,7 @@ class FileChange:
         return "%s is %s" % (self.path, "superfluous" if self.after is None else "not as %s" % how)
 
     def diff(self) -> Dict[str, str]:
-        """Ansible's diff structure; the mode is part of it so that a pure chmod shows."""
+        """Return Ansible's diff structure; the mode is part of it so that a pure chmod shows."""
         before, after = self.shown or (self.before or "", self.after or "")
         return {
             "before_header": _header(self.path, self.before, self.mode_before),
@@ -65,7 +65,7 @@ def _header(path: str, text: Optional[str], mode: Optional[int]) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """A tool that has to be run after the files are as they should be. ``why``: what it is run for, one line.
+    """A tool to run after the files are as they should be. ``why``: the purpose, one line.
 
     timeout: seconds. Writing boot entries or an initramfs takes minutes on a slow disk.
     """
@@ -83,8 +83,8 @@ class Command:
 class Plan:
     """findings: one per check asked for. changes, then commands: in the order in which they must be executed.
 
-    reboot: reasons why what is asked for is not active before a reboot.
-    notes: what a reader of the result should know beside the findings.
+    reboot: reasons why the requested state is not active before a reboot.
+    notes: facts for a reader of the result that are not findings.
     """
 
     findings: Tuple[Finding, ...] = ()
@@ -97,35 +97,35 @@ class Plan:
     def changed(self) -> bool:
         return bool(self.changes or self.commands)
 
-    def kept(self, backup: bool) -> Plan:
-        """The same plan, with a dated copy of every file that it replaces where ``backup`` is set."""
+    def with_backup(self, backup: bool) -> Plan:
+        """Return the plan with a dated copy of every file that it replaces if ``backup`` is set."""
         return replace(self, changes=tuple(replace(change, backup=backup) for change in self.changes))
 
     def limit(self, max_disruption: str) -> Plan:
-        """The same plan with every change above ``max_disruption`` withheld, and its findings saying so."""
+        """Return the plan with every change above ``max_disruption`` withheld, and its findings say so."""
         allowed = DISRUPTIONS.index(max_disruption)
         return self._without(
             lambda disruption: DISRUPTIONS.index(disruption) > allowed, lambda f: replace(f, state="withheld")
-        )._advised()
+        )._with_permission()
 
-    def refuse(self, said: Optional[str]) -> Plan:
-        """The same plan without what disturbs a link or more. said: what is against it; None for nothing.
+    def block(self, reason: Optional[str]) -> Plan:
+        """Return the plan without what disturbs a link or more. reason: why not; None: nothing is withheld.
 
-        Whatever the inventory allows: so it comes before ``limit``, or no finding says who is in the way.
+        This holds whatever the inventory allows: call it before ``limit``, or no finding names the users.
         """
-        if said is None:
+        if reason is None:
             return self
 
         def refused(finding: Finding) -> Finding:
-            have = said if finding.have is None else "%s; %s" % (finding.have, said)
+            have = reason if finding.have is None else "%s; %s" % (finding.have, reason)
             return replace(finding, state="withheld", have=have, fix="resolve that first, then " + finding.fix)
 
-        return self._without(lambda disruption: disruption != "none", refused)._advised()
+        return self._without(lambda disruption: disruption != "none", refused)._with_permission()
 
-    def _advised(self) -> Plan:
-        """Whoever does what a finding advises is not told again that it was withheld."""
+    def _with_permission(self) -> Plan:
+        """Add the permission to each fix, so that following it does not withhold the change again."""
         told = (
-            f if f.state not in ("drift", "withheld") else replace(f, fix=advice.allow(f.fix, f.disruption))
+            f if f.state not in ("drift", "withheld") else replace(f, fix=fix_command.allow(f.fix, f.disruption))
             for f in self.findings
         )
         return replace(self, findings=tuple(told))
@@ -139,10 +139,10 @@ class Plan:
         )
 
     def result(self) -> Result:
-        """What every module of the suite returns.
+        """Return the result of every module of the suite.
 
-        ``findings`` holds what is not ok. Of what is ok only id, value and source travel: a thousand hosts with a
-        hundred checks each would otherwise carry 60 MB of good news through the control node.
+        ``findings`` holds what is not ok. Passed checks have only id, value and source: a thousand hosts with a
+        hundred checks each would otherwise send 60 MB to the control node.
         """
         return {
             "changed": self.changed,
@@ -158,8 +158,7 @@ class Plan:
 def judged(findings: Iterable[Finding], before: Optional[Result] = None) -> Result:
     """Return a result's keys for these findings: what is not ok as ``findings``, the ids of what is ok as ``passed``.
 
-    ``evidence`` is, for each of these ids, the value and the source that it was read from. What this hardware cannot
-    have is there alone.
+    ``evidence`` has the value and its source for each of these ids, and for what this hardware cannot have.
     before: a result that they are added to.
     """
     some, base = [finding.scrubbed(()) for finding in findings], before or {}
@@ -181,7 +180,7 @@ def _brief(text: str) -> str:
 
 
 def merge(*plans: Plan) -> Plan:
-    """One plan out of several, in their order."""
+    """Join plans in their order."""
     return Plan(
         tuple(finding for plan in plans for finding in plan.findings),
         tuple(change for plan in plans for change in plan.changes),

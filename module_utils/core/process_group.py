@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Runs a program under a time limit and ends every process it has started, whatever group or session they fled to.
+"""Run a program under a time limit and end every process it has started, in whatever group or session.
 
-A benchmark that is left running holds the GPUs and spoils every run after it. Orphans are given to us and not to init
-(prctl PR_SET_CHILD_SUBREAPER), so whatever is left of the program is always below us, and the kernel's word that we
-have no child is the proof that nothing is left.
+A benchmark that is left running holds the GPUs and spoils every run after it. Orphans are given to us instead of init
+(prctl PR_SET_CHILD_SUBREAPER), so every process of the program is below us, and having no child proves that none is
+left.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _POLL = 0.05
-# A launcher passes SIGTERM on to the ranks of other hosts; what outlives this is killed.
+# Seconds: a launcher passes SIGTERM on to the ranks of other hosts; what outlives this is killed.
 TERM_GRACE = 5.0
-# Eight GPUs full of buffers take seconds to let go of. What is left after this does not die: it is in the driver.
+# Freeing the buffers of eight GPUs takes seconds. What is left after this is blocked in the driver.
 KILL_WAIT = 30.0
 OUTPUT_LIMIT = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended.
+    """End of a program.
 
-    rc: its exit code, negative for a signal; None where ``ending`` says why there is no telling: "timeout", "overflow"
-    (it printed more than the limit, and what was beyond is cut off), or "given up" (the caller's word).
+    rc: its exit code, negative for a signal; None if ``ending`` has the reason instead: "timeout", "overflow" (it
+    printed more than the limit; the rest is cut off), or "given up" (by the caller).
     left_behind: processes that did not die of SIGKILL (uninterruptible sleep) and were abandoned.
     """
 
@@ -68,8 +68,8 @@ def run(
 ) -> Ended:
     """Run ``argv`` for at most ``limit`` seconds, its output in the new files ``stdout`` and ``stderr``.
 
-    environment is all that the program gets. Raises ReadError where it cannot be started, and where the caller has
-    children of its own: they could not be told from the program's orphans.
+    environment is all that the program gets. Raises ReadError if it cannot be started, and if the caller has other
+    children: they could not be distinguished from the program's orphans.
     """
     return run_all([Program(tuple(argv), stdout, stderr)], cwd, environment, limit, output_limit)[0]
 
@@ -81,7 +81,7 @@ def run_all(
     limit: float,
     output_limit: int = OUTPUT_LIMIT,
 ) -> List[Ended]:
-    """The same for several programs at once, under one limit. None is left where one of them cannot be started."""
+    """Run several programs at once, under one limit. If one cannot be started, all are ended."""
     if has_children():
         raise ReadError(programs[0].argv[0], "was not started: this process has other children")
     control = prctl()
@@ -102,7 +102,7 @@ def run_all(
             codes = [process.poll() for process in started]
             left = end_all()
             for process, code in zip(started, codes):
-                # Reaped above, behind the back of Popen.
+                # Reaped above, which Popen does not know.
                 process.returncode = -signal.SIGKILL if code is None else code
     finally:
         control(_PR_SET_CHILD_SUBREAPER, before.value)
@@ -134,7 +134,7 @@ def _start(
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                # If we are killed ourselves, the program (a launcher: and its ranks) goes with us.
+                # If we are killed, the kernel ends the program, too (and a launcher its ranks).
                 preexec_fn=lambda: control(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),
             )
     except (OSError, ValueError) as error:
@@ -149,7 +149,7 @@ def _wait(
     programs: Sequence[Program],
     output_limit: int,
 ) -> List[Tuple[str, float]]:
-    """Why each program has to be ended, "" for one that ended by itself; and when that was seen (monotonic clock)."""
+    """Return why each program has to be ended, "" if it ended; and when that was seen (monotonic clock)."""
     seen: Dict[int, float] = {}
     while True:
         now = time.monotonic()
@@ -171,18 +171,18 @@ def _wait(
 
 
 def adopt_orphans() -> None:
-    """From now on what is orphaned below us is our child. Raises OSError."""
+    """Make every orphan below us our child from now on. Raises OSError."""
     if prctl()(_PR_SET_CHILD_SUBREAPER, 1) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def end_with(parent: int, number: int) -> bool:
-    """Has the kernel send us a signal as soon as our parent ends. False: it is not, or not any more, that process."""
+    """Have the kernel send us a signal when our parent ends. Return False if ``parent`` is not our parent any more."""
     return prctl()(_PR_SET_PDEATHSIG, int(number)) == 0 and os.getppid() == parent
 
 
 def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
-    """SIGTERM, and after seconds of grace SIGKILL to every process below us until none is left.
+    """Send SIGTERM, and after seconds of grace SIGKILL, to every process below us until none is left.
 
     Returns the pids that would not die.
     """
@@ -192,7 +192,7 @@ def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
     while _reap() and time.monotonic() < start + grace:
         for pid in below(os.getpid()):
             if pid not in warned:
-                # A stopped process takes SIGTERM only when it goes on.
+                # A stopped process handles SIGTERM only when it continues.
                 _signal(pid, signal.SIGTERM)
                 _signal(pid, signal.SIGCONT)
                 warned.add(pid)
@@ -211,7 +211,7 @@ def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
 
 
 def _reap() -> bool:
-    """Takes in what has ended. False once there is no child, living or dead: then nothing below us is left either."""
+    """Reap what has ended. Return False if there is no child, living or dead: then nothing below us is left either."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -221,6 +221,6 @@ def _reap() -> bool:
 
 
 def _signal(pid: int, number: int) -> None:
-    # It may be gone, or another user's by now: then it is reported as left behind.
+    # It may have ended, or be another user's by now: then it is reported as left behind.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Keeps what an inventory holds in secret out of findings, files and reports.
+"""Remove secrets of an inventory from findings, files and reports.
 
-A module's error message or a tool's output may repeat a password. What is secret is reported by the variable's name, or
-by its being kept in a vault; the value is then taken out of every text, wherever it came from.
+A module's error message or a tool's output may repeat a password. The variable's name, or a vault, marks a value as
+secret; it is then removed from every text, wherever that came from.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any, Iterable, Iterator, Tuple
 
 REDACTED = "[redacted]"
-# Shorter ones are no secret, and taking them out would tear other words apart.
+# Shorter ones are not secrets: removing them would tear other words apart.
 SHORTEST = 4
-# So much of a secret, or half of it, is taken out where a message was cut within it.
+# So many characters of a secret, or half of it, are removed where a message was cut within it.
 BEGINNING = 8
 _CUT = ("'", '"', " ...", "...")
 _NAME = re.compile(
@@ -32,28 +32,30 @@ _OF_SSH = ("ssh://", "sftp://", "git+ssh://", "ssh+git://")
 
 # A thousand hosts have variables of the same names.
 @lru_cache(maxsize=4096)
-def named(name: str) -> bool:
-    """Whether a variable of this name holds a secret, and not the place of one."""
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable of this name holds a secret, not the path of one."""
     return _NAME.search(name) is not None and not name.lower().endswith(("_file", "_path"))
 
 
-def among(value: object, vaulted: object = (), secret: bool = False) -> Iterator[str]:
-    """The secret texts in variables: whatever lies below a name that reports it, at any depth, and what is of the type
-    ``vaulted``, whose ``str`` decrypts it."""
+def find_secrets(value: object, vaulted: object = (), secret: bool = False) -> Iterator[str]:
+    """Yield the secret texts in variables: values below a secret name at any depth, and those of type ``vaulted``.
+
+    The ``str`` of that type decrypts.
+    """
     if isinstance(value, vaulted):
         yield str(value)
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield from among(item, vaulted, secret or named(str(name)))
+            yield from find_secrets(item, vaulted, secret or is_secret_name(str(name)))
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from among(item, vaulted, secret)
+            yield from find_secrets(item, vaulted, secret)
     elif secret and isinstance(value, (str, int)) and not isinstance(value, bool):
         yield str(value)
 
 
-def worth_hiding(found: Iterable[str]) -> Tuple[str, ...]:
-    """The texts to take out, the longest first: one may be a part of another.
+def secret_texts(found: Iterable[str]) -> Tuple[str, ...]:
+    """Return the texts to remove, the longest first: one may be a part of another.
 
     Messages quote lines, so each line is one; and they quote as Python or JSON does.
     """
@@ -65,14 +67,14 @@ def worth_hiding(found: Iterable[str]) -> Tuple[str, ...]:
 # A thousand hosts say the same, and each may have its own password.
 @lru_cache(maxsize=4096)
 def scrub(text: str, secrets: Tuple[str, ...]) -> str:
-    """The text without them (as ``worth_hiding`` gives them), and without the user and password of an address."""
+    """Remove secrets (as ``secret_texts`` returns them), and user and password of addresses."""
     for secret in secrets:
         text = _without_beginning(text.replace(secret, REDACTED), secret)
     return _without_userinfo(text) if ":/" in text or ":\\/" in text else text
 
 
 def scrub_all(value: object) -> Any:
-    """A copy of JSON's values in which no address of a text has a user and a password."""
+    """Return a copy of JSON values without user and password in addresses."""
     if isinstance(value, str):
         return scrub(value, ())
     if isinstance(value, dict):
@@ -81,10 +83,10 @@ def scrub_all(value: object) -> Any:
 
 
 def _without_userinfo(text: str) -> str:
-    """The text without what stands before the hosts of its addresses.
+    """Remove what stands before the hosts of a text's addresses.
 
-    A password may hold an @, and what would have to be escaped in it, too: then its end is the last @ of the word, also
-    where that is one of the path. A token without a colon that holds a slash cannot be told from a host and its path.
+    A password may hold an @ and unescaped characters: then it ends at the last @ of the word, even if that belongs to
+    the path. A token without a colon that holds a slash looks like a host and its path.
     """
     parts, done = [], 0
     match = _ADDRESS.search(text)
@@ -105,7 +107,7 @@ def _without_userinfo(text: str) -> str:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """The text without the first part of a secret where the text was cut within it: at its end, or before a quote."""
+    """Remove the first part of a secret if the text was cut within it: at its end, or before a quote."""
     head = secret[: max(BEGINNING, len(secret) // 2)]
     start = text.find(head) if len(head) < len(secret) else -1
     while start >= 0:

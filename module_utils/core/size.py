@@ -10,7 +10,7 @@ from .host import ParseError
 
 
 def parse_size(text: str) -> int:
-    """``8G`` in bytes. Raises ParseError."""
+    """Return ``8G`` in bytes. Raises ParseError."""
     match = re.match(r"^(\d{1,15})([KMG]?)$", text.strip().upper())
     size = int(match.group(1)) * 1024 ** " KMG".index(match.group(2) or " ") if match else 0
     if not 0 < size < 2**63:
@@ -19,7 +19,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(size: int) -> str:
-    """Exact and short: ``8G`` and ``512K`` in powers of 1024, ``14GB`` and ``1.2MB`` in powers of 1000, else bytes."""
+    """Return a short, exact text: ``8G`` and ``512K`` (powers of 1024), ``14GB`` (powers of 1000), else bytes."""
     texts = [str(size)]
     for unit, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
         if size % factor == 0:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Files of sysctl settings, and which of their lines counts at boot.
+"""Read files of sysctl settings, and find the line that counts at boot.
 
 Sources: sysctl.d(5) and systemd-sysctl of 252; tuned's plugin_sysctl 2.20; ufw-framework(8); rc-local.service.
 """
@@ -25,7 +25,7 @@ MAIN = "/etc/sysctl.conf"
 class Assignment:
     """One line of a sysctl file. key: with slashes, below /proc/sys. value: None excludes the key from globs.
 
-    line: 0 where it is not known. program: what sets it after systemd-sysctl has run; "" for systemd-sysctl itself.
+    line: 0 if not known. program: sets it after systemd-sysctl has run; "" for systemd-sysctl.
     """
 
     key: str
@@ -40,7 +40,7 @@ class Assignment:
 
 
 def normalized(key: str) -> str:
-    """A key with slashes, as systemd-sysctl makes it: of . and /, the first separates, the other belongs to names."""
+    """Return a key with slashes, as systemd-sysctl does: the first of . and / separates, the other belongs to names."""
     separators = [char for char in key if char in "./"]
     if separators[:1] == ["."]:
         key = key.translate({ord("."): "/", ord("/"): "."})
@@ -48,7 +48,7 @@ def normalized(key: str) -> str:
 
 
 def parse(text: str, path: str) -> List[Assignment]:
-    """The assignments of a file, in order. Lines that systemd-sysctl refuses are passed over, as it does."""
+    """Return the assignments of a file, in order. Lines that systemd-sysctl refuses are passed over, as it does."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
@@ -64,7 +64,7 @@ def parse(text: str, path: str) -> List[Assignment]:
 
 
 def read(host: Host) -> Tuple[List[Assignment], List[Assignment]]:
-    """Lines in the order in which a boot applies them, and those of MAIN where it does not read that.
+    """Return lines in the order in which a boot applies them, and those of MAIN if it does not read that.
 
     Raises ReadError.
     """
@@ -125,14 +125,14 @@ LATER: Tuple[Tuple[str, Callable[[Host, Sequence[Assignment]], List[Assignment]]
 
 
 def effective(assignments: Sequence[Assignment], key: str) -> Optional[Assignment]:
-    """The line that counts for one setting. One that names it wins over globs, wherever they are."""
+    """Return the line that counts for one setting. One that names it wins over globs, wherever they are."""
     later = [one for one in assignments if one.program and one.key == key]
     if later:
         return later[-1]
     table: Dict[str, Assignment] = {}
     for one in (one for one in assignments if not one.program):
         if one.key in table and table[one.key].value == one.value:
-            continue  # said already: it keeps its place
+            continue  # it keeps its place
         table.pop(one.key, None)
         table[one.key] = one
     if key in table:
@@ -143,6 +143,6 @@ def effective(assignments: Sequence[Assignment], key: str) -> Optional[Assignmen
 
 
 def _fits(pattern: str, key: str) -> bool:
-    """Whether a key is a pattern that fits a name as glob(3) has it: an asterisk does not cross a slash."""
+    """Return whether a key is, or matches, a pattern as glob(3) does: an asterisk does not cross a slash."""
     parts, names = pattern.split("/"), key.split("/")
     return len(parts) == len(names) and all(fnmatchcase(name, part) for part, name in zip(parts, names))

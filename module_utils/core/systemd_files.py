@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Files of systemd in the order in which they count: a unit with its drop-ins, a configuration with its own.
+"""Read files of systemd in the order in which they count: units and configurations with their drop-ins.
 
 Of two files with one name that of the first folder hides the other; of two settings the one in the later name counts.
 Sources: systemd.unit(5), systemd-system.conf(5).
@@ -35,7 +35,7 @@ def unit_file(host: Host, names: Sequence[str]) -> Tuple[str, str]:
 
 
 def start(unit: str, mask: str) -> str:
-    """Advise how to start a unit for good; a masked one only after its owner was asked.   mask: as of mask_of."""
+    """Return the fix that starts a unit for good; for a masked one, ask its owner first.   mask: as of mask_of."""
     command = "systemctl enable --now %s" % unit
     if not mask:
         return command
@@ -44,7 +44,7 @@ def start(unit: str, mask: str) -> str:
 
 
 def unit_files(host: Host, name: str) -> Dict[str, str]:
-    """Path -> text; {} of a unit that is masked, which nothing starts. Raises ReadError."""
+    """Return path -> text; {} for a masked unit, which nothing starts. Raises ReadError."""
     if mask_of(host, name):
         return {}
     paths = ["%s/%s" % (folder, name) for folder in UNITS]
@@ -54,7 +54,7 @@ def unit_files(host: Host, name: str) -> Dict[str, str]:
 
 
 def instances(host: Host, template: str) -> List[str]:
-    """``user@1000.service``, of ``user@.service``: those that have a unit file or drop-ins of their own. ReadError."""
+    """Return instances (``user@1000.service``) of a template that have a unit file or drop-ins. Raises ReadError."""
     stem, _at, kind = template.partition("@")
     there = [name for folder in UNITS for name in host.listdir_system(folder) if name.startswith(stem + "@")]
     names = {name[: -len(".d")] if name.endswith(".d") else name for name in there}
@@ -62,15 +62,15 @@ def instances(host: Host, template: str) -> List[str]:
 
 
 def configuration(host: Host, name: str) -> Dict[str, str]:
-    """Path -> text, of ``system.conf`` or ``user.conf``. Raises ReadError."""
+    """Return path -> text of ``system.conf`` or ``user.conf``. Raises ReadError."""
     paths = ["%s/%s" % (folder, name) for folder in _CONFIGURATION]
     return _files(host, paths, ["%s/%s.d" % (folder, name) for folder in _CONFIGURATION])
 
 
 def by_name(host: Host, folders: Sequence[str], suffix: str) -> List[Tuple[str, str]]:
-    """Names that end with ``suffix``, in their order, each with the path in the first folder that has it. ReadError.
+    """Return sorted names with ``suffix``, each with the path in the first folder that has it. Raises ReadError.
 
-    The rule of all ``*.d`` folders, also of those of netplan, NetworkManager and sysctl. Hidden files do not count.
+    All ``*.d`` folders work so, also those of netplan, NetworkManager and sysctl. Hidden files do not count.
     """
     found: Dict[str, str] = {}
     for folder in folders:
@@ -81,12 +81,12 @@ def by_name(host: Host, folders: Sequence[str], suffix: str) -> List[Tuple[str, 
 
 
 def wanted_at_boot(host: Host, unit: str) -> bool:
-    """Whether something of the boot wants the unit, and it is not masked. Raises ReadError."""
+    """Return whether a unit of the boot wants this one, and it is not masked. Raises ReadError."""
     return not mask_of(host, unit) and wanted(host, unit)
 
 
 def wanted(host: Host, name: str) -> bool:
-    """Tell whether something of the boot wants a unit, or its socket or timer. Raises ReadError."""
+    """Return whether a unit of the boot wants this one, or its socket or timer. Raises ReadError."""
     stem = name.rpartition(".")[0]
     starts = ["%s.%s" % (stem, kind) for kind in ("service", "socket", "timer", "path")]
     targets = ["%s/%s" % (folder, target) for folder in _WANTS for target in host.listdir_system(folder)]

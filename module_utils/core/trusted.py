@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether a file may be executed or loaded by us: whoever may change it, or put another in its place, becomes root.
+"""Decide whether a file may be executed or loaded: a user who may change or replace it becomes root.
 
-The file and every directory on the way to it, also on the way of every link, belong to root (or to the user who runs
-us) and are writable by nobody else. A sticky directory like /tmp is none of these: anybody may put a name there that is
-not there yet.
+The file and every directory on the way to it, and to the target of every link, must belong to root (or to the user who
+runs us) and be writable by no other. A sticky directory like /tmp is not trusted: any user may create a name there.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _ACCESS_LIST = "system.posix_acl_access"
 
 
 def doubt(path: str, base: str = "/") -> str:
-    """Why the absolute ``path`` is not to be trusted, such as ``/home/u belongs to u``; "" where it is.
+    """Return why the absolute ``path`` is not trusted, such as ``/home/u belongs to u``; "" if it is.
 
-    base: a directory that stands for "/" (Host's system_root) and is believed as it is; what leaves it by a link is
-    looked at from the machine's own root.
+    base: a directory that stands for "/" (Host's system_root) and is trusted; a link that leaves it is followed from
+    the machine's root.
     """
     top = os.path.realpath(base)
     prefix = os.path.abspath(base).rstrip("/") + "/"
@@ -47,13 +46,13 @@ def doubt(path: str, base: str = "/") -> str:
         try:
             target = os.readlink(full) if stat.S_ISLNK(os.lstat(full).st_mode) else None
         except OSError as error:
-            return "%s cannot be looked at: %s" % (_shown(full, top), error.strerror)
+            return "%s cannot be looked at: %s" % (_node_path(full, top), error.strerror)
         if target is None:
             current, reason = full, _wrong(full, top)
             continue
         links += 1
         if links > _LINKS:
-            return "%s leads to too many links" % _shown(full, top)
+            return "%s leads to too many links" % _node_path(full, top)
         if top != "/" and target.startswith(top + "/"):
             inside, current, target = True, top, target[len(top) :]
         elif target.startswith("/"):
@@ -63,7 +62,7 @@ def doubt(path: str, base: str = "/") -> str:
 
 
 def _parts(path: str) -> List[str]:
-    """The names in a path, the last first."""
+    """Return the names in a path, the last first."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
@@ -71,17 +70,17 @@ def _wrong(full: str, top: str) -> str:
     try:
         found = os.lstat(full)
     except OSError as error:
-        return "%s cannot be looked at: %s" % (_shown(full, top), error.strerror)
+        return "%s cannot be looked at: %s" % (_node_path(full, top), error.strerror)
     if found.st_uid not in (0, os.geteuid()):
-        return "%s belongs to %s" % (_shown(full, top), user(found.st_uid))
+        return "%s belongs to %s" % (_node_path(full, top), user_name(found.st_uid))
     if found.st_mode & stat.S_IWOTH:
-        return "%s is writable by everybody" % _shown(full, top)
+        return "%s is writable by everybody" % _node_path(full, top)
     if found.st_mode & stat.S_IWGRP:
         if found.st_gid not in (0, os.getegid()):
-            return "%s is writable by group %s" % (_shown(full, top), _group(found.st_gid))
-        # The group's bits are the mask of the list then: somebody else may be in it.
+            return "%s is writable by group %s" % (_node_path(full, top), _group(found.st_gid))
+        # The group's bits are then the mask of the list, which may hold other users.
         if _has_access_list(full):
-            return "%s has an access list that may let others write (getfacl shows it)" % _shown(full, top)
+            return "%s has an access list that may let others write (getfacl shows it)" % _node_path(full, top)
     return ""
 
 
@@ -93,13 +92,13 @@ def _has_access_list(full: str) -> bool:
     return True
 
 
-def _shown(full: str, top: str) -> str:
-    """As the node sees it."""
+def _node_path(full: str, top: str) -> str:
+    """Return the path as the node sees it."""
     return full[len(top) :] or "/" if top != "/" and (full + "/").startswith(top + "/") else full
 
 
-def user(number: int) -> str:
-    """For people: the name of a user where it has one."""
+def user_name(number: int) -> str:
+    """Return the name of a user, else its number."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

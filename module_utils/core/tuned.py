@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What tuned's active profile sets, and in which file.
+"""Read what tuned's active profile sets, and in which file.
 
 Sources: tuned-main.conf(5), tuned-profiles(7), tuned.conf(5), plugin bootloader (tuned 2.20).
 """
@@ -21,7 +21,7 @@ _FOLDERS = ("/etc/tuned/profiles", FOLDER, "/usr/lib/tuned/profiles", "/usr/lib/
 def settings(host: Host, section: str) -> Dict[str, Tuple[str, str]]:
     """Return key -> (value, file) of one section: a profile overrides those that it includes. Raises ReadError.
 
-    Nothing where tuned is not installed, or does not start at boot.
+    {} if tuned is not installed, or does not start at boot.
     """
     found: Dict[str, Tuple[str, str]] = {}
     used = host.has("tuned-adm") and not effective_unit.idle(host, "tuned.service")
@@ -42,7 +42,7 @@ def settings(host: Host, section: str) -> Dict[str, Tuple[str, str]]:
 
 
 def reapplies_sysctl(host: Host) -> bool:
-    """Tell whether it applies the administrator's files of sysctl after its own, as by default. Raises ReadError."""
+    """Return whether tuned applies the administrator's sysctl files after its own (default). Raises ReadError."""
     text = host.read_system("/etc/tuned/tuned-main.conf") or ""
     values = [one.value.lower() for one in ini.settings(text, continued=False) if one.key == "reapply_sysctl"]
     return values[-1:] not in (["0"], ["false"], ["no"], ["off"])
@@ -51,7 +51,7 @@ def reapplies_sysctl(host: Host) -> bool:
 def kernel_arguments(host: Host) -> Tuple[Tuple[str, str], ...]:
     """Return (file, arguments) of section ``bootloader``: what tuned makes GRUB add to the line. Raises ReadError.
 
-    Arguments with variables of tuned's own are left out.
+    Arguments with tuned's variables are left out.
     """
     found: Dict[str, List[str]] = {}
     for key, (value, path) in sorted(settings(host, "bootloader").items()):

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Rules of udev as far as a network interface's names, driver and place decide them, and udev's own record of it.
+"""Evaluate udev rules by a network interface's names, driver and address, and read udev's record of it.
 
 Source: udev(7) of systemd 252.
 """
@@ -22,7 +22,7 @@ _PAIR = re.compile(r'\s*,?\s*([A-Z_]+(?:\{[^}]*\})?)\s*(==|!=|\+=|-=|:=|=)\s*"((
 
 @dataclass(frozen=True)
 class Line:
-    """Hold one rule. pairs: (key, operator, value), in their order."""
+    """One rule. pairs: (key, operator, value), in their order."""
 
     path: str
     pairs: Tuple[Tuple[str, str, str], ...]
@@ -31,7 +31,7 @@ class Line:
         return next((value for name, operator, value in self.pairs if name == key and operator not in _TESTS), "")
 
     def applies(self, facts: Mapping[str, str]) -> Optional[bool]:
-        """Tell whether its conditions hold for a device; None where they ask for what the facts do not have."""
+        """Return whether its conditions hold for a device; None if they need facts that are absent."""
         answers: List[Optional[bool]] = []
         for key, operator, wanted in self.pairs:
             if operator in _TESTS:
@@ -50,7 +50,7 @@ def read(host: Host) -> List[Line]:
 
 
 def parse(text: str, path: str) -> List[Line]:
-    """Read the lines of a file of rules; what udev would not take is passed over."""
+    """Return the rules of a file; lines that udev would not take are passed over."""
     found = []
     for line in text.replace("\\\n", " ").split("\n"):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -59,7 +59,7 @@ def parse(text: str, path: str) -> List[Line]:
 
 
 def assignments(rules: Sequence[Line], key: str, facts: Mapping[str, str]) -> List[Tuple[str, str, str]]:
-    """Return (operator, value, path) of each line that gives a device's key a value, in order, as far as is known."""
+    """Return (operator, value, path) of each rule that assigns a device's key, in order, as far as is known."""
     found: List[Tuple[str, str, str]] = []
     skipping = ("", "")
     for rule in rules:

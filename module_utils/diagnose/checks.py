@@ -44,6 +44,10 @@ VERSIONS = Check("nccl_log.version",
     fix="use one image or environment on all nodes; `python3 -c 'import torch; "
     "print(torch.cuda.nccl.version())'` on each", severity="critical")
 "Do all ranks of a job run the same release of NCCL"
+RELEASE = Check("nccl_log.release",
+    why="this release of NCCL has a defect that the job may have met", fix="use another release of NCCL",
+    severity="minor")
+"Has the job's release of NCCL a known defect that it meets, or that has the effect that the log shows"
 BOOTSTRAP = Check("nccl_log.bootstrap",
     why="ranks find each other over TCP, not the fast network: the line is about that or its address",
     fix="NCCL_SOCKET_IFNAME has to name an interface that is up and has an address on every node (`ip -br "

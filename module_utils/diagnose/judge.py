@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
-from . import engine, local, mnnvl, network, ports, ranks, ras, settings, waits
+from . import engine, local, mnnvl, network, ports, ranks, ras, release, settings, waits
 from .checks import CUDA, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
@@ -90,6 +90,7 @@ def judge(log: Log) -> Result:
         slow += [finding for finding in of_ranks_ if finding.ok or finding.severity == "minor"]
         facts += [(finding, EFFECT, REPORTED) for finding in ranks.retries(job, events)]
         slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
+        slow += release.judge(job, diagnosis.groups)
         slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
     facts += _calls(log, found_jobs, diagnosis)
     of_ras = ras.judge(log.ras)

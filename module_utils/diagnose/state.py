@@ -111,6 +111,7 @@ class Process:
 
     versions: AbstractSet[str] = frozenset()
     cuda: str = ""
+    cpu: str = ""
     driver: Optional[int] = None
     networks: AbstractSet[str] = frozenset()
     devices: Dict[int, Hca] = _EMPTY
@@ -606,6 +607,7 @@ _FOLDS: Dict[str, Fold] = {
     "bootstrap": _set("bootstrap", lambda found: (found["interface"], found["address"])),
     "sharp": _add("sharp", lambda found: found["rank"]),
     "collnet_off": _set("collnet_why", lambda found: found["why"]),
+    "cpu": _set("cpu", lambda found: found["architecture"]),
     "nvls_group": _set("nvls_group", lambda _found: True),
     "dmabuf": _set("dmabuf", lambda _found: True),
     "driver": _set("driver", lambda found: found["driver"]),

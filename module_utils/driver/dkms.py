@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""DKMS: which driver modules it has built for which kernel.
+"""Read which driver modules DKMS has built for which kernel.
 
-A kernel update whose modules could not be built boots with the inbox drivers, or with none, and says nothing.
-Sources: dkms(8), 2.x and 3.x; host.md 6.3.
+A kernel update whose modules could not be built boots with the inbox drivers, or with none, without an error.
+Source: dkms(8), 2.x and 3.x.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Build:
 
 
 def parse_status(text: str) -> Tuple[Build, ...]:
-    """What ``dkms status`` prints. Raises ParseError at a line that is in none of its forms."""
+    """Parse the output of ``dkms status``. Raises ParseError at a line that has none of its forms."""
     found = []
     for line in filter(None, map(str.strip, text.splitlines())):
         match = _LINE.fullmatch(line)
@@ -47,7 +47,7 @@ def parse_status(text: str) -> Tuple[Build, ...]:
 
 
 def read(host: Host, problems: List[Problem]) -> Optional[Tuple[Build, ...]]:
-    """All builds; () without DKMS; None plus a Problem where DKMS did not answer or was not understood."""
+    """Return all builds; () without DKMS; None plus a Problem if DKMS failed or was not understood."""
     if not host.has(STATUS[0]):
         return ()
-    return attempt(lambda: parse_status(host.ask(STATUS, timeout=60.0)), " ".join(STATUS), problems)
+    return attempt(lambda: parse_status(host.query(STATUS, timeout=60.0)), " ".join(STATUS), problems)

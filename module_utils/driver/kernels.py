@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The kernels that a node could boot, and the one that boots next. Source: host.md 3.4, 6.3."""
+"""Read which kernels a node could boot, and which boots next. Sources: uname(2); grub-mkconfig; grubby(8)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Kernels:
 
 
 def boot_default(default_grub: str, grub_cfg: str) -> Optional[str]:
-    """The kernel of GRUB's first entry; None where another one may be booted.
+    """Return the kernel of GRUB's first entry; None if another one may be booted.
 
-    default_grub, grub_cfg: texts of GRUB_DEFAULT and GRUB_CFG, "" for a file that is not there.
+    default_grub, grub_cfg: texts of GRUB_DEFAULT and GRUB_CFG, "" for an absent file.
     """
     values = re.findall(r"^\s*GRUB_DEFAULT=(.*)$", default_grub, re.MULTILINE)
     if values and values[-1].strip().strip("\"'") != "0":
@@ -45,7 +45,7 @@ def boot_default(default_grub: str, grub_cfg: str) -> Optional[str]:
 
 
 def read_running(host: Host, problems: List[Problem]) -> Optional[str]:
-    """Release of the running kernel; None plus a Problem where /proc does not say it."""
+    """Return the release of the running kernel; None plus a Problem if /proc does not have it."""
     before = len(problems)
     release = read_value(host, RELEASE, parse_text, problems)
     if release is None and len(problems) == before:
@@ -70,7 +70,7 @@ def read(host: Host, problems: List[Problem]) -> Kernels:
 
 
 def _default(host: Host, installed: Sequence[str]) -> Optional[str]:
-    """Of the installed kernels the one that grubby or GRUB's own files name. Raises ReadError."""
+    """Return the installed kernel that grubby or GRUB's files name as the default. Raises ReadError."""
     try:
         found: Optional[str] = host.run(_GRUBBY).stdout.strip().rpartition("vmlinuz-")[2]
     except ToolMissing:

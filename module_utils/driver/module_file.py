@@ -16,9 +16,9 @@ from ..core.host import Host, ParseError, Problem, attempt
 
 @dataclass(frozen=True)
 class ModuleFile:
-    """A module that modprobe would load for one kernel.   srcversion: "" where modinfo tells none.
+    """A module that modprobe would load for one kernel.   srcversion: "" if modinfo prints none.
 
-    license: of the NVIDIA module tells open from closed.   depends: names, with _ for -; None where modinfo tells none.
+    license: distinguishes NVIDIA's open module from the closed.   depends: names, with _ for -; None if not printed.
     """
 
     path: str
@@ -28,17 +28,17 @@ class ModuleFile:
 
     @property
     def inbox(self) -> bool:
-        """It came with the kernel: what is added later lies in updates/, extra/ or weak-updates/."""
+        """Return whether it came with the kernel: added modules lie in updates/, extra/ or weak-updates/."""
         return self.path == "(builtin)" or re.match(r"(/usr)?/lib/modules/[^/]+/kernel/", self.path) is not None
 
 
 def plain(name: str) -> str:
-    """A module's name as the kernel has it, which sees no difference between - and _."""
+    """Return a module's name as the kernel has it, which does not distinguish - and _."""
     return name.strip().replace("-", "_")
 
 
 def parse(text: str) -> ModuleFile:
-    """Of what ``modinfo`` prints: the first value of each field. Raises ParseError."""
+    """Parse the output of ``modinfo``: the first value of each field counts. Raises ParseError."""
     found: Dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
@@ -73,8 +73,8 @@ def parse_symbols(text: str) -> Dict[str, str]:
     return found
 
 
-def ask(host: Host, argv: Tuple[str, ...]) -> Optional[ModuleFile]:
-    """What a ``modinfo`` command describes; None where there is no such module. Raises ReadError and ParseError."""
+def query_module(host: Host, argv: Tuple[str, ...]) -> Optional[ModuleFile]:
+    """Return the file that ``modinfo`` describes; None without such a module. Raises ReadError and ParseError."""
     output = host.run(argv)
     absent = output.rc != 0 and "not found" in output.stderr
     return None if absent else parse(output.answer())
@@ -92,6 +92,6 @@ def read_each(host: Host, kernel: str, modules: Sequence[str], problems: List[Pr
 
 
 def read(host: Host, kernel: str, module: str, problems: List[Problem]) -> Optional[ModuleFile]:
-    """What modprobe would load for this kernel; None without such a module, None plus a Problem where not known."""
+    """Return the file that modprobe would load for this kernel; None without one, None plus a Problem if not known."""
     argv = ("modinfo", "-k", kernel, module)
-    return attempt(lambda: ask(host, argv), " ".join(argv), problems)
+    return attempt(lambda: query_module(host, argv), " ".join(argv), problems)

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What modules-load.d and modprobe.d say of a kernel module: that it is loaded at boot, or that it must not be.
+"""Find out whether a kernel module is loaded at boot (modules-load.d) or must not be (modprobe.d, kernel command line).
 
-Of the kernel's command line too. Sources: modules-load.d(5), modprobe.d(5), kernel-command-line(7).
+Sources: modules-load.d(5), modprobe.d(5), kernel-command-line(7).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ MODPROBE = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d
 
 
 def listed(text: str) -> List[str]:
-    """Names of modules in a file of modules-load.d."""
+    """Return the modules that a file of modules-load.d names."""
     return [plain(line) for line in text.splitlines() if line.strip() and not _comment(line)]
 
 
 def unlisted(text: str, module: str) -> Optional[str]:
-    """A file of modules-load.d without a module; None where it then names none."""
+    """Return a file of modules-load.d without a module; None if it then names none."""
     kept = [line for line in text.splitlines(keepends=True) if _comment(line) or plain(line) != module]
     return "".join(kept) if listed("".join(kept)) else None
 
 
 def blocks(text: str, module: str) -> List[str]:
-    """Lines of a file of modprobe.d that keep a module from being loaded."""
+    """Return the lines of a file of modprobe.d that keep a module from being loaded."""
     return [line for _raw, line in _logical(text) if _blocks(line, module)]
 
 
 def unblocked(text: str, module: str) -> str:
-    """A file of modprobe.d without these lines."""
+    """Return a file of modprobe.d without these lines."""
     return "".join(raw for raw, line in _logical(text) if not _blocks(line, module))
 
 
 def forbidding(cmdline: str, module: str) -> List[str]:
-    """Arguments of the kernel's command line that keep a module from being loaded."""
+    """Return the arguments of the kernel's command line that keep a module from being loaded."""
     found = []
     for argument in printable(cmdline).split():
         name, _equals, value = argument.partition("=")
@@ -51,7 +51,7 @@ def forbidding(cmdline: str, module: str) -> List[str]:
 
 
 def read(host: Host, folders: Sequence[str], problems: List[Problem]) -> Dict[str, str]:
-    """Path -> text of the .conf files that count, in the order of their names. folders: LISTS or MODPROBE."""
+    """Return path -> text of the .conf files that count, in the order of their names. folders: LISTS or MODPROBE."""
     found: Dict[str, Tuple[str, str]] = {}
     for folder in folders:
         for name in attempt(partial(host.listdir_system, folder), folder, problems) or []:
@@ -69,7 +69,7 @@ def read(host: Host, folders: Sequence[str], problems: List[Problem]) -> Dict[st
 
 
 def _logical(text: str) -> List[Tuple[str, str]]:
-    """(as it stands in the file, as one line) of each line; a backslash at the end joins the next."""
+    """Return (as in the file, as one line) of each line; a backslash at the end joins the next."""
     found: List[Tuple[str, str]] = []
     raw = ""
     for line in [*text.splitlines(keepends=True), ""]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
-from ..core import advice
+from ..core import fix_command
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, attempt
@@ -29,7 +29,7 @@ FILE = "/etc/modprobe.d/busbar-nvidia.conf"
 OPTIONS = Check(
     "gpudirect.driver_options",
     why="the platform needs this option of the NVIDIA driver (driver_options of the profile)",
-    fix=advice.run("nvidia_peermem"),
+    fix=fix_command.run_tag("nvidia_peermem"),
     disruption="reboot",
 )
 "For a profile with `driver_options`: was the NVIDIA driver loaded with the option (live), and will it be (persisted)"
@@ -61,7 +61,7 @@ def parse_params(text: str) -> Dict[str, str]:
 
 
 def parse_options(text: str) -> Dict[str, str]:
-    """What one file of modprobe.d gives the driver: of a name the last counts."""
+    """Return the driver's options in one file of modprobe.d; the last value of a name counts."""
     found: Dict[str, str] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -82,7 +82,7 @@ def read(host: Host) -> Have:
 
 
 def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:
-    """Empty where the profile asks for nothing, and then FILE goes."""
+    """Plan the file of options; if the profile needs none, FILE is removed."""
     wanted = [one for one in asked if one.before is None or have.branch is None or have.branch < one.before]
     elsewhere: Dict[str, Tuple[str, str]] = {}
     for path, text in have.files.items():

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""OFED on a node: its release, its packages and repository, its modules for each kernel, and who uses them.
+"""Read OFED's release, packages, repository, modules for each kernel, and the users of these modules.
 
-Sources: host.md 4.1, 6; ofed_info(1); modinfo(8); proc(5) on mounts; sysfs of nvme.
+Sources: NVIDIA DOCA-OFED documentation; ofed_info(1); modinfo(8); proc(5) on mounts; sysfs of nvme.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPENIBD_PLACES = ("/usr/lib/systemd/system/" + OPENIBD, "/lib/systemd/system/" +
 REPOSITORY = "mofed"  # the name of our repository's files
 UMAD_LIST = "/etc/modules-load.d/busbar-ib-umad.conf"
 MLX5 = "mlx5_core"
-# Modules that have to come from one build.
+# Modules that must come from one build.
 STACK = (MLX5, "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
 PEER_MEMORY = "ib_register_peer_memory_client"
 _MASKED = "/run/systemd/system/" + OPENIBD
@@ -55,9 +55,9 @@ class User:
 
 @dataclass(frozen=True)
 class Have:
-    """release: what ofed_info says, "" for inbox.   modules: kernel -> name -> file, of STACK.
-    loaded: srcversion of each of STACK that is loaded, "" where it tells none.
-    files: path of each of Busbar's own -> text, None where it is absent; a file that could not be read is left out.
+    """release: as ofed_info prints it, "" for inbox.   modules: kernel -> name -> file, of STACK.
+    loaded: srcversion of each of STACK that is loaded, "" if it has none.
+    files: path of each of Busbar's files -> text, None if absent; a file that could not be read is left out.
 
     peer: kernel -> checksum of OFED's peer-memory symbol.   built: kernel -> that in nvidia-peermem, "" for none.
     umad: ib_umad is loaded.   lustre_loaded: ko2iblnd is.   masked: openibd cannot be started.
@@ -96,7 +96,7 @@ def parse_release(text: str) -> str:
 
 
 def over_rdma(mounted: Sequence[Mount]) -> List[User]:
-    """The file systems that are mounted by way of RDMA, each once."""
+    """Return the file systems that are mounted over RDMA, each once."""
     found = []
     for mount in mounted:
         if mount.kind in ("nfs", "nfs4") and {"proto=rdma", "rdma"} & set(mount.options):
@@ -107,11 +107,11 @@ def over_rdma(mounted: Sequence[Mount]) -> List[User]:
 
 
 def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "") -> Have:
-    """peermem: whether nvidia_peermem is asked for, None where that depends on the driver.   machine: as uname -m.
+    """Read OFED's state. peermem: nvidia_peermem is wanted, None if that depends on the driver.   machine: as uname -m.
 
-    next_boot: what the kernels get then.
+    next_boot: the kernel's command line then.
 
-    Raises ReadError for a folder of /sys, or a place of openibd, that cannot be looked at.
+    Raises ReadError for a folder of /sys or of openibd that cannot be read.
     """
     problems: List[Problem] = []
     known = kernels.read(host, problems)
@@ -154,16 +154,16 @@ def forbidden(host: Host, openibd: bool, next_boot: str, problems: List[Problem]
 
 
 def read_release(host: Host, problems: List[Problem]) -> Optional[str]:
-    """What ofed_info says; "" for inbox drivers, None plus a Problem where it is not known."""
+    """Return the release that ofed_info prints; "" for inbox drivers, None plus a Problem if not known."""
 
-    def ask() -> str:
+    def query() -> str:
         try:
             output = host.run(_INFO)
         except ToolMissing:
             return ""
         return parse_release(output.stdout) if output.rc == 0 else ""
 
-    return attempt(ask, " ".join(_INFO), problems)
+    return attempt(query, " ".join(_INFO), problems)
 
 
 def _loaded(host: Host, problems: List[Problem]) -> Dict[str, str]:
@@ -187,9 +187,9 @@ def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
 def _peer_memory(
     host: Host, peermem: Optional[bool], machine: str, known: Kernels, problems: List[Problem]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """(peer, built), as in Have, of the kernel that runs and the one that boots next.
+    """Return (peer, built), as in Have, of the running kernel and the one that boots next.
 
-    NVIDIA's open modules need no nvidia-peermem: with them, and where it is not known, only who asks for it has it.
+    NVIDIA's open modules need no nvidia-peermem: with them, and if that is not known, it is read only where requested.
     """
     peer: Dict[str, str] = {}
     built: Dict[str, str] = {}
@@ -213,7 +213,7 @@ def _peer_memory(
 
 
 def _symbols_of_ofed(host: Host, kernel: str, machine: str, problems: List[Problem]) -> Dict[str, str]:
-    """Symbol -> checksum, of the first place that has them for this kernel; {} where none has."""
+    """Return symbol -> checksum from the first place that has them for this kernel; {} if none has."""
     for pattern in _SYMVERS:
         path = pattern % {"machine": machine, "kernel": kernel}
         found = attempt(partial(_symbols, host, path), path, problems)
@@ -229,4 +229,4 @@ def _symbols(host: Host, path: str) -> Optional[Dict[str, str]]:
 
 def _dump(host: Host, path: str, problems: List[Problem]) -> Optional[Dict[str, str]]:
     argv = ("modprobe", "--dump-modversions", path)
-    return attempt(lambda: module_file.parse_symbols(host.ask(argv)), " ".join(argv), problems)
+    return attempt(lambda: module_file.parse_symbols(host.query(argv)), " ".join(argv), problems)

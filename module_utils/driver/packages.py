@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Packages of Debian and EL: what is installed and held, what a vendor's repository looks like, and the commands.
+"""Packages of Debian and EL: installed and held ones, files of a vendor's repository, and commands.
 
-A repository counts only with its own key, a release is pinned where it can be, and nobody's prompt can wait for ever.
-Sources: dpkg-query(1), sources.list(5), apt_preferences(5), apt-get(8), dnf.conf(5), dnf versionlock; host.md 6.
+A repository counts only with its key, a release is pinned if possible, and no prompt can wait for ever.
+Sources: dpkg-query(1), sources.list(5), apt_preferences(5), apt-get(8), dnf.conf(5), dnf versionlock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..core.plan import Command
 
 VERSIONLOCK = "/etc/dnf/plugins/versionlock.list"
 VERSIONLOCK_PLUGIN = "python3-dnf-plugin-versionlock"
-# Building drivers takes its time.
+# Seconds: packages may build drivers.
 INSTALL_TIMEOUT = 3600.0
 _DPKG = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}\t${Package}\t${Version}\n")
 _RPM = ("rpm", "-qa", "--queryformat", "%{NAME}\t%{VERSION}-%{RELEASE}\n")
@@ -63,7 +63,7 @@ class Repository:
 
 
 def system_of(found: Mapping[str, str]) -> System:
-    """found: the values of os-release. Raises ParseError for a distribution that is neither Debian's nor Red Hat's."""
+    """Return the system. found: values of os-release. Raises ParseError for neither Debian's nor Red Hat's family."""
     version, names = found.get("VERSION_ID", ""), {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
     if found.get("ID") == "ubuntu" and version:
         return System("apt", "ubuntu%s" % version)
@@ -75,7 +75,7 @@ def system_of(found: Mapping[str, str]) -> System:
 
 
 def parse_dpkg(text: str) -> Packages:
-    """Of what _DPKG prints. Raises ParseError."""
+    """Parse the output of _DPKG. Raises ParseError."""
     installed, held = {}, []
     for line in filter(None, text.splitlines()):
         fields = line.split("\t")
@@ -89,7 +89,7 @@ def parse_dpkg(text: str) -> Packages:
 
 
 def parse_rpm(text: str, versionlock: str) -> Packages:
-    """text: what _RPM prints.   versionlock: text of that file. Raises ParseError."""
+    """Parse the output of _RPM.   versionlock: text of that file. Raises ParseError."""
     installed: Dict[str, str] = {}
     for line in filter(None, text.splitlines()):
         fields = line.split("\t")
@@ -99,7 +99,7 @@ def parse_rpm(text: str, versionlock: str) -> Packages:
     lines = [line.strip() for line in versionlock.splitlines()]
     found = [_LOCK.fullmatch(line) for line in lines if line and not line.startswith(("#", "!"))]
     locks = [(match["name"], match["version"]) for match in found if match is not None]
-    # A lock on another version than the one that is installed keeps nothing: at the next change that one comes.
+    # A lock on another version than the installed one does not hold it: the next change installs that version.
     held = [name for name, version in locks if name in installed and _is_version(installed[name], version)]
     return Packages(installed, tuple(dict.fromkeys(held)), tuple(dict.fromkeys(name for name, _version in locks)))
 
@@ -110,15 +110,15 @@ def _is_version(version: str, pattern: str) -> bool:
 
 
 def read_system(host: Host) -> System:
-    """Raises ReadError and ParseError."""
+    """Return the node's system. Raises ReadError and ParseError."""
     return system_of(os_release.read(host)[1])
 
 
 def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packages]:
-    """None plus a Problem where the package manager did not answer or was not understood."""
+    """Return the packages; None plus a Problem if the package manager failed or was not understood."""
     argv = _DPKG if system.kind == "apt" else _RPM
 
-    def ask() -> Packages:
+    def query() -> Packages:
         output = host.run(argv)
         if output.rc != 0:
             raise ParseError("exited with %d: %.120s" % (output.rc, output.last_words))
@@ -126,14 +126,14 @@ def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packag
             return parse_dpkg(output.stdout)
         return parse_rpm(output.stdout, host.read_system(VERSIONLOCK) or "")
 
-    return attempt(ask, argv[0], problems)
+    return attempt(query, argv[0], problems)
 
 
-# -- what is written -------------------------------------------------------------------------------------------------
+# -- files and commands --------------------------------------------------------------------------------------------
 
 
 def paths(system: System, name: str) -> Tuple[str, ...]:
-    """Files of a repository of this name: its key, its address and (apt only) its pins."""
+    """Return the paths of a repository of this name: key, address and (apt only) pins."""
     if system.kind == "dnf":
         return ("/etc/pki/rpm-gpg/RPM-GPG-KEY-busbar-%s" % name, "/etc/yum.repos.d/busbar-%s.repo" % name)
     return (
@@ -144,7 +144,7 @@ def paths(system: System, name: str) -> Tuple[str, ...]:
 
 
 def render(system: System, repository: Repository) -> Dict[str, str]:
-    """path -> text, of the files that ``paths`` names. Raises ParseError for a key or a URL that cannot be one."""
+    """Return path -> text of the files that ``paths`` names. Raises ParseError for an invalid key or URL."""
     begin, end = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
     key = repository.key.strip()
     if not key.startswith(begin) or not key.endswith(end):
@@ -191,13 +191,13 @@ def remove(system: System, names: Sequence[str], why: str) -> Command:
     return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
 
 
-def of_release(system: System, name: str, version: str) -> str:
-    """A package as it is named to be installed: dnf has no pins, and takes what is not newer only by its version."""
+def full_name(system: System, name: str, version: str) -> str:
+    """Return a package as it is named to be installed: dnf has no pins, and downgrades only to a named version."""
     return "%s-%s*" % (name, version) if system.kind == "dnf" and version else name
 
 
 def hold(system: System, names: Sequence[str], found: Packages) -> Tuple[Command, ...]:
-    """Commands after which no upgrade takes these packages along."""
+    """Return commands after which no upgrade changes these packages."""
     why = "an upgrade of the system must not replace the driver"
     if system.kind == "apt":
         return (Command(("apt-mark", "hold", *names), why),)
@@ -206,7 +206,7 @@ def hold(system: System, names: Sequence[str], found: Packages) -> Tuple[Command
 
 
 def release(system: System, names: Sequence[str], found: Packages) -> Tuple[Command, ...]:
-    """Commands after which other versions of these packages can be installed. apt does that with a hold, too."""
+    """Return commands that let other versions of these packages be installed; apt does that despite a hold."""
     locked = [name for name in names if name in found.locked]
     if system.kind == "apt" or not locked:
         return ()
@@ -214,10 +214,10 @@ def release(system: System, names: Sequence[str], found: Packages) -> Tuple[Comm
 
 
 def _versionlock(action: str, names: Sequence[str], why: str) -> Command:
-    # What is installed tells the versions: repositories that do not answer are no matter.
+    # The installed packages have the versions: repositories are not needed.
     return Command(("dnf", "-y", "--disablerepo=*", "versionlock", action, *names), why, timeout=INSTALL_TIMEOUT)
 
 
 def headers(system: System, kernel: str) -> str:
-    """The package without which nothing can be built for a kernel."""
+    """Return the package that is needed to build modules for a kernel."""
     return "%s-%s" % ("kernel-devel" if system.kind == "dnf" else "linux-headers", kernel)

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""nvidia_peermem, the module: what loads it, and why it does not load.
+"""Load the module nvidia_peermem, and classify why it does not load.
 
 It must find a peer-memory API in ib_core, which OFED has, Ubuntu's kernels have, and the upstream kernel has not.
-What is loaded is read from /sys/module: memory_peers and kallsyms do not say whether NCCL finds it.
-Sources: host.md 4; modprobe(8); messages of kernel/module (6.12).
+Loaded modules are read from /sys/module: memory_peers and kallsyms do not prove that NCCL finds it.
+Sources: modprobe(8); messages of kernel/module (6.12).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOAD_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Reason:
-    """Why nvidia_peermem does not load.   says: behind its name or "it".   fix may hold %(version)s, the driver's."""
+    """Reason of a failed load.   says: text after its name or "it".   fix may hold %(version)s, the driver's."""
 
     says: str
     fix: str
@@ -77,14 +77,14 @@ SIGNS: Tuple[Tuple[str, Reason], ...] = (
 
 @dataclass(frozen=True)
 class Failure:
-    """A modprobe that did not load it: what it said, one line, and what that means where it is known."""
+    """A modprobe that failed: what it printed, one line, and the reason if known."""
 
     said: str
     reason: Optional[Reason] = None
 
 
 def classify(text: str) -> Optional[Reason]:
-    """What modprobe and the kernel log say about a failed load; None where their words are in none of SIGNS."""
+    """Return the reason of a failed load from modprobe's output and the kernel log; None if none of SIGNS matches."""
     about = "\n".join(_about(text))
     return next((reason for sign, reason in SIGNS if re.search(sign, about)), None)
 
@@ -94,7 +94,7 @@ def _about(text: str) -> List[str]:
 
 
 def log(host: Host) -> str:
-    """What the kernel log says about the module; "" where it may not be read: it only helps to find words."""
+    """Return the kernel log's lines on the module; "" if it may not be read: it only helps to classify."""
     try:
         return "\n".join(_about(host.run(("dmesg",)).stdout))
     except ReadError:
@@ -102,7 +102,7 @@ def log(host: Host) -> str:
 
 
 def load(host: Host) -> Optional[Failure]:
-    """Runs LOAD. None where nvidia_peermem is there afterwards."""
+    """Run LOAD. Return None if nvidia_peermem is loaded afterwards."""
     before = log(host)
     try:
         done = host.run(LOAD.argv, timeout=_LOAD_TIMEOUT, leaves=True)
@@ -112,7 +112,7 @@ def load(host: Host) -> Optional[Failure]:
     if done.rc == 0 and there:
         return None
     after = log(host)
-    # What an earlier attempt left in the log may be mended by now.
+    # The cause of lines of an earlier attempt may be fixed by now.
     fresh = after[len(before) :] if after.startswith(before) else after
     said = "it ended with 0, but %s is not there" % SYS if done.rc == 0 else done.last_words
     return Failure(printable(said)[:200], classify("%s\n%s\n%s" % (done.stdout, done.stderr, fresh)))

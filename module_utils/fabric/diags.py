@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Sweeps the InfiniBand planes that a node has ports in, with the tools of infiniband-diags, and changes nothing.
+"""Sweep the InfiniBand planes that a node has ports in, with the tools of infiniband-diags. Changes nothing.
 
-A plane is known by the GUID of its master subnet manager: it is asked for at each port, and one sweep is made for each
-GUID. Neither subnet prefix nor LIDs tell planes apart, since both are defaults. Each tool sends two questions at a time
-and has what is left of the plane's seconds; an exit code of 0 proves nothing, so whatever stands on stderr does.
+A plane is known by the GUID of its master subnet manager, because subnet prefixes and LIDs are defaults: sminfo runs at
+each port, and one sweep is made for each GUID. Each tool sends two queries at a time and has what is left of the
+plane's seconds. Exit code 0 proves nothing, so every line on stderr counts.
 Sources: rdma-core infiniband-diags (sminfo, saquery, ibnetdiscover, iblinkinfo, ibqueryerrors, smpquery).
 """
 
@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core import locks
+from ..core.finding import Finding
 from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt, noted
 from ..machine import pci, rdma
-from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, smpquery, subnet_manager, told
-from .sweep import CA, Sweep
-from .told import Told
+from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, node_checks, subnet_manager, tool_output
+from .node_checks import ANSWER, UMAD
+from .sweep import CA, ManagerEvent, Sweep
 
 TOOLS = ("sminfo", "saquery", "ibnetdiscover", "iblinkinfo", "ibqueryerrors", "smpquery")
 LOCK = "fabric"
-# Seconds for whom somebody else's sweep is waited, and for one answer of a subnet manager.
+# Seconds to wait for another sweep of this host, and for one response of a subnet manager.
 PATIENCE, ASK = 10.0, 15.0
 # Where opensm writes its log and its dump of unhealthy ports, and bytes of each.
 LOGS, LOG = "/var/log", 64 << 20
@@ -36,7 +37,7 @@ OUTPUT = 64 << 20
 _XDR = 50
 _PORT = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):([0-9]{1,3})")
 _VERSION = re.compile(r"BUILD VERSION: ([0-9]{1,4})\b")
-# What the tools say where they cannot open /dev/infiniband/umad*, or where the port is no InfiniBand.
+# The tools' messages where /dev/infiniband/umad* cannot be opened, or the port is not InfiniBand.
 _NO_UMAD = re.compile(
     r"open UMAD port|Failed to open |client_register for mgmt|ib_umad module loaded|No SM/SA found on port"
 )
@@ -44,10 +45,7 @@ _NO_UMAD = re.compile(
 
 @dataclass(frozen=True)
 class LocalPort:
-    """link_layer, active: None where they were not read, as of a port that was asked for by its name.
-
-    of_nvswitch: its device manages the NVSwitches of the board, and leads to no other node.
-    """
+    """link_layer, active: None where they were not read.   of_nvswitch: its device manages the board's NVSwitches."""
 
     device: str
     port: int
@@ -58,38 +56,29 @@ class LocalPort:
     def __str__(self) -> str:
         return "%s:%d" % (self.device, self.port)
 
+    @property
+    def options(self) -> List[str]:
+        return ["-C", self.device, "-P", str(self.port)]
 
-@dataclass(frozen=True)
+
+@dataclass
 class Reading:
-    """ports: those that were asked.   skipped: ports that no sweep was made through -> why.
+    """findings: of what the host could not do; else that it could."""
 
-    missing: tools that are not installed, or not trusted.   hung: tools that did not end.   busy: somebody else sweeps.
-    unread: logs of subnet managers that were not read, or in part.
-    refused: port -> what the tools said where the management device cannot be opened.
-    """
-
-    sweeps: Tuple[Sweep, ...] = ()
-    ports: Tuple[LocalPort, ...] = ()
-    local: Tuple[LocalPort, ...] = ()
-    missing: Tuple[Problem, ...] = ()
-    hung: Tuple[Problem, ...] = ()
-    refused: Tuple[Problem, ...] = ()
-    silent: Tuple[Problem, ...] = ()
-    problems: Tuple[Problem, ...] = ()
-    unread: Tuple[Problem, ...] = ()
-    busy: bool = False
+    sweeps: List[Sweep] = field(default_factory=list)
+    findings: List[Finding] = field(default_factory=list)
 
 
 def parse_port(text: str) -> LocalPort:
-    """``mlx5_0:1``. Raises ParseError."""
+    """Parse ``mlx5_0:1``. Raises ParseError."""
     match = _PORT.fullmatch(text.strip())
     if match is None or not 1 <= int(match.group(2)) <= 254:
         raise ParseError("%.80r is not a port: write DEVICE:PORT, as in mlx5_0:1" % text)
     return LocalPort(match.group(1), int(match.group(2)))
 
 
-def local_ports(host: Host, problems: List[Problem]) -> Tuple[LocalPort, ...]:
-    """Every port of every RDMA device, in natural order."""
+def local_ports(host: Host, problems: List[Problem]) -> List[LocalPort]:
+    """Return every port of every RDMA device, in natural order."""
     found: List[LocalPort] = []
     with noted(rdma.DEVICES, problems):
         for device in sorted(host.listdir(rdma.DEVICES), key=pci.natural_key):
@@ -98,12 +87,11 @@ def local_ports(host: Host, problems: List[Problem]) -> Tuple[LocalPort, ...]:
                 path = "%s/%s" % (folder, number)
                 state = pci.read_value(host, path + "/state", rdma.parse_state, problems)
                 layer = pci.read_value(host, path + "/link_layer", pci.parse_text, problems)
-                found.append(
-                    replace(parse_port("%s:%s" % (device, number)), link_layer=layer, active=state == "ACTIVE")
-                )
-    ethernet = {one.device for one in found if one.link_layer != "InfiniBand"}
-    bridges = rdma.nvswitch_bridges(host, sorted({one.device for one in found} - ethernet))
-    return tuple(replace(one, of_nvswitch=one.device in bridges) for one in found)
+                port = parse_port("%s:%s" % (device, number))
+                found.append(replace(port, link_layer=layer, active=state == "ACTIVE"))
+    ethernet = {port.device for port in found if port.link_layer != "InfiniBand"}
+    bridges = rdma.nvswitch_bridges(host, sorted({port.device for port in found} - ethernet))
+    return [replace(port, of_nvswitch=port.device in bridges) for port in found]
 
 
 def read(
@@ -114,205 +102,222 @@ def read(
     partitions: bool = False,
     known: Sequence[str] = (),
 ) -> Reading:
-    """One sweep for each plane. Raises ParseError of a port that cannot be one, and ReadError where no lock can be had.
+    """Return one sweep for each plane. Raises ParseError for an impossible port, ReadError where no lock can be had.
 
-    devices: the ports to sweep through; none: every active InfiniBand port.   seconds: granted to each plane.
-    partitions: ask each host port for its keys, a question and a process a port.
-    known: planes, by the GUIDs of their subnet managers, that somebody else has swept; they are left out.
+    devices: the ports to sweep from; none: every active InfiniBand port.   seconds: limit of each plane.
+    partitions: query each host port for its keys, one process for each port.
+    known: planes, by the GUIDs of their subnet managers, that another host has swept; they are left out.
     """
     problems: List[Problem] = []
     local = local_ports(host, problems)
-    ports = tuple(map(parse_port, dict.fromkeys(devices)))
-    by_name = {(one.device, one.port): one for one in local}
-    ports = tuple(by_name.get((one.device, one.port), one) for one in ports)
+    by_name = {str(port): port for port in local}
+    ports = [by_name.get(str(port), port) for port in map(parse_port, dict.fromkeys(devices))] or [
+        port for port in local if port.link_layer == "InfiniBand" and port.active and not port.of_nvswitch
+    ]
+    reading = Reading()
+    for name in TOOLS:
+        if (counters or name != "ibqueryerrors") and (partitions or name != "smpquery"):
+            try:
+                host.tool(name)
+            except ReadError as error:
+                want, have = "installed, and writable by root alone", error.problem.message
+                reading.findings.append(node_checks.TOOLS.judge(error.problem.source, "drift", want, have))
+    if reading.findings:
+        return reading
+    reading.findings.append(node_checks.TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))
+    reading.findings += map(UMAD.unreadable, problems)
     if not ports:
-        ports = tuple(one for one in local if one.link_layer == "InfiniBand" and one.active and not one.of_nvswitch)
-    about = Reading(ports=ports, local=local, problems=tuple(problems))
-    wanted = [name for name in TOOLS if counters or name != "ibqueryerrors"]
-    missing = _missing(host, [name for name in wanted if partitions or name != "smpquery"])
-    if missing or not ports:
-        return replace(about, missing=missing)
+        reading.findings.append(_no_port(local))
+        return reading
     try:
-        with locks.alone(host, LOCK, PATIENCE):
-            return _Planes(host, seconds, counters, partitions, known).read(about)
+        with locks.hold(host, LOCK, PATIENCE):
+            _Planes(host, reading, seconds, counters, partitions).read(ports, known)
     except BlockingIOError:
-        return replace(about, busy=True)
+        fix = "wait for the other sweep of this host, or find its process: fuser -v /run/busbar/%s" % LOCK
+        want, have = "one sweep at a time", "another sweep is running"
+        reading.findings.append(ANSWER.judge("sweep", "unknown", want, have, fix=fix))
+    if reading.sweeps and not any(finding.check == ANSWER.id for finding in reading.findings):
+        reading.findings.append(sweeps_read(reading.sweeps))
+    return reading
 
 
-def _missing(host: Host, names: Sequence[str]) -> Tuple[Problem, ...]:
-    missing = []
-    for name in names:
-        try:
-            host.tool(name)
-        except ReadError as error:
-            missing.append(error.problem)
-    return tuple(missing)
+def sweeps_read(sweeps: Sequence[Sweep], source: str = "sweep") -> Finding:
+    return ANSWER.judge("sweep", "ok", "answers", "%d planes" % len(sweeps), source)
+
+
+def _no_port(local: Sequence[LocalPort]) -> Finding:
+    infiniband = [port for port in local if port.link_layer == "InfiniBand"]
+    if infiniband:
+        rails, bridges = ([str(port) for port in infiniband if port.of_nvswitch is flag] for flag in (False, True))
+        state, have = "unknown", "none is active: %s" % ", ".join(rails) if rails else "none"
+        have += "; %s manage NVSwitches" % ", ".join(bridges) if bridges else ""
+        fix = "run ibstat on the host and repair its ports, or take the host out of busbar_fabric_hosts"
+    else:
+        state, have = "unsupported", "Ethernet alone: %s" % ", ".join(map(str, local)) if local else "no RDMA device"
+        fix = "name a host with InfiniBand ports in busbar_fabric_hosts instead of this one"
+    return UMAD.judge("InfiniBand ports", state, "an active InfiniBand port", have, fix=fix)
 
 
 class _Planes:
-    """One look at all planes of a node."""
+    """Fill a reading with sweeps."""
 
-    def __init__(self, host: Host, seconds: float, counters: bool, partitions: bool, known: Sequence[str] = ()) -> None:
+    def __init__(self, host: Host, reading: Reading, seconds: float, counters: bool, partitions: bool) -> None:
         self.host = host
+        self.reading = reading
+        self.findings = reading.findings
         self.seconds = seconds
         self.counters = counters
         self.partitions = partitions
-        self.known = known
         self.deadline = 0.0
-        self.hung: List[Problem] = []
-        self.refused: List[Problem] = []
-        self.silent: List[Problem] = []
-        self.unread: List[Problem] = []
         self.decodes_xdr = False
-        self.logs: Dict[str, Told] = {}
+        # GUID of a manager's port, "" where its log names none -> its routing engine and the events of its logs.
+        self.routing: Dict[str, str] = {}
+        self.events: Dict[str, List[ManagerEvent]] = {}
         self.unhealthy: Dict[Tuple[str, int], str] = {}
 
-    def read(self, about: Reading) -> Reading:
-        self.decodes_xdr = self._version() >= _XDR
+    def read(self, ports: Sequence[LocalPort], known: Sequence[str]) -> None:
+        try:
+            version = self.host.run(["ibnetdiscover", "--version"], timeout=min(ASK, self.seconds))
+        except ReadError:
+            pass
+        else:
+            match = _VERSION.search(version.stdout + version.stderr)
+            self.decodes_xdr = match is not None and int(match.group(1)) >= _XDR
         self._read_logs()
         planes: Dict[str, LocalPort] = {}
-        alone: List[LocalPort] = []
-        for port in about.ports:
-            if port.link_layer not in (None, "InfiniBand") or port.of_nvswitch:
-                continue
+        without_manager: List[LocalPort] = []
+        for port in ports:
             master = self._master(port)
-            if master is None or master in self.known:
-                continue
             if master == "":
-                alone.append(port)
-            else:
+                without_manager.append(port)
+            elif master is not None and master not in known:
                 planes.setdefault(master, port)
         sweeps = [self._sweep(port, master) for master, port in planes.items()]
-        seen: Set[str] = {node.guid for sweep in sweeps for node in sweep.nodes}
-        for port in alone:
-            # Without a manager's answer nothing tells its plane; what another sweep has found this node in is that.
-            if self._own_guid(port) in seen:
-                continue
-            sweep = self._sweep(port, "")
-            seen |= {node.guid for node in sweep.nodes}
-            sweeps.append(sweep)
-        # Of a manager that no plane lists, and of ports that no sweep has seen.
-        left = tuple(event for log in self.logs.values() for event in log.events)
-        if sweeps and (left or self.unhealthy):
+        for port in without_manager:
+            seen: Set[str] = {node.guid for sweep in sweeps for node in sweep.nodes}
+            # Its plane is unknown, unless another sweep has found its node.
+            if self._node_guid(port) not in seen:
+                sweeps.append(self._sweep(port, ""))
+        # Of a manager that no plane lists, and of ports that no sweep has.
+        rest = tuple(event for events in self.events.values() for event in events)
+        if sweeps:
             unhealthy = {**sweeps[0].unhealthy, **self.unhealthy}
-            sweeps[0] = replace(sweeps[0], events=sweeps[0].events + left, unhealthy=unhealthy)
-        return replace(
-            about,
-            sweeps=tuple(sweeps),
-            hung=tuple(self.hung),
-            refused=tuple(self.refused),
-            silent=tuple(self.silent),
-            unread=tuple(self.unread),
-        )
-
-    def _version(self) -> int:
-        """Of rdma-core; 0 where it is not said."""
-        try:
-            said = self.host.run(["ibnetdiscover", "--version"], timeout=min(ASK, self.seconds))
-        except ReadError:
-            return 0
-        match = _VERSION.search(said.stdout + said.stderr)
-        return int(match.group(1)) if match else 0
+            sweeps[0] = replace(sweeps[0], events=sweeps[0].events + rest, unhealthy=unhealthy)
+        self.reading.sweeps = sweeps
 
     def _read_logs(self) -> None:
-        """Read logs of subnet managers that run or ran here, by the GUID of their port, and the unhealthy ports."""
-        # Every node where no manager runs lacks them.
-        names = attempt(lambda: self.host.listdir_system(LOGS), LOGS, self.unread) or []
+        """Read logs of subnet managers on this host, and their unhealthy ports."""
+        # A node without a manager has none.
+        unread: List[Problem] = []
+        names = attempt(lambda: self.host.listdir_system(LOGS), LOGS, unread) or []
         for name in filter(_LOG.fullmatch, names):
-            text = self._read_log("%s/%s" % (LOGS, name))
-            events = subnet_manager.events_of_log(text, time.localtime())
-            for guid, engine in (subnet_manager.routing_of_log(text) or {"": None}).items():
-                # Several logs may name no port.
-                earlier = self.logs[guid].events if not guid and guid in self.logs else []
-                self.logs[guid] = Told(name, routing=engine, events=earlier + events)
-                events = []
+            text = self._read_log("%s/%s" % (LOGS, name), unread)
+            engines = subnet_manager.parse_log_routing(text)
+            self.routing.update(engines)
+            # Several logs may name no port.
+            events = subnet_manager.parse_log_events(text, time.localtime())
+            self.events.setdefault(next(iter(engines), ""), []).extend(events)
         if UNHEALTHY_PORTS in names:
             path = "%s/%s" % (LOGS, UNHEALTHY_PORTS)
-            text = attempt(lambda: self.host.read_system(path, "replace", LOG), path, self.unread) or ""
+            text = attempt(lambda: self.host.read_system(path, "replace", LOG), path, unread) or ""
             self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
+        fix = "check that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
+        for source, message in ((problem.source, problem.message) for problem in unread):
+            check = node_checks.UNHEALTHY if source.endswith(UNHEALTHY_PORTS) else node_checks.MANAGER_LOG
+            want = "all of it read"
+            self.findings.append(check.judge(source, "unknown", want, message, source, fix % source))
 
-    def _read_log(self, path: str) -> str:
-        """Read a log, of a larger one its end, which is enough where that has all recent lines."""
+    def _read_log(self, path: str, unread: List[Problem]) -> str:
+        """Read a log, or the end of a larger one, which is enough where that has all recent lines."""
         try:
             return self.host.read_system(path, "replace", LOG) or ""
         except ReadError as error:
-            text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, self.unread) or ""
+            text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, unread) or ""
             if text and not subnet_manager.covers_recent(text, time.localtime()):
-                self.unread.append(Problem(path, "%s: only its end was read" % error.problem.message))
+                unread.append(Problem(path, "%s: only its end was read" % error.problem.message))
             return text
 
-    def _master(self, port: LocalPort) -> Optional[str]:
-        """GUID of the subnet manager of a port; "" where none answers, None where the port cannot be asked."""
-        try:
-            said = self.host.run(["sminfo", *_at(port)], timeout=min(ASK, self.seconds))
-        except ToolHung as error:
-            self.hung.append(error.problem)
-            return ""
-        except ReadError as error:
-            self.refused.append(Problem(str(port), str(error)))
-            return None
-        if _NO_UMAD.search(said.stderr):
-            self.refused.append(Problem(str(port), "%s: %.200s" % (said.command, said.last_words)))
-            return None
-        found = subnet_manager.parse_sminfo(said.stdout, said.command)
-        if said.rc != 0 or not found.managers:
-            self.silent.append(Problem(str(port), "%s: %.200s" % (said.command, said.last_words)))
-            return ""
-        return found.managers[0].guid
+    def _hung(self, error: ToolHung) -> None:
+        self.findings.append(ANSWER.judge(error.problem.source, "unknown", "an end in time", error.problem.message))
 
-    def _own_guid(self, port: LocalPort) -> str:
-        """GUID of the node that the port is of, "" where it does not say."""
+    def _master(self, port: LocalPort) -> Optional[str]:
+        """Return the GUID of a port's subnet manager; "" where none responds, None where the port cannot be swept."""
+        name, want = str(port), "a umad device that can be opened"
+        if port.link_layer not in (None, "InfiniBand") or port.of_nvswitch:
+            have = "manages NVSwitches" if port.of_nvswitch else port.link_layer
+            fix = "take %s out of ib_fabric_devices, or set ib_fabric_devices to the ports to sweep from" % name
+            self.findings.append(UMAD.judge(name, "unsupported", "an active InfiniBand port", have, fix=fix))
+            return None
+        refused, master = "", ""
         try:
-            return told.guid(
-                smpquery.parse_nodeinfo(self.host.ask(["smpquery", *_at(port), "-D", "nodeinfo", "0"], timeout=ASK))[
-                    "Guid"
-                ]
-            )
-        except (ReadError, ParseError, ValueError):
+            output = self.host.run(["sminfo", *port.options], timeout=min(ASK, self.seconds))
+        except ToolHung as error:
+            self._hung(error)
+        except ReadError as error:
+            refused = str(error)
+        else:
+            have = "%s: %.200s" % (output.command, output.last_words)
+            managers = subnet_manager.parse_sminfo(output.stdout).managers
+            if _NO_UMAD.search(output.stderr):
+                refused = have
+            elif output.rc == 0 and managers:
+                master = managers[0].guid
+            else:
+                fix = "check that a subnet manager runs in this plane: run sminfo and ibstat (SM lid) on the host"
+                response = "a response of the subnet manager"
+                self.findings.append(ANSWER.judge(name, "unknown", response, have, fix=fix))
+        self.findings.append(UMAD.judge(name, "unknown" if refused else "ok", want, refused or "opened"))
+        return None if refused else master
+
+    def _node_guid(self, port: LocalPort) -> str:
+        argv = ["smpquery", *port.options, "-D", "nodeinfo", "0"]
+        try:
+            return subnet_manager.parse_node_guid(self.host.query(argv, timeout=ASK))
+        except (ReadError, ParseError):
             return ""
 
     # -- one plane ---------------------------------------------------------------------------------------------------
 
     def _sweep(self, port: LocalPort, master: str) -> Sweep:
-        """master: GUID of its subnet manager, "" where none has answered."""
+        """Sweep one plane. master: GUID of its subnet manager, "" where none responds."""
         began = time.monotonic()
         self.deadline = began + self.seconds
         problems: List[Problem] = []
-        at = _at(port)
-        outputs: List[Told] = []
         merged = merge.Merged(self.decodes_xdr)
         if not master:
-            problems.append(told.problem("sminfo " + " ".join(at), "no subnet manager responds"))
-        for argv, parse in (
-            (["ibnetdiscover", *at], ibnetdiscover.parse),
-            (["iblinkinfo", "--line", *at], iblinkinfo.parse),
-            (["sminfo", *at], subnet_manager.parse_sminfo),
-            (["saquery", "SMIR", *at], subnet_manager.parse_records),
+            problems.append(tool_output.problem("sminfo " + " ".join(port.options), "no subnet manager responds"))
+        for name, parse in (
+            (["ibnetdiscover"], ibnetdiscover.parse),
+            (["iblinkinfo", "--line"], iblinkinfo.parse),
+            (["sminfo"], subnet_manager.parse_sminfo),
+            (["saquery", "SMIR"], subnet_manager.parse_records),
         ):
-            if not master and argv[0] in ("sminfo", "saquery"):
-                continue
-            said = self._run(argv, (0,), problems)
-            if said is not None:
-                found = parse(said.stdout, said.command)
-                found.partial += told.complaints(said.stderr)
-                merged.add(found)
-                outputs.append(found)
-        if master in self.logs:
-            merged.routing = self.logs[master].routing
-        for guid in [guid for guid in self.logs if guid == master or guid in merged.managers]:
-            merged.events += self.logs.pop(guid).events
+            if master or name[0] not in ("sminfo", "saquery"):
+                printed = self._run([*name, *port.options], (0,), problems)
+                if printed is not None:
+                    output = parse(printed.stdout, printed.command)
+                    output.complain(printed.stderr)
+                    merged.add(output)
+        merged.routing = self.routing.get(master)
+        for guid in [guid for guid in self.events if guid == master or guid in merged.managers]:
+            merged.events += self.events.pop(guid)
         for end in [end for end in self.unhealthy if end[0] in merged.nodes]:
             merged.unhealthy[end] = self.unhealthy.pop(end)
         if self.counters and merged.nodes:
-            merged.count(self._count(at, problems))
+            outputs = []
+            # Errors of ports that have some, with thresholds of 0, and the data counters of every port.
+            for options in (["--details", "--threshold-file", "/dev/null"], ["--counters"]):
+                # 1: a port is above a threshold.
+                printed = self._run(["ibqueryerrors", *options, *port.options], (0, 1), problems)
+                if printed is not None:
+                    outputs.append(ibqueryerrors.parse(printed.stdout, printed.stderr, printed.command))
+            merged.count(outputs)
         if self.partitions:
-            self._ask_for_keys(at, merged, problems)
-        if master and self._master_now(at) != master:
-            problems.append(
-                told.problem("sminfo " + " ".join(at), "another subnet manager, or none, responds at the end")
-            )
+            self._read_pkeys(port, merged, problems)
+        if master and self._master_now(port) != master:
+            text = "another subnet manager, or none, responds at the end"
+            problems.append(tool_output.problem("sminfo " + " ".join(port.options), text))
         return merged.sweep(
-            outputs,
             problems,
             plane=master,
             device=port.device,
@@ -322,72 +327,47 @@ class _Planes:
             source="infiniband-diags",
         )
 
-    def _count(self, at: List[str], problems: List[Problem]) -> List[Told]:
-        """Errors of ports that have some, with thresholds of 0, and the data counters of every port."""
-        found: List[Told] = []
-        for options in (["--details", "--threshold-file", "/dev/null"], ["--counters"]):
-            # 1: a port is above a threshold, which none of an error is.
-            said = self._run(["ibqueryerrors", *options, *at], (0, 1), problems)
-            if said is not None:
-                found.append(ibqueryerrors.parse(said.stdout, said.stderr, said.command))
-        return found
-
-    def _ask_for_keys(self, at: List[str], merged: merge.Merged, problems: List[Problem]) -> None:
-        """Of every host port that has a LID. The manager refuses the table of all."""
-        unread = 0
-        first = ""
+    def _read_pkeys(self, local: LocalPort, merged: merge.Merged, problems: List[Problem]) -> None:
+        """Query every host port that has a LID. The manager refuses the table of all."""
+        unread: List[str] = []
         for guid, node in merged.nodes.items():
-            for port in merged.ports[guid].values():
-                if node["kind"] != CA or not port.get("lid") or guid in merged.keys:
+            for port in merged.ports[guid].values() if node["kind"] == CA else ():
+                if not port.get("lid") or guid in merged.keys:
                     continue
                 try:
                     if time.monotonic() >= self.deadline:
                         raise ReadError("smpquery pkeys", "the plane's time limit of %g s is over" % self.seconds)
-                    argv = ["smpquery", *at, "pkeys", str(port["lid"])]
-                    merged.keys[guid] = smpquery.parse_pkeys(self.host.ask(argv, timeout=ASK))
+                    argv = ["smpquery", *local.options, "pkeys", str(port["lid"])]
+                    merged.keys[guid] = subnet_manager.parse_pkeys(self.host.query(argv, timeout=ASK))
                 except (ReadError, ParseError) as error:
-                    unread += 1
-                    first = first or "%s: %s" % (guid, error)
+                    unread.append("%s: %s" % (guid, error))
         if unread:
-            problems.append(told.problem("smpquery pkeys", "the keys of %d ports were not read: %s" % (unread, first)))
+            text = "the keys of %d ports were not read: %s" % (len(unread), unread[0])
+            problems.append(tool_output.problem("smpquery pkeys", text))
 
-    def _master_now(self, at: List[str]) -> str:
+    def _master_now(self, port: LocalPort) -> str:
         try:
-            found = subnet_manager.parse_sminfo(self.host.run(["sminfo", *at], timeout=ASK).stdout)
+            text = self.host.run(["sminfo", *port.options], timeout=ASK).stdout
         except ReadError:
             return ""
-        return found.managers[0].guid if found.managers else ""
+        return next((manager.guid for manager in subnet_manager.parse_sminfo(text).managers), "")
 
     def _run(self, argv: List[str], codes: Tuple[int, ...], problems: List[Problem]) -> Optional[Output]:
-        """What a tool printed in what is left of the plane's time; None, and a problem, where that is nothing."""
-        name = " ".join(argv)
-        if time.monotonic() >= self.deadline:
-            problems.append(told.problem(name, "was not queried: the plane's limit of %g s was over" % self.seconds))
-            return None
+        """Run a tool in what is left of the plane's time; None, and a problem, where it does not end."""
+        source, output = " ".join(argv), None
+        text = "was not queried: the plane's limit of %g s was over" % self.seconds
         try:
-            said = self._run_now(argv)
-            if said.rc < 0:
-                # It crashed. It only reads: a second try changes nothing.
-                said = self._run_now(argv)
-        except ToolHung as error:
-            self.hung.append(error.problem)
-            problems.append(told.problem(*_parts(error)))
-            return None
+            # A tool that crashed has only read: it is run again.
+            for _try in range(2):
+                left = self.deadline - time.monotonic()
+                if left > 0 and (output is None or output.rc < 0):
+                    output = self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
         except ReadError as error:
-            problems.append(told.problem(*_parts(error)))
-            return None
-        if said.rc not in codes:
-            problems.append(told.problem(name, "exited with %d: %.200s" % (said.rc, said.last_words)))
-        return said
-
-    def _run_now(self, argv: List[str]) -> Output:
-        left = self.deadline - time.monotonic()
-        return self.host.run(argv, timeout=max(round(left, 1), 0.1), limit=OUTPUT)
-
-
-def _at(port: LocalPort) -> List[str]:
-    return ["-C", port.device, "-P", str(port.port)]
-
-
-def _parts(error: ReadError) -> Tuple[str, str]:
-    return error.problem.source, error.problem.message
+            if isinstance(error, ToolHung):
+                self._hung(error)
+            source, text, output = error.problem.source, error.problem.message, None
+        if output is not None:
+            text = "exited with %d: %.200s" % (output.rc, output.last_words) if output.rc not in codes else ""
+        if text:
+            problems.append(tool_output.problem(source, text))
+        return output

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Sweeps of what somebody has written down: a directory of outputs of tools, each folder in it a plane of its own.
+"""Read sweeps from files: a directory of outputs of tools, each folder in it a plane.
 
-What a file holds is seen by its lines and not by its name; a file may hold outputs of several tools one after another,
-and what the tools said on stderr. What is of none of them is named, and the sweep is not complete.
+Outputs are recognised by their lines, not by file names; a file may hold several outputs one after another, and stderr.
+Other lines are reported, and make the sweep incomplete.
 """
 
 from __future__ import annotations
@@ -13,53 +13,63 @@ import re
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError
-from . import db_csv, iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, told
+from . import db_csv, iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, tool_output
 from .sweep import Sweep
-from .told import Told
+from .tool_output import ToolOutput
 
 # Bytes of one file: ibdiagnet's of 10,000 ports has some 40 MB.  Files of one plane, and planes of one directory.
 FILE, FILES, PLANES = 256 << 20, 200, 64
-_DB_CSV = "db_csv"
-# The first line of an output, or any that is of no other tool's.
-_SIGNS: Tuple[Tuple[str, re.Pattern[str]], ...] = (
-    ("ibnetdiscover", re.compile(r"# Topology file: generated|vendid=0x|(?:Switch|Ca|Rt)\s*[0-9]+\s*\"[SHR]-")),
-    ("ibnetdiscover -p", re.compile(r"(?:SW|CA|RT)\s+[0-9]+\s+[0-9]+ 0x[0-9a-f]{16} ")),
-    ("iblinkinfo", re.compile(r'0x[0-9a-f]{16} ".*==\(|Switch: 0x[0-9a-f]{16} |(?:CA|Router): .*:$')),
-    ("ibqueryerrors", re.compile(r'(?:Errors|Data Counters) for (?:0x[0-9a-f]+ )?"|## Summary: ')),
-    ("sminfo", re.compile(r"sminfo: ")),
-    ("saquery SMIR", re.compile(r"SMInfoRecord dump:")),
-    ("opensm.log", subnet_manager.LOG_LINE),
-    ("unhealthy ports", subnet_manager.UNHEALTHY_LINE),
-    (_DB_CSV, re.compile(r"START_[A-Z0-9_]+\s*$")),
-)
-_PARSERS: Dict[str, Callable[[str, str], Told]] = {
-    "ibnetdiscover": ibnetdiscover.parse,
-    "ibnetdiscover -p": ibnetdiscover.parse_ports,
-    "iblinkinfo": iblinkinfo.parse,
-    "sminfo": subnet_manager.parse_sminfo,
-    "saquery SMIR": subnet_manager.parse_records,
-    "opensm.log": subnet_manager.parse_log,
-    "unhealthy ports": subnet_manager.parse_unhealthy,
-    _DB_CSV: db_csv.parse,
+_DB_CSV, _ERRORS, _LOG = "db_csv", "ibqueryerrors", "opensm.log"
+# Name, which is its command -> a line that only this output has, and its parser. In the order of trust: the topology
+# names nodes.
+_TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
+    "ibnetdiscover": (
+        re.compile(r"# Topology file: generated|vendid=0x|(?:Switch|Ca|Rt)\s*[0-9]+\s*\"[SHR]-"),
+        ibnetdiscover.parse,
+    ),
+    _DB_CSV: (re.compile(r"START_[A-Z0-9_]+\s*$"), db_csv.parse),
+    "iblinkinfo": (re.compile(r'0x[0-9a-f]{16} ".*==\(|Switch: 0x[0-9a-f]{16} |(?:CA|Router): .*:$'), iblinkinfo.parse),
+    "ibnetdiscover -p": (re.compile(r"(?:SW|CA|RT)\s+[0-9]+\s+[0-9]+ 0x[0-9a-f]{16} "), ibnetdiscover.parse_ports),
+    "sminfo": (re.compile(r"sminfo: "), subnet_manager.parse_sminfo),
+    "saquery SMIR": (re.compile(r"SMInfoRecord dump:"), subnet_manager.parse_records),
+    _LOG: (subnet_manager.LOG_LINE, subnet_manager.parse_log),
+    "unhealthy ports": (subnet_manager.UNHEALTHY_LINE, subnet_manager.parse_unhealthy),
+    "ibdiagnet2.pm": (db_csv.PM_LINE, db_csv.parse_pm),
+    _ERRORS: (
+        re.compile(r'(?:Errors|Data Counters) for (?:0x[0-9a-f]+ )?"|## Summary: '),
+        lambda text, source: ibqueryerrors.parse(text, "", source),
+    ),
 }
-_COUNTING = ("ibqueryerrors", _DB_CSV)
-# What a tool says on stderr where that was caught, too, and a shell's prompt before a command.
+# Forms of output that are recognised and not read -> the command to run in their place.
+_UNREADABLE = (
+    (re.compile(r"(?:Ca|Switch)\t: 0x[0-9a-f]{16} ports "), "ibnetdiscover"),
+    (re.compile(r"CA '[\w.-]+'$|Infiniband device '"), "ibnetdiscover and sminfo"),
+    (re.compile(r"PortSelect:\."), "ibqueryerrors --counters"),
+    (re.compile(r"BaseVers:\.|Mkey:\.|NodeRecord dump:"), "ibnetdiscover"),
+    (re.compile(r"-[IWE]- "), "ibdiagnet, and store its ibdiagnet2.db_csv"),
+    (re.compile(r"[{\[]\s*$|[{\[].*\"|<"), "ibdiagnet, and store its ibdiagnet2.db_csv"),
+    (re.compile(r"[^\n]*[\x00-\x08]"), "ibnetdiscover without --cache"),
+)
+_ANY = "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"
+# Lines of stderr, and a shell's prompt before a command.
 _STDERR = re.compile(r"ibwarn: |ibpanic: |.*\bumad \(DR path|.*\bbad status [0-9]+|[a-z]+: iberror: ")
 _PROMPT = re.compile(r"(?:\[[^\]]+@[^\]]+\]|[\w.-]+@[\w.-]+:\S*)? ?[#$] .*")
 
 
 def read(host: Host, folder: str) -> Tuple[Sweep, ...]:
-    """A sweep of the files in it, and one of each folder in it. Raises ReadError and ParseError where there is none."""
+    """Return a sweep of the files in a directory, and one of each folder in it.
+
+    Raises ReadError and ParseError where there is none.
+    """
     if not os.path.isdir(host.system(folder)):
         raise ReadError(folder, "is not a directory on this host")
-    names = host.listdir_system(folder)
-    below = [name for name in names if os.path.isdir(host.system("%s/%s" % (folder, name)))]
-    if len(below) > PLANES:
+    paths = ["%s/%s" % (folder, name) for name in host.listdir_system(folder)]
+    folders = [path for path in paths if os.path.isdir(host.system(path))]
+    if len(folders) > PLANES:
         raise ParseError(
-            "%s holds %d folders, expected one for each of at most %d planes" % (folder, len(below), PLANES)
+            "%s holds %d folders, expected one for each of at most %d planes" % (folder, len(folders), PLANES)
         )
-    places = [folder, *("%s/%s" % (folder, name) for name in below)]
-    found = [one for one in (_plane(host, place) for place in places) if one is not None]
+    found = [sweep for sweep in (_plane(host, place) for place in [folder, *folders]) if sweep is not None]
     if not found:
         raise ParseError(
             "%s holds no file; write outputs of ibnetdiscover, iblinkinfo --line and others there" % folder
@@ -68,73 +78,83 @@ def read(host: Host, folder: str) -> Tuple[Sweep, ...]:
 
 
 def _plane(host: Host, folder: str) -> Optional[Sweep]:
-    """Of the files right in it; None where there are none."""
+    """Return the sweep of the files of a directory; None where there are none."""
     paths = ["%s/%s" % (folder, name) for name in host.listdir_system(folder)]
     paths = [path for path in paths if not os.path.isdir(host.system(path))]
     if not paths:
         return None
     problems: List[Problem] = []
     if len(paths) > FILES:
-        problems.append(told.problem(folder, "holds %d files, of which %d were read" % (len(paths), FILES)))
-    outputs: List[Tuple[str, Told]] = []
+        text = "holds %d files, of which %d were read" % (len(paths), FILES)
+        problems.append(tool_output.problem(folder, text))
+    outputs: List[Tuple[str, ToolOutput]] = []
     newest = 0.0
     for path in paths[:FILES]:
         try:
-            text = host.read_system(path, errors="replace", limit=FILE)
+            content = host.read_system(path, errors="replace", limit=FILE) or ""
             newest = max(newest, os.stat(host.system(path)).st_mtime)
         except ReadError as error:
-            problems.append(told.problem(error.problem.source, error.problem.message))
-            continue
+            problems.append(tool_output.problem(error.problem.source, error.problem.message))
         except OSError as error:
-            problems.append(told.problem(path, "cannot be read: %s" % error.strerror))
-            continue
-        outputs += parse(text or "", path, problems)
+            problems.append(tool_output.problem(path, "cannot be read: %s" % error.strerror))
+        else:
+            outputs += parse(content, path, problems)
     return join(outputs, problems, at=newest)
 
 
-def join(outputs: Sequence[Tuple[str, Told]], problems: Sequence[Problem], at: float) -> Sweep:
-    """One sweep of outputs, each with the name of its tool. The topology is believed first: it knows nodes by name."""
-    tools = [tool for tool, _said in outputs]
-    order = ["ibnetdiscover", _DB_CSV, "iblinkinfo", "ibnetdiscover -p", "sminfo", "saquery SMIR", "opensm.log"]
-    order.append("unhealthy ports")
+def join(outputs: Sequence[Tuple[str, ToolOutput]], problems: Sequence[Problem], at: float) -> Sweep:
+    """Return the sweep of outputs, each with the name of its tool."""
     merged = merge.Merged()
-    said = [one for name in order for tool, one in outputs if tool == name]
-    for one in said:
-        merged.add(one)
-    counting = [one for tool, one in outputs if tool in _COUNTING and (one.counters or tool == "ibqueryerrors")]
+    for name in _TOOLS:
+        for tool, output in outputs:
+            if tool == name != _ERRORS:
+                merged.add(output)
+    counting = [output for tool, output in outputs if tool == _ERRORS or output.counters]
     if counting:
         merged.count(counting)
-    source = _DB_CSV if set(tools) == {_DB_CSV} else "dumps"
-    return merged.sweep(said, problems, at=at, source=source)
+    source = _DB_CSV if {tool for tool, _output in outputs} == {_DB_CSV} else "dumps"
+    return merged.sweep(problems, at=at, source=source)
 
 
-def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, Told]]:
-    """Each output in a text, by the name of its tool. What is of none is added to problems."""
-    found: List[Tuple[str, Told]] = []
-    nobodys: List[str] = []
-    outputs, complaints_of_none = _outputs(text.splitlines(), nobodys)
+def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, ToolOutput]]:
+    """Return each output in a text with the name of its tool. Other lines are added to problems."""
+    found: List[Tuple[str, ToolOutput]] = []
+    unknown: List[Tuple[int, str]] = []
+    outputs, rest = _outputs(text.splitlines(), unknown)
     for tool, lines, complaints in outputs:
         name = "%s (%s)" % (source, tool)
-        body, stderr = "\n".join(lines), "\n".join(complaints)
-        if tool == "ibqueryerrors":
-            found.append((tool, ibqueryerrors.parse(body, stderr, name)))
-            continue
-        one = _PARSERS[tool](body, name)
-        one.partial += told.complaints(stderr)
-        found.append((tool, one))
-    problems += [told.problem(source, said) for said in told.complaints("\n".join(complaints_of_none))]
-    if nobodys:
-        said = "%d lines belong to no known output, the first: %s" % (len(nobodys), nobodys[0])
-        problems.append(told.problem(source, said))
-    elif not found and not complaints_of_none and not source.endswith((".err", ".stderr")):
-        problems.append(told.problem(source, "is empty"))
+        if tool == _ERRORS:
+            output = ibqueryerrors.parse("\n".join(lines), "\n".join(complaints), name)
+        else:
+            output = _TOOLS[tool][1]("\n".join(lines), name)
+            output.complain("\n".join(complaints))
+        if output.cut or output.odd_lines:
+            is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy", "ibdiagnet"))
+            hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
+            if output.cut:
+                output.cut += hint
+            else:
+                output.odd_lines[-1] += hint
+        found.append((tool, output))
+    of_none = ToolOutput(source)
+    of_none.complain("\n".join(rest))
+    if unknown:
+        number, line = unknown[0]
+        command = next((command for pattern, command in _UNREADABLE if pattern.match(line)), _ANY)
+        text = "%d lines belong to no known output, the first: line %d, %s; run %s"
+        of_none.partial.append(text % (len(unknown), number, tool_output.quote(line), command))
+    elif not found and not rest and not source.endswith((".err", ".stderr")):
+        of_none.partial.append("is empty")
+    problems += of_none.missing()
     return found
 
 
-def _outputs(lines: Sequence[str], nobodys: List[str]) -> Tuple[List[Tuple[str, List[str], List[str]]], List[str]]:
-    """(tool, its lines, what it said on stderr) of each, and what of stderr is of none of them.
+def _outputs(
+    lines: Sequence[str], unknown: List[Tuple[int, str]]
+) -> Tuple[List[Tuple[str, List[str], List[str]]], List[str]]:
+    """Return (tool, its lines, its lines on stderr) of each output, and lines of stderr that belong to none.
 
-    Lines of other outputs are left empty, so that numbers stay.   nobodys: lines of no output are added to it.
+    Lines of other outputs are empty, so that numbers stay.   unknown: lines of no output are added to it.
     """
     found: List[Tuple[str, List[str], List[str]]] = []
     tool, ended = "", False
@@ -144,13 +164,12 @@ def _outputs(lines: Sequence[str], nobodys: List[str]) -> Tuple[List[Tuple[str, 
             if _PROMPT.fullmatch(line) and not line.startswith("# "):
                 tool, ended = "", False
                 continue
-            if tool != "opensm.log" and _STDERR.match(line) and not line.startswith("sminfo: sm lid"):
+            if tool != _LOG and _STDERR.match(line) and not line.startswith("sminfo: sm lid"):
                 (found[-1][2] if tool else before).append(line)
                 continue
-            sign = next((name for name, pattern in _SIGNS if pattern.match(line)), None)
-            again = sign == tool and (ended or line.startswith("# Topology file"))
-            # Counters of a port are distinguished from its errors by the line before them only.
-            if sign is not None and (sign != tool or again):
+            sign = next((name for name, (pattern, _parser) in _TOOLS.items() if pattern.match(line)), None)
+            # Counters of a port differ from its errors only by the line before them.
+            if sign is not None and (sign != tool or ended or line.startswith("# Topology file")):
                 tool, ended = sign, False
                 found.append((tool, [""] * number, before))
                 before = []
@@ -160,5 +179,5 @@ def _outputs(lines: Sequence[str], nobodys: List[str]) -> Tuple[List[Tuple[str, 
             body += [""] * (number - len(body))
             body.append(line)
         elif line.strip() and not line.startswith("#"):
-            nobodys.append("line %d, %s" % (number + 1, told.shown(line)))
+            unknown.append((number + 1, line))
     return found, before

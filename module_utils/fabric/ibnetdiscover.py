@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""ibnetdiscover, both of its forms: the topology file (nodes with their cables) and ``-p`` (a line a port).
+"""Parse ibnetdiscover: the topology file (nodes with their cables; ``-f`` too) and ``-p`` (a line for each port).
 
-The topology has what no other output has: GUID of nodes and of their systems, device ids. ``-p`` names host ports by
-the GUIDs of the ports, as iblinkinfo does. Both end with 0 also where most of the fabric did not answer.
+The topology alone has the GUIDs of nodes and systems, and device ids; ``-p`` names host ports by the GUIDs of the
+ports. Both end with 0 even where most of the fabric did not respond.
 Sources: rdma-core infiniband-diags/ibnetdiscover.c; libibnetdisc.
 """
 
@@ -13,139 +13,104 @@ import re
 from typing import Dict, Optional, Tuple
 
 from ..core.number import whole
-from . import told
-from .sweep import CA, LANE_GBPS, ROUTER, SWITCH, WIDTHS
-from .told import NodeTold, PortTold, Told
+from . import tool_output
+from .sweep import CA, LANE_GBPS, MOST_PORT_NUMBER, ROUTER, SWITCH, WIDTHS
+from .tool_output import NodeRow, PortRow, ToolOutput
 
-_KINDS = {
-    "Switch": SWITCH,
-    "Ca": CA,
-    "Rt": ROUTER,
-    "SW": SWITCH,
-    "CA": CA,
-    "RT": ROUTER,
-    "S": SWITCH,
-    "H": CA,
-    "R": ROUTER,
-}
+_KINDS = {"Switch": SWITCH, "Ca": CA, "Rt": ROUTER, "SW": SWITCH, "CA": CA, "RT": ROUTER}
 _HEX = r"(?:0x)?([0-9a-fA-F]{1,16})"
 _ATTRIBUTE = re.compile(
     r"(vendid|devid|sysimgguid|switchguid|caguid|rtguid)\s*=\s*" + _HEX + r"(?:\(" + _HEX + r"\))?\s*(?:#.*)?"
 )
-_NODE = re.compile(r'(Switch|Ca|Rt)\s*([0-9]{1,3})\s*"([SHR])-' + _HEX + r'"\s*#\s*"(.*)"([^"]*)')
+_NODE = re.compile(r'(Switch|Ca|Rt)\s*([0-9]{1,3})\s*"[SHR]-' + _HEX + r'"\s*#\s*"(.*)"([^"]*)')
 _SWITCH_LID = re.compile(r"\s*(?:base|enhanced) port 0 lid ([0-9]{1,5}) lmc [0-7]\s*")
-_LINK = (
+# [own port](own GUID) "H-node"[port](GUID) # lid 4 lmc 0 "description" lid 2 4xHDR; a switch's port has no own GUID.
+_PORT = re.compile(
+    r"\[\s*([0-9]{1,3})\](?:\[ext [0-9]+\])?(?:\("
+    + _HEX
+    + r'\))?\s*"[SHR]-'
+    + _HEX
+    + r'"\s*\[\s*([0-9]{1,3})\](?:\[ext [0-9]+\])?\s*(?:\([0-9a-fA-Fx]+\))?\s*#\s*'
+    r'(?:lid ([0-9]{1,5}) lmc [0-7] )?"(?:.*)" lid [0-9]{1,5}'
     r"\s*(?:([0-9]{1,2}|\?\?)x?(SDR|DDR|QDR|FDR10|FDR|EDR|HDR|NDR|XDR|\?\?\?))?"
     r"(?: [a-z]=[0-9]+)*(?: slot [0-9]+| \(scp\))?\s*"
 )
-_TO = r'\s*"([SHR])-' + _HEX + r'"\s*\[\s*([0-9]{1,3})\](?:\[ext [0-9]+\])?\s*(?:\(' + _HEX + r"\))?\s*#\s*"
-_SWITCH_PORT = re.compile(r"\[\s*([0-9]{1,3})\](?:\[ext [0-9]+\])?" + _TO + r'"(.*)" lid ([0-9]{1,5})' + _LINK)
-_CA_PORT = re.compile(
-    r"\[\s*([0-9]{1,3})\](?:\[ext [0-9]+\])?\("
-    + _HEX
-    + r"\)"
-    + _TO
-    + r'lid ([0-9]{1,5}) lmc [0-7] "(.*)" lid ([0-9]{1,5})'
-    + _LINK
-)
-# What stands between nodes where chassis are grouped (-g).
+# Lines between nodes where chassis are grouped (-g).
 _AROUND = re.compile(r"Chassis [0-9]+.*|Hostname: .*|Non-Chassis Nodes|(?:Spine|Line) Nodes|Chassis Switches")
 _PORT_LINE = re.compile(
     r"(SW|CA|RT)\s+([0-9]{1,5})\s+([0-9]{1,3}) 0x([0-9a-f]{16}) ([0-9]{1,2}x|\?\?) (\w{3,5}|\?\?\?)"
-    r"(?: - (SW|CA|RT)\s+([0-9]{1,5})\s+([0-9]{1,3}) 0x([0-9a-f]{16}) \( '(.*?)' - '(.*)' \)|\s+(\S.*))"
+    r"(?: - (?:SW|CA|RT)\s+[0-9]{1,5}\s+([0-9]{1,3}) 0x([0-9a-f]{16}) \( '(.*?)' - '.*' \)|\s+(\S.*))"
 )
 
 
-def parse(text: str, source: str = "ibnetdiscover") -> Told:
-    """Of a topology file."""
-    found = Told(source, both_ends=True)
+def parse(text: str, source: str = "ibnetdiscover") -> ToolOutput:
+    """Parse a topology file."""
+    output = ToolOutput(source, both_ends=True)
     before: Dict[str, int] = {}
     own_guid: Optional[str] = None
     node, kind, at = "", CA, 0
-    undecoded = 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line.startswith("#"):
-            continue
-        if len(line) > told.LONGEST:
-            found.odd(number, raw)
-            continue
+    for number, line in output.lines(text):
+        attribute, header = _ATTRIBUTE.fullmatch(line), _NODE.fullmatch(line)
         if line.startswith("["):
             port = _port(line, node, kind) if node else None
             if port is None:
-                found.odd(number, raw)
-                continue
-            undecoded += port.speed is None or port.width is None
-            found.ports.append(port)
-            continue
-        attribute = _ATTRIBUTE.fullmatch(line)
-        if attribute is not None:
+                output.odd(number, line)
+            else:
+                _add(output, port)
+        elif attribute is not None:
             if attribute.group(1) == "vendid":
-                # Of a node that never came.
                 if before:
-                    found.odd(at, "vendid=...")
+                    # Of a node without a header.
+                    output.odd(at, "vendid=...")
                 node, before = "", {}
             before[attribute.group(1)] = int(attribute.group(2), 16)
-            own_guid = attribute.group(3) and told.guid(attribute.group(3))
+            own_guid = attribute.group(3) and tool_output.guid(attribute.group(3))
             at = number
-            continue
-        header = _NODE.fullmatch(line)
-        if header is None:
-            if not _AROUND.fullmatch(line):
-                found.odd(number, raw)
-            continue
-        word, ports, _letter, digits, description, rest = header.groups()
-        node, kind = told.guid(digits), _KINDS[word]
-        system = before.get("sysimgguid")
-        found.nodes.append(
-            NodeTold(
-                node,
-                kind,
-                told.text(description),
-                None if not system else "%016x" % system,
-                before.get("devid") or None,
-                port_count=int(ports),
+        elif header is not None:
+            word, ports, digits, description, rest = header.groups()
+            node, kind = tool_output.guid(digits), _KINDS[word]
+            system, device = before.get("sysimgguid"), before.get("devid")
+            system_guid = "%016x" % system if system else None
+            output.nodes.append(
+                NodeRow(node, kind, tool_output.text(description), system_guid, device or None, port_count=int(ports))
             )
-        )
-        before = {}
-        own = _SWITCH_LID.fullmatch(rest)
-        if own is not None:
-            found.ports.append(PortTold(node, 0, port_guid=own_guid, lid=told.lid(own.group(1))))
+            before = {}
+            own = _SWITCH_LID.fullmatch(rest)
+            if own is not None:
+                output.ports.append(PortRow(node, 0, port_guid=own_guid, lid=tool_output.lid(own.group(1))))
+        elif not _AROUND.fullmatch(line):
+            output.odd(number, line)
     if before:
-        found.cut = "it ends within a node: run the tool again, or copy the whole of its output"
-    elif not found.nodes:
-        found.cut = "it names no node"
-    _undecoded(found, undecoded)
-    return found
+        output.cut = "it ends within a node: run the tool again, or copy the whole of its output"
+    elif not output.nodes:
+        output.cut = "it names no node"
+    return output
 
 
-def _port(line: str, node: str, kind: str) -> Optional[PortTold]:
-    if kind == SWITCH:
-        match = _SWITCH_PORT.fullmatch(line)
-        if match is None:
-            return None
-        number, letter, far, far_port, far_guid, description, _far_lid, width, speed = match.groups()
-        own_guid, own_lid = None, None
-    else:
-        match = _CA_PORT.fullmatch(line)
-        if match is None:
-            return None
-        number, own_guid, letter, far, far_port, far_guid, own_lid, description, _far_lid, width, speed = match.groups()
-    if int(number) > 254 or int(far_port) > 254:
+def _add(output: ToolOutput, port: PortRow) -> None:
+    output.ports.append(port)
+    output.undecoded += bool(port.linked) and (port.speed is None or port.width is None)
+
+
+def _port(line: str, node: str, kind: str) -> Optional[PortRow]:
+    match = _PORT.fullmatch(line)
+    if match is None:
         return None
-    del far_guid
+    number, own_guid, far, far_port, own_lid, width, speed = match.groups()
+    if int(number) > MOST_PORT_NUMBER or int(far_port) > MOST_PORT_NUMBER:
+        return None
+    if not bool(own_guid) == bool(own_lid) == (kind != SWITCH):
+        return None
     lanes, name = _rate(width, speed)
-    return PortTold(
+    return PortRow(
         node,
         int(number),
-        port_guid=own_guid and told.guid(own_guid),
-        lid=own_lid and told.lid(own_lid),
+        port_guid=own_guid and tool_output.guid(own_guid),
+        lid=own_lid and tool_output.lid(own_lid),
         width=lanes,
         speed=name,
-        peer=(told.guid(far), int(far_port)),
+        peer=(tool_output.guid(far), int(far_port)),
         linked=True,
-        peer_kind=_KINDS[letter],
-        peer_description=told.text(description),
     )
 
 
@@ -154,51 +119,32 @@ def _rate(width: Optional[str], speed: Optional[str]) -> Tuple[Optional[int], Op
     return (lanes if lanes in WIDTHS else None), (speed if speed in LANE_GBPS else None)
 
 
-def parse_ports(text: str, source: str = "ibnetdiscover -p") -> Told:
-    """Of ``-p``. A switch's port without a cable has no other end, and says 4x SDR, which is nothing."""
-    found = Told(source, both_ends=True, all_ports=True)
-    undecoded = 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line.startswith("#"):
+def parse_ports(text: str, source: str = "ibnetdiscover -p") -> ToolOutput:
+    """Parse ``-p``. A switch's port without a cable has no other end, and a rate of 4x SDR, which means nothing."""
+    output = ToolOutput(source, both_ends=True, all_ports=True)
+    for number, line in output.lines(text):
+        match = _PORT_LINE.fullmatch(line)
+        if match is None or max(int(match.group(3)), int(match.group(7) or 0)) > MOST_PORT_NUMBER:
+            output.odd(number, line)
             continue
-        match = _PORT_LINE.fullmatch(line) if len(line) <= told.LONGEST else None
-        if match is None or int(match.group(3)) > 254 or int(match.group(9) or 0) > 254:
-            found.odd(number, raw)
-            continue
-        word, own_lid, own, own_guid, width, speed, far_word, _far_lid, far, far_guid, name, far_name, alone = (
-            match.groups()
-        )
+        word, own_lid, own, own_guid, width, speed, far, far_guid, name, unlinked = match.groups()
         linked = far is not None
         lanes, lane = _rate(width, speed) if linked else (None, None)
-        undecoded += linked and (lanes is None or lane is None)
-        found.ports.append(
-            PortTold(
-                "",
-                int(own),
-                port_guid=own_guid,
-                lid=told.lid(own_lid),
-                width=lanes,
-                speed=lane,
-                peer_port=(far_guid, int(far)) if linked else None,
-                linked=linked,
-                kind=_KINDS[word],
-                description=told.text(
-                    name if alone is None else alone[1:-1] if alone[:1] == alone[-1:] == "'" else alone
-                ),
-                peer_kind=_KINDS[far_word] if linked else None,
-                peer_description=told.text(far_name) if linked else None,
-            )
+        if not linked:
+            name = unlinked[1:-1] if unlinked[:1] == unlinked[-1:] == "'" else unlinked
+        port = PortRow(
+            "",
+            int(own),
+            port_guid=own_guid,
+            lid=tool_output.lid(own_lid),
+            width=lanes,
+            speed=lane,
+            peer=(far_guid, int(far)) if linked else None,
+            linked=linked,
+            kind=_KINDS[word],
+            description=tool_output.text(name),
         )
-    if not found.ports:
-        found.cut = "it names no port"
-    _undecoded(found, undecoded)
-    return found
-
-
-def _undecoded(found: Told, count: int) -> None:
-    if count:
-        found.notes.append(
-            "%d ports are printed without a rate; tools that are older than the links do so (XDR: rdma-core before"
-            " 50): install a newer infiniband-diags" % count
-        )
+        _add(output, port)
+    if not output.ports:
+        output.cut = "it names no port"
+    return output

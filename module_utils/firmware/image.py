@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What mstflint (flint) tells of the firmware in a NIC's flash: the version of the next boot, and the running one.
+"""Parse mstflint (flint): the firmware version in a NIC's flash for the next boot, and the running one.
 
 Source: mstflint flint/subcommands.cpp (query).
 """
@@ -26,12 +26,12 @@ class Image:
 
     @property
     def pending(self) -> bool:
-        """Another firmware was burned and waits for a reset."""
+        """Return whether other firmware was burned and waits for a reset."""
         return self.following != self.running
 
 
 def parse_query(text: str) -> Image:
-    """Of ``mstflint -d DEVICE query``. Raises ParseError."""
+    """Parse ``mstflint -d DEVICE query``. Raises ParseError."""
     told: Dict[str, str] = {}
     for line in text.splitlines():
         found = _LINE.fullmatch(line.strip())

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What mstconfig (mlxconfig) tells of the settings that a NIC keeps: their default, what it runs with, the next boot's.
+"""Parse mstconfig (mlxconfig): default, current and next-boot values of the settings that a NIC stores.
 
 Two forms: the table of ``-e query``, and JSON, which newer releases write to a file (``-j FILE query``). A
 value is a number (``8``), a word with its number (``ETH(2)``), a run of bytes (``0x00ff...``) or, of an array, its
@@ -17,14 +17,14 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 
 from ..core.host import ParseError
 
-# A setting's name, of an array with the index of an element.
+# A setting's name; with the index of an array's element.
 NAME = re.compile(r"[A-Z][A-Z0-9_]{0,79}(?:\[[0-9]{1,4}\])?")
-# What may be asked for: a number, or one of the tool's words.
+# A value that may be requested: a number, or one of the tool's words.
 WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 NOTHING = ("", "N/A")
 _NAMED = re.compile(r"(.*)\(([0-9]{1,10})\)")
 _NUMBER = re.compile(r"[0-9]{1,10}|0x[0-9a-fA-F]{1,8}")
-# "*" marks a next value that differs, RO one that nobody can set; older releases print no column for RO.
+# "*" marks a next value that differs, RO a read-only one; older releases print no column for RO.
 _ROW = re.compile(r"[* ] *(?:(RO) +)?([A-Z][A-Z0-9_]*(?:\[[0-9.]+\])?) +(\S.*)")
 _HEADER = re.compile(r"Configurations: +(\S.*)")
 _COLUMNS = ("Default", "Current", "Next Boot")
@@ -42,8 +42,8 @@ class Value:
     def __str__(self) -> str:
         return self.text
 
-    def is_as(self, want: Want) -> bool:
-        """Whether it is what is asked for: a number by its number, a word by its word, whatever its case."""
+    def matches(self, want: Want) -> bool:
+        """Compare with a wanted value: a number by its number, a word by its word, ignoring case."""
         number = want if isinstance(want, int) else parse_number(want)
         if number is not None:
             return self.number == number
@@ -52,7 +52,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a NIC. None: the firmware does not tell, or the line is not understood."""
+    """One setting of a NIC. None: the firmware does not report it, or the line is not understood."""
 
     name: str
     default: Optional[Value]
@@ -62,14 +62,14 @@ class Setting:
 
 
 def parse_number(text: str) -> Optional[int]:
-    """``8`` and ``0xff``; None for anything else."""
+    """Return ``8`` and ``0xff`` as numbers; None for anything else."""
     if _NUMBER.fullmatch(text) is None:
         return None
     return int(text, 16) if text.startswith("0x") else int(text)
 
 
 def parse_value(text: str) -> Optional[Value]:
-    """None where the tool has nothing to tell: ``N/A``."""
+    """Parse a value; None for ``N/A``."""
     text = text.strip()
     if text in NOTHING:
         return None
@@ -80,7 +80,7 @@ def parse_value(text: str) -> Optional[Value]:
 
 
 def parse_json(text: str) -> Dict[str, Setting]:
-    """Name -> setting, of the file that ``-j FILE query`` of one device writes. Raises ParseError."""
+    """Return name -> setting of the file that ``-j FILE query`` of one device writes. Raises ParseError."""
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -90,7 +90,7 @@ def parse_json(text: str) -> Dict[str, Setting]:
         raise ParseError("%.80r, expected one device with its tlv_configuration" % text)
     found = {}
     for name, entry in devices[0]["tlv_configuration"].items():
-        # jsoncpp writes null for what it was given as {} and nothing more.
+        # jsoncpp writes null for an empty {}.
         entry = {} if entry is None else entry
         if not isinstance(entry, dict) or NAME.fullmatch(name.partition("[")[0]) is None:
             raise ParseError("%.80r, expected a setting with its values" % name)
@@ -113,9 +113,9 @@ def _of_json(data: object) -> Optional[Value]:
 
 
 def parse_text(text: str) -> Dict[str, Setting]:
-    """Name -> setting, of the table that ``-e query`` of one device prints. Raises ParseError.
+    """Return name -> setting of the table that ``-e query`` of one device prints. Raises ParseError.
 
-    What a firmware cannot tell has no column. A row whose values cannot be distinguished is a setting without values.
+    A value that the firmware cannot report has no column. An ambiguous row is a setting without values.
     """
     found: Dict[str, Setting] = {}
     columns: List[str] = []

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What was done so that a card loads its settings, kept on the node: in which boot they waited, and what was tried.
+"""Store on the node what was done so that a card loads its settings: the boot in which they waited, resets tried.
 
-It is what keeps a run that was killed from resetting a card twice, and a setting that never comes from one reboot after
-the other. Format: {"format": 1, "cards": {PCI ADDRESS: {"boot", "want", "tried", "said"}}}.
+So a run that was killed does not reset a card twice, and a setting that never takes effect does not cause endless
+reboots. Format: {"format": 1, "cards": {PCI ADDRESS: {"boot", "want", "tried", "said"}}}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORMAT = 1
 class Waiting:
     """boot: id of the boot in which the settings were first seen to wait.   want: those, as one line.
 
-    tried: reset levels in that boot, written down before each.   said: what the tool said of the last that failed.
+    tried: reset levels in that boot, stored before each.   said: the tool's message on the last that failed.
     """
 
     boot: str
@@ -35,37 +35,37 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Record:
-    """cards: PCI address -> what its settings wait for.   text: of the file; None where there is none."""
+    """cards: PCI address -> its waiting settings.   text: of the file; None without one."""
 
     cards: Mapping[str, Waiting] = field(default_factory=dict)
     text: Optional[str] = None
 
-    def of(self, address: str, want: str) -> Optional[Waiting]:
-        """None where nothing is kept of this card and these settings."""
+    def find(self, address: str, want: str) -> Optional[Waiting]:
+        """Return the entry of this card; None without one for these settings."""
         found = self.cards.get(address)
         return found if found is not None and found.want == want else None
 
     def with_card(self, address: str, waiting: Optional[Waiting]) -> Record:
-        """The same with another entry of one card; None: without one."""
+        """Return the record with another entry of one card; None: without one."""
         cards = {key: value for key, value in self.cards.items() if key != address}
         if waiting is not None:
             cards[address] = waiting
         return Record(cards, self.text)
 
     def change(self) -> Optional[FileChange]:
-        """The change that writes it; None where the file says the same."""
+        """Return the change that writes the record; None if the file is up to date."""
         after = render(self) if self.cards else None
         return None if after == self.text else FileChange(STORE, self.text, after)
 
 
 def read(host: Host) -> Record:
-    """Raises ReadError and ParseError."""
+    """Read the record. Raises ReadError and ParseError."""
     text = host.read_system(STORE, limit=LIMIT)
     return Record() if text is None else Record(parse(text), text)
 
 
 def parse(text: str) -> Dict[str, Waiting]:
-    """Raises ParseError."""
+    """Parse the file. Raises ParseError."""
     try:
         data: Any = json.loads(text)
         if data["format"] != _FORMAT:
@@ -88,7 +88,7 @@ def _waiting(entry: Mapping[str, object]) -> Waiting:
 
 
 def render(record: Record) -> str:
-    """The text of the file."""
+    """Return the file's text."""
     cards = {
         address: {"boot": one.boot, "want": one.want, "tried": list(one.tried), "said": one.said[:400]}
         for address, one in sorted(record.cards.items())

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What mstfwreset (mlxfwreset) tells: by which resets a NIC can load what was written to it.
+"""Parse mstfwreset (mlxfwreset): the resets by which a NIC can load new settings and firmware.
 
 Sources: mstflint man/mstfwreset.md, small_utils/mlxfwresetlib/cmd_reg_mfrl.py.
 """
@@ -13,7 +13,7 @@ from typing import List, Tuple
 
 from ..core.host import ParseError
 
-# 1 is of a BlueField's processor alone.
+# Level 1 resets only a BlueField's processor.
 LIVE_PATCH, PCI_RESET, WARM_REBOOT, COLD_REBOOT = 0, 3, 4, 5
 NAMES = {
     LIVE_PATCH: "live patch",
@@ -32,7 +32,7 @@ class Levels:
 
     @property
     def resets(self) -> Tuple[int, ...]:
-        """Those that need no reboot of the node."""
+        """Return the levels that need no reboot of the node."""
         return tuple(level for level in self.offered if level in (LIVE_PATCH, PCI_RESET))
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Levels:
 
 
 def parse_query(text: str) -> Levels:
-    """Of ``mstfwreset -d DEVICE query``. Raises ParseError where it shows no levels."""
+    """Parse ``mstfwreset -d DEVICE query``. Raises ParseError if it shows no levels."""
     inside, seen = False, False
     offered: List[int] = []
     for line in text.splitlines():

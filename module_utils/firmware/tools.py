@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The three tools for a NIC's firmware, in Debian's names and NVIDIA's: mstconfig, mstfwreset, mstflint.
 
-All of them end with an error and a line that begins with -E- where they cannot do what they are to do.
+All of them end with an error and a line that begins with -E- on failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .reset_levels import Levels
 
 # The tool of mstflint, then that of MFT.
 CONFIG, RESET, FLINT = ("mstconfig", "mlxconfig"), ("mstfwreset", "mlxfwreset"), ("mstflint", "flint")
-# A card that is asked for some settings answers at once; one that is reset takes minutes, a BlueField above all.
+# A query of some settings returns at once; a reset takes minutes, most of all on a BlueField.
 QUERY_SECONDS, SET_SECONDS, RESET_SECONDS = 60.0, 120.0, 600.0
 _JSON_LIMIT = 4 * 1024 * 1024
 _NO_JSON = re.compile(r"-E- invalid argument: -j")
@@ -28,39 +28,39 @@ _REFUSED = re.compile(r"-E- (?:The Device doesn't support (\S+) parameter|Unknow
 
 
 @dataclass(frozen=True)
-class Answer:
-    """settings: what the card shows, by name.   absent: what was asked for and it does not have, or hides."""
+class CardSettings:
+    """settings: the card's, by name.   absent: requested settings that it does not have, or hides."""
 
     settings: Mapping[str, Setting]
     absent: Tuple[str, ...]
     source: str
 
 
-def named(host: Host, names: Tuple[str, str]) -> str:
-    """The first of two names that is installed. Raises ToolMissing, which names both."""
+def find_tool(host: Host, names: Tuple[str, str]) -> str:
+    """Return the first of two names that is installed. Raises ToolMissing, which names both."""
     for name in names:
         if host.has(name):
             return name
     raise ToolMissing(names[0], "is not installed, nor is %s" % names[1])
 
 
-def query(host: Host, address: str, names: Sequence[str]) -> Answer:
-    """Settings of the card at a PCI address. Only those: to ask for all of them takes a card many seconds.
+def query(host: Host, address: str, names: Sequence[str]) -> CardSettings:
+    """Return the named settings of the card at a PCI address: a query of all takes many seconds.
 
-    As the table, which every release prints; as JSON, which needs a file, where the table does not tell.
+    The table, which every release prints, is read first; JSON, which needs a file, only if the table lacks values.
     Raises ReadError and ParseError.
     """
-    tool = named(host, CONFIG)
+    tool = find_tool(host, CONFIG)
     left = list(names)
     absent: List[str] = []
     while left:
         done = host.run([tool, "-d", address, "-e", "query", *left], QUERY_SECONDS)
         if done.rc == 0:
-            return Answer(_settings(host, tool, address, left, done), tuple(absent), done.command)
+            return CardSettings(_settings(host, tool, address, left, done), tuple(absent), done.command)
         refused = _refused(done, left)
         left.remove(refused)
         absent.append(refused)
-    return Answer({}, tuple(absent), "%s -d %s -e query" % (tool, address))
+    return CardSettings({}, tuple(absent), "%s -d %s -e query" % (tool, address))
 
 
 def _settings(host: Host, tool: str, address: str, names: Sequence[str], done: Output) -> Mapping[str, Setting]:
@@ -77,8 +77,8 @@ def _settings(host: Host, tool: str, address: str, names: Sequence[str], done: O
 
 
 def as_json(host: Host, tool: str, address: str, names: Sequence[str]) -> Optional[Mapping[str, Setting]]:
-    """The same of the file that ``-j`` writes; None where the release has no such option. Raises as ``query``."""
-    # Costs the nightly question milliseconds, and hardly ever is needed.
+    """Return the settings from the file that ``-j`` writes; None without that option. Raises as ``query``."""
+    # The import costs each audit milliseconds, and is rarely needed.
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="busbar-") as folder:
@@ -86,9 +86,9 @@ def as_json(host: Host, tool: str, address: str, names: Sequence[str]) -> Option
         done = host.run([tool, "-d", address, "-j", path, "-e", "query", *names], QUERY_SECONDS)
         if any(_NO_JSON.match(line) for line in done.stdout.splitlines()):
             return None
-        # Findings name their source, and stay the same from night to night.
+        # Findings name their source, and must be the same from run to run.
         done = replace(done, command=done.command.replace(" -j " + path, " -j FILE"))
-        _answer(done)
+        _stdout(done)
         try:
             with open(path, "rb") as stream:
                 data = stream.read(_JSON_LIMIT + 1)
@@ -100,18 +100,18 @@ def as_json(host: Host, tool: str, address: str, names: Sequence[str]) -> Option
 
 
 def _refused(done: Output, asked: Sequence[str]) -> str:
-    """Which setting the card does not have. Raises ReadError where the tool says something else."""
+    """Return the setting that the card does not have. Raises ReadError for any other failure."""
     for line in (done.stdout + "\n" + done.stderr).splitlines():
         found = _REFUSED.fullmatch(line.strip())
         name = (found.group(1) or found.group(2)) if found else ""
         if name in asked:
             return name
-    _answer(done)
+    _stdout(done)
     raise ReadError(done.command, "names no setting")
 
 
-def _answer(done: Output) -> str:
-    """What a tool printed, where it ended with 0. Raises ReadError, with the line in which it says what is wrong."""
+def _stdout(done: Output) -> str:
+    """Return the output of a tool that ended with 0. Raises ReadError with the line that names the error."""
     if done.rc != 0:
         lines = (done.stdout + "\n" + done.stderr).splitlines()
         said = next((line for line in lines if line.startswith("-E-")), done.last_words)
@@ -120,17 +120,17 @@ def _answer(done: Output) -> str:
 
 
 def levels(host: Host, address: str) -> Levels:
-    """By which resets the card can load its settings. Raises ReadError and ParseError."""
-    return reset_levels.parse_query(_answer(host.run([named(host, RESET), "-d", address, "query"], QUERY_SECONDS)))
+    """Return the resets by which the card can load its settings. Raises ReadError and ParseError."""
+    return reset_levels.parse_query(_stdout(host.run([find_tool(host, RESET), "-d", address, "query"], QUERY_SECONDS)))
 
 
 def reset(host: Host, address: str, level: int) -> None:
-    """Raises ReadError where the tool does not end with 0."""
-    argv = [named(host, RESET), "-d", address, "-l", str(level), "-y", "reset"]
+    """Reset the card. Raises ReadError if the tool does not end with 0."""
+    argv = [find_tool(host, RESET), "-d", address, "-l", str(level), "-y", "reset"]
     # Drivers that it starts stay.
-    _answer(host.run(argv, RESET_SECONDS, leaves=True))
+    _stdout(host.run(argv, RESET_SECONDS, leaves=True))
 
 
 def flash(host: Host, address: str) -> Image:
-    """The firmware in the card's flash, and the running one. Raises ReadError and ParseError."""
-    return image.parse_query(_answer(host.run([named(host, FLINT), "-d", address, "query"], QUERY_SECONDS)))
+    """Return the firmware in the card's flash, and the running one. Raises ReadError and ParseError."""
+    return image.parse_query(_stdout(host.run([find_tool(host, FLINT), "-d", address, "query"], QUERY_SECONDS)))

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which settings a NIC is to have: the site's, its profile's, what holds for any training node. Each with its reason.
+"""Determine the settings that a NIC is to have, each with its reason: the site's, its profile's, the usual ones.
 
-The site names a setting as mstconfig does. Of a setting that a card has for each port it says the name without the
-port, ``LINK_TYPE``, and means the ports that were declared, or one port, ``LINK_TYPE_P2``.
-Source: mstflint mlxconfig_dbs/mlxconfig_host.db; health.md 3.
+The site names a setting as mstconfig does. A per-port setting without the port, ``LINK_TYPE``, means all declared
+ports; ``LINK_TYPE_P2`` means one port.
+Source: mstflint mlxconfig_dbs/mlxconfig_host.db.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..core.host import ParseError
 from ..machine.profile import NicSetting, Profile
 from .nv_settings import NAME, WORD, Want, parse_number
 
-# What a card has once for each port. The tool's names end in _P1, _P2.
+# Settings that a card has once per port. The tool's names end in _P1, _P2.
 OF_A_PORT = frozenset(
     (
         "CNP_802P_PRIO",
@@ -68,7 +68,7 @@ _DECLARED = "the site declares it"
 
 
 def versions(firmware: Mapping[str, Any]) -> Mapping[str, str]:
-    """busbar_firmware, PSID to version. Raises ParseError: a version without quotes is a number, and another one."""
+    """Return busbar_firmware, PSID to version. Raises ParseError for an unquoted version, which YAML makes a number."""
     for psid, version in firmware.items():
         if not isinstance(version, str):
             raise ParseError("busbar_firmware.%s is not a text such as '28.43.8002'" % (psid,))
@@ -79,7 +79,7 @@ def versions(firmware: Mapping[str, Any]) -> Mapping[str, str]:
 class Wanted:
     """name: as the tool has it, ``LINK_TYPE_P1``.
 
-    declared: by the site or the profile; else wanted only where a card shows it.
+    declared: by the site or the profile; else wanted only if a card has it.
     """
 
     name: str
@@ -89,15 +89,15 @@ class Wanted:
 
     @property
     def argument(self) -> str:
-        """For mstconfig's set."""
+        """Return the argument for mstconfig's set."""
         return "%s=%s" % (self.name, self.value)
 
 
 @dataclass(frozen=True)
 class Usual:
-    """What holds for every training node on bare metal, of cards that show it.
+    """Settings that every training node on bare metal should have, if its card has them.
 
-    cnp_dscp, cnp_priority: of congestion notifications, by the site's busbar_roce; None where it says none.
+    cnp_dscp, cnp_priority: of congestion notifications, by the site's busbar_roce; None if it has none.
     """
 
     cnp_dscp: Optional[int] = None
@@ -105,18 +105,18 @@ class Usual:
 
 
 def parse(settings: Mapping[Any, Any]) -> Dict[str, NicSetting]:
-    """The site's settings, typed, by name. Raises ParseError, which names the one that is wrong."""
+    """Return the site's settings, typed, by name. Raises ParseError, which names the wrong one."""
     found: Dict[str, NicSetting] = {}
     for name, value in _typed(settings, "nic_firmware_settings").items():
         base = name.rpartition("_P")[0] if name.rpartition("_P")[0] in OF_A_PORT else name
-        # Whoever wants ATS has a reason of their own.
+        # A site that wants ATS has another reason.
         other = base in _OF_NONE and parse_number(str(value)) != 0
         found[name] = NicSetting(value, _DECLARED if other else WHY.get(base, _DECLARED))
     return found
 
 
-def of_profile(profile: Profile) -> Dict[str, NicSetting]:
-    """The profile's settings, typed, by name. Raises ParseError, which names the one that is wrong."""
+def profile_settings(profile: Profile) -> Dict[str, NicSetting]:
+    """Return the profile's settings, typed, by name. Raises ParseError, which names the wrong one."""
     settings = {name: one.value for name, one in profile.nic_firmware.items()}
     typed = _typed(settings, "profile %s: nic_firmware" % profile.name)
     return {name: NicSetting(value, profile.nic_firmware[name].why) for name, value in typed.items()}
@@ -138,13 +138,13 @@ def _typed(settings: Mapping[Any, Any], where: str) -> Dict[str, Want]:
     return found
 
 
-def of_card(
+def card_settings(
     declared: Sequence[Mapping[str, NicSetting]], ports: Mapping[int, str], usual: Optional[Usual]
 ) -> Tuple[Wanted, ...]:
-    """What one card is to have, by name.
+    """Return the settings that one card is to have, by name.
 
-    declared: as ``of_profile`` and ``parse`` give it; what stands later counts for more.
-    ports: number of each declared port -> the link layer that the profile wants of it, "" where it wants none.
+    declared: as ``profile_settings`` and ``parse`` return them; later ones override.
+    ports: number of each declared port -> the link layer that the profile wants, "" for any.
     """
     found: Dict[str, Wanted] = {}
     if usual is not None:
@@ -152,7 +152,7 @@ def of_card(
             base = name.rpartition("_P")[0] if name[-1].isdigit() else name
             found[name] = Wanted(name, value, WHY[base], False)
     for settings in declared:
-        # What is said of one port counts for more than what is said of all.
+        # A value for one port overrides one for all.
         for name in sorted(settings, key=lambda one: (one not in OF_A_PORT, one)):
             one = settings[name]
             for full in ["%s_P%d" % (name, number) for number in ports] if name in OF_A_PORT else [name]:

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""PCIe errors that the kernel has counted of a function: Advanced Error Reporting (AER).
+"""Read the PCIe errors of a function that the kernel has counted: Advanced Error Reporting (AER).
 
-A function that has no such files, as most in a virtual machine, counts nothing: that is "not exposed", and not 0.
+A function without such files, as most in a virtual machine, is "not exposed", which is not 0.
 Source: kernel Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats.
 """
 
@@ -23,7 +23,7 @@ _LINE = re.compile(r"([A-Za-z_]{1,40}) ([0-9]{1,19})")
 
 
 def parse(text: str) -> Dict[str, int]:
-    """``RxErr 0``, a kind of error a line, the total last. Raises ParseError."""
+    """Parse one file: ``RxErr 0``, a kind of error a line, the total last. Raises ParseError."""
     found = {}
     for line in text.splitlines():
         match = _LINE.fullmatch(line.strip())
@@ -34,7 +34,7 @@ def parse(text: str) -> Dict[str, int]:
 
 
 def read(host: Host, addresses: Iterable[str]) -> Tuple[Dict[str, Dict[str, int]], List[Problem]]:
-    """By address: totals by kind. Without functions that count nothing."""
+    """Return address -> kind -> total, of functions that count, and problems."""
     found: Dict[str, Dict[str, int]] = {}
     problems: List[Problem] = []
     for address in addresses:

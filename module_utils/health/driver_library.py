@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The driver's user-space libraries: a broken installation, or a container that mounts them, may leave empty ones.
 
-Source: ldconfig(8), which says of such a file that it "is empty, not checked".
+Source: ldconfig(8), which prints that such a file "is empty, not checked".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The Fabric Manager of an NVSwitch machine: its unit and its version, which has to be exactly the driver's.
+"""Read the Fabric Manager of an NVSwitch machine: unit and version, which must be exactly the driver's.
 
 CUDA ends with error 802 (system not yet initialized) where it is not. Sources: Fabric Manager User Guide,
 NVIDIA/gpu-operator#544.
@@ -18,7 +18,7 @@ from ..core.systemd_files import mask_of, unit_files, wanted_at_boot
 UNIT = "nvidia-fabricmanager.service"
 _SHOWN = "--property=ActiveState,SubState,Result"
 TOOL = ("nv-fabricmanager", "--version")
-# What runs in a unit's control group runs, by cgroup 2 and by cgroup 1; to read that costs a tenth of systemctl.
+# Processes of a unit's control group, cgroup 2 and 1: reading them costs a tenth of systemctl.
 _GROUPS = ("/sys/fs/cgroup/system.slice/%s/cgroup.procs", "/sys/fs/cgroup/systemd/system.slice/%s/cgroup.procs")
 _VERSION = re.compile(r"Fabric Manager version is\s*:\s*([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})")
 
@@ -41,7 +41,7 @@ class FabricManager:
 
 
 def parse_version(text: str) -> str:
-    """Raises ParseError."""
+    """Return the version. Raises ParseError."""
     match = _VERSION.search(text)
     if match is None:
         raise ParseError("%r, expected 'Fabric Manager version is : <version>'" % text.strip()[:100])
@@ -68,7 +68,7 @@ def read(host: Host) -> FabricManager:
 
 
 def running(host: Host, name: str) -> Tuple[bool, str]:
-    """(whether it runs, as systemd words it). Raises ReadError."""
+    """Return (running, state as systemd words it). Raises ReadError."""
     for path in _GROUPS:
         try:
             if host.read(path % name):
@@ -77,7 +77,7 @@ def running(host: Host, name: str) -> Tuple[bool, str]:
             continue  # A group that is empty, or that is going.
     # Its group may have another place (Slice=): systemd has the last word.
     try:
-        unit = dict(line.partition("=")[::2] for line in host.ask(("systemctl", "show", name, _SHOWN)).splitlines())
+        unit = dict(line.partition("=")[::2] for line in host.query(("systemctl", "show", name, _SHOWN)).splitlines())
     except ToolMissing:
         return False, "not running"
     if "ActiveState" not in unit:

@@ -136,7 +136,7 @@ def lacking(product: Optional[str], architecture: Optional[str]) -> FrozenSet[st
     return frozenset(feature for feature, absent in lacks.items() if absent)
 
 
-def unread(
+def missing_elements(
     lacks: Container[str], driver: Optional[Version], values: Container[str], deprecated: Container[str] = ()
 ) -> Dict[str, Tuple[str, ...]]:
     """Return check -> needed elements without a value, for every check that needs an element at all.

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Temperatures of NICs and their modules, where the driver has them in hwmon (mlx5 since Linux 6.5).
+"""Read temperatures of NICs and their modules from hwmon (mlx5 since Linux 6.5).
 
-Only sensors with a limit of their own count: what is too hot for a module its maker says.
+Only sensors with a limit count, which the maker of the module sets.
 Source: kernel Documentation/hwmon/sysfs-interface.rst.
 """
 
@@ -32,7 +32,7 @@ class Sensor:
 
 
 def read(host: Host, addresses: Iterable[str], problems: List[Problem]) -> Tuple[Sensor, ...]:
-    """The sensors of these functions that are at their limit, or above it."""
+    """Return the sensors of these functions that are at or above their limit."""
     hot: List[Sensor] = []
     for address in addresses:
         try:
@@ -45,7 +45,7 @@ def read(host: Host, addresses: Iterable[str], problems: List[Problem]) -> Tuple
 
 
 def _sensors(host: Host, address: str, path: str) -> List[Sensor]:
-    """Raises ReadError."""
+    """Return the sensors of one function. Raises ReadError."""
     found = []
     for name in host.listdir(path):
         if _INPUT.fullmatch(name):

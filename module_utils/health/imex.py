@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""IMEX, by which GPUs of several nodes reach each other's memory over NVLink: service, its list of nodes, channel.
+"""Judge IMEX (memory access between GPUs of several nodes over NVLink): service, list of nodes, channel.
 
-One service runs on each node of a domain, all with the same list, which is read when it starts. Where jobs start IMEX
-of their own (profile: imex job), an idle service is right, and only the channel is asked for.
-Sources: NVIDIA IMEX guide (config options, channels, command service); NVIDIA/DCGM DcgmImexManager; health.md 6.
+One service runs on each node of a domain, all with the same list, which is read when it starts. If jobs start IMEX
+(profile: imex job), an idle service is right, and only the channel is judged.
+Sources: NVIDIA IMEX guide (config options, channels, command service); NVIDIA/DCGM DcgmImexManager.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPTION = "CreateImexChannel0"
 TOOL = ("nvidia-imex-ctl", "-N", "-j")
 # It may hang, for ever (dra-driver-nvidia-gpu#1417).
 TIMEOUT = 10.0
-# Of a domain there are 72 GPUs at most today; a list of thousands is none.
+# Entries: a domain has 72 GPUs at most today; a longer list is invalid.
 MOST = 1024
 _RECHECK = "then run site.yml --tags node_health for this host again"
 SERVICE = Check(
@@ -89,7 +89,7 @@ ZEROS = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True)
 class Domain:
-    """As one node sees it. state: UP, DEGRADED, DOWN, ...   nodes: (host, status, version) of each."""
+    """A domain as one node sees it. state: UP, DEGRADED, DOWN, ...   nodes: (host, status, version) of each."""
 
     state: str
     nodes: Tuple[Tuple[str, str, str], ...] = ()
@@ -101,8 +101,8 @@ class Have:
     nodes: the list, None where there is none.
 
     domain: None where it was not queried or did not respond. channel: what is wrong with it, "" for nothing.
-    asked: whether the domain's state is asked for.   off: the driver was loaded without channel 0.
-    problems: by what they are of: service, nodes, state, channel.
+    asked: whether the domain's state is wanted.   off: the driver was loaded without channel 0.
+    problems: by part: service, nodes, state, channel.
     """
 
     installed: Optional[bool] = None
@@ -119,7 +119,7 @@ class Have:
 
 
 def parse_nodes(text: str) -> Tuple[str, ...]:
-    """Addresses in their order. Raises ParseError."""
+    """Return addresses in their order. Raises ParseError."""
     found: List[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         word = line.partition("#")[0].strip()
@@ -135,7 +135,7 @@ def parse_nodes(text: str) -> Tuple[str, ...]:
 
 
 def parse_domain(text: str) -> Domain:
-    """What nvidia-imex-ctl -N -j prints. Raises ParseError."""
+    """Parse the output of nvidia-imex-ctl -N -j. Raises ParseError."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -159,7 +159,7 @@ def _word(entry: Dict[str, Any], key: str) -> str:
 
 
 def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> Have:
-    """ask: for the state of the whole domain, by a tool that may take its time."""
+    """Read IMEX on this node. ask: query the state of the whole domain, which may take seconds."""
     problems: Dict[str, Problem] = {}
     channel = _channel(host, problems)
     loaded = attempt(lambda: host.read(nvidia_options.PARAMS), nvidia_options.PARAMS, []) or ""
@@ -175,7 +175,7 @@ def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> Have:
     seen = None
     if service.active and ask:
         said: List[Problem] = []
-        seen = attempt(lambda: parse_domain(host.ask(TOOL, TIMEOUT)), " ".join(TOOL), said)
+        seen = attempt(lambda: parse_domain(host.query(TOOL, TIMEOUT)), " ".join(TOOL), said)
         if said:
             problems["state"] = said[0]
     return replace(service, nodes=nodes, domain=seen, channel=channel, asked=ask, off=off, problems=problems)
@@ -215,7 +215,7 @@ def _channel(host: Host, problems: Dict[str, Problem]) -> str:
 
 
 def judge(have: Have, domain: NvlinkDomain, driver: Optional[str], options: Sequence[str] = ()) -> List[Finding]:
-    """driver: its version, None where it is not known.   options: of the driver, that the profile asks for."""
+    """Judge IMEX. driver: its version, None if not known.   options: of the driver, that the profile wants."""
     found = [_judge_channel(have, _OPTION in options)]
     if domain.imex != "rack":
         return found + _judge_owner(have)
@@ -229,7 +229,7 @@ def _judge_channel(have: Have, by_driver: bool) -> Finding:
     if "channel" in have.problems:
         problem = have.problems["channel"]
         return CHANNEL.judge(path, "unknown", want, str(problem), path, "run this as root, and look at %s" % path)
-    because = nvidia_options.OPTIONS.at("NVreg_" + _OPTION) if have.off and by_driver else None
+    because = nvidia_options.OPTIONS.finding_id("NVreg_" + _OPTION) if have.off and by_driver else None
     return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, because=because)
 
 
@@ -310,21 +310,21 @@ def _judge_state(have: Have, driver: Optional[str], service: Finding) -> List[Fi
     return [STATE.judge(subject, "ok", want, "UP, %d nodes READY" % len(have.domain.nodes), source)]
 
 
-# -- of which domain -------------------------------------------------------------------------------------------------
+# -- the domain -------------------------------------------------------------------------------------------------
 
 
 def pair_of(gpu: smi.Gpu) -> Optional[Tuple[str, str]]:
-    """UUID and clique of a GPU's domain; None where it is in none, or does not say."""
+    """Return UUID and clique of a GPU's domain; None if it is in none, or does not report it."""
     uuid, clique = gpu.fabric.get("clusterUuid", ""), gpu.fabric.get("cliqueId", "")
     known = re.fullmatch(r"[0-9a-fA-F-]{36}", uuid) is not None and uuid != ZEROS and clique.isdigit()
     return (uuid.lower(), clique) if known else None
 
 
 def domain_of(host: Host) -> Tuple[str, str]:
-    """UUID and clique that all GPUs of the node have, and why there is no such pair; one of both is ""."""
+    """Return UUID and clique that all GPUs of the node have, or why there is no such pair; the other is ""."""
     source = " ".join(smi.COMMAND)
     try:
-        gpus = smi.parse(host.ask(smi.COMMAND))
+        gpus = smi.parse(host.query(smi.COMMAND))
     except (ReadError, ParseError) as error:
         return "", str(problem_of(error, source))
     pairs = {pair_of(gpu) for gpu in gpus}
@@ -345,7 +345,7 @@ def _named(pair: Tuple[str, str]) -> str:
 
 
 def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> List[Finding]:
-    """gpus, names: by address."""
+    """Judge the domain of each GPU. gpus, names: by address."""
     source, want = "%s, fabric" % " ".join(smi.COMMAND), "UUID and clique of an NVLink domain"
     found = []
     pairs: Dict[Tuple[str, str], int] = {}
@@ -360,7 +360,7 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
         unread = "clusterUuid" not in gpu.fabric or "cliqueId" not in gpu.fabric
         said = "UUID %s, clique %s" % tuple(gpu.fabric.get(key, "not shown") for key in ("clusterUuid", "cliqueId"))
         # Before it is registered it has neither.
-        because = None if state == "completed" else NVLINK_FABRIC.at("nvlink fabric")
+        because = None if state == "completed" else NVLINK_FABRIC.finding_id("nvlink fabric")
         how = "unknown" if not state or (unread and state == "completed") else "drift"
         found.append(MEMBERSHIP.judge(name, how, want, said, source, because=because))
     if len(pairs) > 1:
@@ -369,8 +369,8 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
     return found
 
 
-def told(have: Optional[Have], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, Any]]:
-    """What the control node compares over all nodes of a domain; None where there is nothing to compare."""
+def fleet_facts(have: Optional[Have], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, Any]]:
+    """Return what the control node compares over all nodes of a domain; None if there is nothing to compare."""
     pairs = {pair_of(gpu) for gpu in gpus.values()}
     pair = pairs.pop() if len(pairs) == 1 else None
     if have is None or not have.nodes or pair is None:

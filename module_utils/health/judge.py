@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judges the health of a node's GPUs and of what joins them, as node.py reads it. Changes nothing.
+"""Judge the health of a node's GPUs and their links, as node.py reads it. Changes nothing.
 
-What slows a right node: each finding is a state that no load explains, or growth since an earlier night, never a total.
-What is of one GPU alone is in judge_gpu.py. Sources: limits.py.
+Each finding is a state that no load explains, or growth since an earlier run, never a total.
+judge_gpu.py judges single GPUs. Sources: limits.py.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ RECORD = Check(
 "Can the counters of the previous run be read, and those of this run be stored"
 
 _FABRIC = "%s, fabric" % " ".join(smi.COMMAND)
-# Words of fabric/health that mean nothing is wrong; others that we know do.
+# Values of fabric/health that mean nothing is wrong.
 _WELL = ("full", "false", "no", "none", "healthy", "normal")
 _ILL = ("degraded", "true", "yes", "unhealthy", "limited capacity")
-# Of that element True is well.
+# The element whose good value is True.
 _ASSIGNED = "partition_assigned"
 
 
@@ -124,7 +124,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
 
 
 def notes(have: Have) -> List[str]:
-    """What is not a finding, and worth a sentence."""
+    """Return facts for the reader that are not findings."""
     said = []
     off = [pci for pci, gpu in (have.gpus or {}).items() if gpu.persistence is False]
     if off:
@@ -139,7 +139,7 @@ def notes(have: Have) -> List[str]:
 
 
 def counters(have: Have) -> record.Record:
-    """What is kept of this question, with the events that make a history."""
+    """Return this run's counters, with the events for the history."""
     gpus: Dict[str, Dict[str, int]] = {}
     for gpu in (have.gpus or {}).values():
         if gpu.uuid is not None:
@@ -158,21 +158,21 @@ def counters(have: Have) -> record.Record:
         driver_loaded=have.driver_loaded,
         gpus=gpus,
         pci=have.aer,
-        ports={port.key: port.kept for port in have.ports},
+        ports={port.key: port.record_entry for port in have.ports},
         history=record.history(have.kept, _events(have), have.now),
     )
 
 
-# -- what is so now --------------------------------------------------------------------------------------------------
+# -- state --------------------------------------------------------------------------------------------------
 
 
 def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> List[Finding]:
     command = " ".join(smi.COMMAND)
     if have.gpus is None:
         problem = next((one for one in have.problems if command in one.source), None)
-        because = platform.GPU_TOOL.at("nvidia-smi")
+        because = platform.GPU_TOOL.finding_id("nvidia-smi")
         if topology.driver is None:
-            because = platform.GPU_DRIVER.at("nvidia driver")
+            because = platform.GPU_DRIVER.finding_id("nvidia driver")
             problem = problem or Problem(command, "was not queried: the NVIDIA driver is not loaded")
         text = str(problem or Problem(command, "did not respond"))
         return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "a response", text, command, because=because)]
@@ -182,14 +182,14 @@ def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> 
             name = "%s GPU%d" % (gpu.pci, gpu.index)
             cause = troubles.get(gpu.pci)
             own = cause.id if cause is not None and not cause.ok else None
-            own = own or (None if gpu.in_driver else platform.GPU_DRIVER.at(name))
+            own = own or (None if gpu.in_driver else platform.GPU_DRIVER.finding_id(name))
             text = "%d, without this one" % len(have.gpus)
             found.append(GPU_COUNT.judge(name, "drift", want, text, command, because=own))
     return found or [GPU_COUNT.judge("gpus", "ok", want, "%d" % len(have.gpus), command)]
 
 
 def grown(have: Have, now: record.Record, uuid: Optional[str]) -> Growth:
-    """Of a GPU since the counters that it is held to, and over how many seconds; ({}, 0) without any."""
+    """Return growth of a GPU's counters since the baseline, and seconds since then; ({}, 0) without a baseline."""
     before = have.before
     if before is None or uuid is None or not before.same_driver(now, "nvidia"):
         return {}, 0.0
@@ -202,7 +202,7 @@ def _links(have: Have, gpu: smi.Gpu, name: str, growth: Growth, fastest: float) 
     if any((have.speeds or {}).values()):
         links = (have.speeds or {}).get(gpu.uuid or "")
         active = sum(speed is not None for speed in (links or {}).values())
-        found.append(judge_gpu.speeds(gpu, name, links, fastest, platform.NVLINKS.at(name)))
+        found.append(judge_gpu.speeds(gpu, name, links, fastest, platform.NVLINKS.finding_id(name)))
     if have.errors is not None and (active or any(have.errors.values())):
         counted = have.errors.get(gpu.uuid or "")
         found.append(judge_gpu.link_errors(gpu, name, counted, growth, active))
@@ -210,7 +210,7 @@ def _links(have: Have, gpu: smi.Gpu, name: str, growth: Growth, fastest: float) 
 
 
 def _nvlinks(have: Have) -> List[Finding]:
-    """What nvidia-smi nvlink did not answer. Where nothing at all answered, that is reported already."""
+    """Judge calls of nvidia-smi nvlink that failed. If nvidia-smi failed altogether, that is reported already."""
     found = []
     for check, argv in ((NVLINK_STATE, nvlink.STATUS), (NVLINK_ERRORS, nvlink.ERRORS)):
         command = " ".join(argv)
@@ -284,9 +284,9 @@ def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
         return []
     have = ", ".join("%s: %s" % pair for pair in (*gpu.fabric.items(), *gpu.fabric_health.items())) or None
     if state is not None and (state.lower(), (status or "success").lower()) != ("completed", "success"):
-        because = platform.NVLINK_FABRIC.at("nvlink fabric")
+        because = platform.NVLINK_FABRIC.finding_id("nvlink fabric")
         return [FABRIC_STATE.judge(name, "drift", "Completed, Success", have, _FABRIC, because=because)]
-    return [judge_gpu.settle(FABRIC_STATE, gpu, name, "Completed, Success, healthy", have, _FABRIC)]
+    return [judge_gpu.assess(FABRIC_STATE, gpu, name, "Completed, Success, healthy", have, _FABRIC)]
 
 
 def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) -> Finding:
@@ -304,11 +304,11 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
     if not there.installed:
         return FABRIC_MANAGER.judge(subject, "drift", want, "not installed", source, fix)
     if there.mask and not there.active:
-        # Its owner may run another one, as a container; platform.nvlink_fabric judges what it achieves.
+        # The administrator may run another one, as a container; platform.nvlink_fabric judges its result.
         text = "masked: %s" % there.mask
         fix = "%s; if a container runs the Fabric Manager, list this in busbar_accepted; %s" % (start, RECHECK)
         return FABRIC_MANAGER.judge(subject, "unknown", want, text, source, fix, severity="major")
-    # Of another version it does not start: that is the cause then, and not that it is stopped.
+    # With another version it does not start: that is the cause, not that it is stopped.
     if there.version is not None and driver is not None and there.version != driver:
         text = "%s, version %s" % (there.state, there.version)
         return FABRIC_MANAGER.judge(subject, "drift", want, text, " ".join(fabric_manager.TOOL), fix)
@@ -335,7 +335,7 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
 
 
 def _events(have: Have) -> List[record.Event]:
-    """Troubles of GPUs that do not follow from another's, for the history. A program's own fault is none."""
+    """Return GPUs in trouble for the history, without those caused by another's. A program's fault is not trouble."""
     uuids = {gpu.pci: gpu.uuid for gpu in (have.gpus or {}).values()}
     return [
         record.Event(have.now - (one.root.age or 0.0), have.boot_id, uuids.get(one.pci) or one.pci, one.root.number)
@@ -368,15 +368,15 @@ def _record(have: Have) -> List[Finding]:
     return [RECORD.judge(record.FILE, "ok", "the boot's id", have.boot_id, record.FILE)]
 
 
-def keep(host: Host, have: Have, found: Plan) -> Plan:
-    """The same plan, after the counters of this question are kept for the next; with why they are not, otherwise.
+def store_counters(host: Host, have: Have, found: Plan) -> Plan:
+    """Store this run's counters for the next. Return the plan, with a finding if they could not be stored.
 
-    An answer of nvidia-smi that is none leaves those of the previous run where they are.
+    If nvidia-smi failed, the counters of the previous run stay.
     """
     if not have.boot_id or (have.gpus is None and any(one.source.startswith("nvidia-smi") for one in have.problems)):
         return found
     try:
-        to_keep = record.following(have.kept, counters(have))
+        to_keep = record.update_records(have.kept, counters(have))
         if to_keep != have.kept:
             record.write(host, to_keep)
     except ReadError as error:

@@ -122,7 +122,7 @@ _WHEN_IDLE = "jobs that run may continue: when the node is idle run nvidia-smi -
 )
 # Counter of the record.
 PAGES = "retired pages"
-# What gpu_recovery_action may say, in lower case, beside "none": what to do.
+# Values of gpu_recovery_action in lower case, except "none" -> what to do.
 _RECOVERY = {
     "reset": RESET,
     "gpu reset required": RESET,
@@ -145,7 +145,7 @@ def judge(
     """Return the findings of one GPU.
 
     name: the subject.   power_limit: watts that the site declares.   trouble: its Xid, which causes others.
-    lost: the Xid of a GPU that has fallen off the bus: the driver then asks all others for the node's reboot.
+    lost: the Xid of a GPU that has fallen off the bus: the driver then requests a reboot for all others.
     """
     cause = trouble if trouble is not None and not trouble.ok else None
     reboots = _RECOVERY.get((gpu.recovery or "").lower()) == _REBOOT
@@ -189,7 +189,7 @@ def _first(texts: Sequence[str], most: int = 5) -> str:
     return "; ".join(texts[:most]) + more
 
 
-def settle(
+def assess(
     check: Check, gpu: smi.Gpu, name: str, want: str, have: Optional[str], source: str, cause: Optional[Finding] = None
 ) -> Finding:
     """Return ok with the value if all that the check needs was read, else unsupported or unknown.
@@ -217,7 +217,7 @@ def _recovery(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
             said = "None"
     word, source = (said or "none").lower(), "%s, %s" % (" ".join(smi.COMMAND), element)
     if word == "none":
-        return settle(RECOVERY, gpu, name, "None", said, source, cause)
+        return assess(RECOVERY, gpu, name, "None", said, source, cause)
     if word in _RECOVERY:
         return RECOVERY.judge(name, "drift", "None", said, source, "%s %s" % (_RECOVERY[word], RECHECK), cause)
     fix = "look up the requested action (nvidia-smi -q, GPU Recovery Action) at NVIDIA, and do it; %s" % RECHECK
@@ -247,7 +247,7 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
         fix = "run dcgmi diag -r 3 on the drained node; if that fails, or the errors continue, have the GPU replaced"
         return ECC.judge(name, "drift", "few corrected errors", counts(many) + within(seconds), source, fix)
     have = "on, no uncorrected errors since the driver was loaded" if gpu.ecc and gpu.ecc_pending else None
-    return settle(ECC, gpu, name, "on, no uncorrected errors", have, source)
+    return assess(ECC, gpu, name, "on, no uncorrected errors", have, source)
 
 
 def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig: Finding) -> Finding:
@@ -274,7 +274,7 @@ def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig
         what = "row waits to be remapped" if gpu.flags.get("row_pending") else "page waits to be retired"
         return ROW_REMAP.judge(name, "drift", "none pending", "a " + what, source, _WHEN_IDLE, cause, severity="minor")
     text = text if gpu.rows is None else "%d rows remapped, none pending, no failure" % gpu.rows
-    return settle(ROW_REMAP, gpu, name, "none pending, no failure", text or None, source, None if mig.ok else mig)
+    return assess(ROW_REMAP, gpu, name, "none pending, no failure", text or None, source, None if mig.ok else mig)
 
 
 def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
@@ -288,7 +288,7 @@ def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
         return REPAIR.judge(name, "drift", "none pending", text, source, _WHEN_IDLE, cause, severity="minor")
     flags = ("sram_threshold", "unrepairable", "channel_pending", "tpc_pending")
     have = ", ".join("%s: No" % flag for flag in flags if flag in gpu.flags) or None
-    return settle(REPAIR, gpu, name, "none pending", have, source, None if gpu.ecc is not False else cause)
+    return assess(REPAIR, gpu, name, "none pending", have, source, None if gpu.ecc is not False else cause)
 
 
 def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
@@ -304,7 +304,7 @@ def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     if slowed:
         return THROTTLE.judge(name, "drift", "not slowed", ", ".join(slowed) + within(seconds), source + "_counters")
     have = "not slowed now" + "".join(", %s for %.0f s" % (of, us / 1e6) for of, us in sorted(gpu.slowed_us.items()))
-    return settle(THROTTLE, gpu, name, "not slowed", have, source)
+    return assess(THROTTLE, gpu, name, "not slowed", have, source)
 
 
 def _power(gpu: smi.Gpu, name: str, declared: Optional[float]) -> Finding:
@@ -312,7 +312,7 @@ def _power(gpu: smi.Gpu, name: str, declared: Optional[float]) -> Finding:
     limit, want = gpu.power_limit, declared or gpu.power_default
     if limit is None or want is None or abs(limit - want) < 1:
         have = None if limit is None or want is None else "%g W" % limit
-        return settle(POWER_LIMIT, gpu, name, "the default" if want is None else "%g W" % want, have, source)
+        return assess(POWER_LIMIT, gpu, name, "the default" if want is None else "%g W" % want, have, source)
     fix = "run nvidia-smi -i ADDRESS -pl %g, %s; look for what set it at boot (a unit, a script, the BMC)" % (
         want,
         EACH,
@@ -326,7 +326,7 @@ def _clocks(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, applications_clocks" % " ".join(smi.COMMAND)
     if gpu.clock is None or gpu.clock_default is None or gpu.clock >= gpu.clock_default:
         have = None if gpu.clock is None or gpu.clock_default is None else "%g MHz" % gpu.clock
-        return settle(CLOCKS, gpu, name, "%g MHz" % (gpu.clock_default or 0) if have else "the default", have, source)
+        return assess(CLOCKS, gpu, name, "%g MHz" % (gpu.clock_default or 0) if have else "the default", have, source)
     fix = "run nvidia-smi -i ADDRESS -rac, %s; %s" % (EACH, RECHECK)
     return CLOCKS.judge(name, "drift", "%g MHz" % gpu.clock_default, "%g MHz" % gpu.clock, source, fix)
 
@@ -341,13 +341,13 @@ def _temperature(gpu: smi.Gpu, name: str) -> Finding:
         want, have = "below %g C" % gpu.temperature[1], "%g C" % gpu.temperature[0]
         if gpu.temperature[0] >= gpu.temperature[1]:
             return TEMPERATURE.judge(name, "drift", want, have, source)
-    return settle(TEMPERATURE, gpu, name, want, have, source)
+    return assess(TEMPERATURE, gpu, name, want, have, source)
 
 
 def _mig(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, mig_mode" % " ".join(smi.COMMAND)
     if not gpu.mig and not gpu.mig_pending:
-        return settle(MIG, gpu, name, "off", None if gpu.mig is None else "off", source)
+        return assess(MIG, gpu, name, "off", None if gpu.mig is None else "off", source)
     text = "on" if gpu.mig else "on after the next reset"
     if gpu.mig and gpu.mig_pending is False:
         text = "on, off after the next reset"
@@ -359,20 +359,20 @@ def _confidential(gpu: smi.Gpu, name: str) -> Finding:
     source = "%s, cc_protected_memory_usage" % " ".join(smi.COMMAND)
     if gpu.protected_mib:
         return CONFIDENTIAL.judge(name, "drift", "off", "%d MiB are protected" % gpu.protected_mib, source)
-    return settle(CONFIDENTIAL, gpu, name, "off", None if gpu.protected_mib is None else "0 MiB are protected", source)
+    return assess(CONFIDENTIAL, gpu, name, "off", None if gpu.protected_mib is None else "0 MiB are protected", source)
 
 
 def _replays(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     source, (grown, seconds) = "%s, replay_counter" % " ".join(smi.COMMAND), growth
     n = grown.get("replays", 0)
-    # Of a generation that is not known, what the fastest may.
+    # If the generation is not known, the limit of the fastest.
     most = limits.REPLAYS.get(gpu.gen or 0, max(limits.REPLAYS.values())) * (gpu.width or 16) / 16.0
     want = "%g a minute at most" % most
     if seconds < record.SHORTEST or n <= most * seconds / 60:
         have = None if gpu.replays is None else "%d in all" % gpu.replays
         if have and seconds >= record.SHORTEST:
             have += ", %d%s" % (n, within(seconds))
-        return settle(PCIE_REPLAY, gpu, name, want, have, source)
+        return assess(PCIE_REPLAY, gpu, name, want, have, source)
     text = "%d%s, %.0f a minute" % (n, within(seconds), n * 60 / seconds)
     return PCIE_REPLAY.judge(name, "drift", want, text, source)
 
@@ -433,10 +433,10 @@ def link_errors(gpu: smi.Gpu, name: str, links: Optional[nvlink.LinkErrors], gro
 
 
 def counts(of: Mapping[str, int]) -> str:
-    """``2 fatal, 3 nonfatal``."""
+    """Return ``2 fatal, 3 nonfatal``."""
     return ", ".join("%d %s" % (n, name) for name, n in sorted(of.items()))
 
 
 def within(seconds: float) -> str:
-    """``in 24.0 h``, after a blank."""
+    """Return ``in 24.0 h``, after a blank."""
     return " in %.1f h" % (seconds / 3600)

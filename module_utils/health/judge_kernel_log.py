@@ -51,7 +51,7 @@ _DRIVERS = {"gpu": "NVIDIA driver", "nic": "mlx5_core"}
 # A series that counts, its rule, its severity, and whether it has ended.
 Fault = Tuple[Series, Rule, str, bool]
 _Found = Mapping[Tuple[str, str], Finding]
-# A reset leaves no line of its own in the log.
+# A reset leaves no line in the log.
 _COUNTS = (
     "; the line counts for a day, or until the node is rebooted, the driver reloaded, or the recovery that Xid 154"
     " requests is done"
@@ -115,7 +115,7 @@ def places(topology: Topology, profile: Profile) -> Places:
 def faults(have: Have, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
     """Return what counts, by the part of the rule's name before the dot, and subject; the worst first, notes last."""
     log, healthy = have.log, settled(have)
-    # Of a line without a device: an Xid has named it, and no GPU needs anything any more.
+    # For a line without a device: an Xid has named it, and no GPU needs anything any more.
     if healthy and len(healthy) == len(have.gpus or {}) and any(not event.is_quiet for event in have.events):
         healthy.append("")
     last = {(one.rule, path.find(one.rule.partition(".")[0], one.device)): one.last for one in log.series}
@@ -149,7 +149,7 @@ def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
         return severity
     if kind == "pcie":
         return NONE
-    # A NIC or interface that nobody can name may be the one that a rail lacks.
+    # An unknown NIC or interface may be the one that a rail lacks.
     if device not in path.aliases.values() and (path.missing or ":" not in device):
         return severity
     return "major" if severity == "critical" else NOTE
@@ -161,7 +161,7 @@ def plan(have: Have, topology: Topology, path: Places) -> Tuple[List[Finding], D
     xids = _xids(have, {gpu.pci: path.names[gpu.pci] for gpu in topology.gpus}, complete)
     found = {("xid", pci): finding for pci, finding in xids.items()}
     good = dict(_CHECKS)
-    # What others follow from comes first.
+    # Causes come first.
     for (kind, subject), several in sorted(faults(have, path).items(), key=lambda item: item[0][0] != "pcie"):
         several = [fault for fault in several if fault[2] != NOTE]
         if several:
@@ -210,7 +210,7 @@ def _cause(kind: str, subject: str, several: Sequence[Fault], found: _Found, pat
             return finding.id
     down = nic is not None and nic.port is not None and nic.port.state != "ACTIVE"
     of_module = all(rule.name in ("nic.unplugged", "nic.module") for _series, rule, *_rest in several)
-    return platform.RAIL_STATE.at(nic.label) if nic is not None and down and of_module else None
+    return platform.RAIL_STATE.finding_id(nic.label) if nic is not None and down and of_module else None
 
 
 _NOTES = {
@@ -262,7 +262,7 @@ def settled(have: Have) -> List[str]:
 def _xids(have: Have, names: Mapping[str, str], complete: Finding) -> Dict[str, Finding]:
     """Return the finding of each GPU, and of each switch in trouble, by address."""
     found: Dict[str, Finding] = {}
-    # Those that others follow from come first.
+    # Causes come first.
     for one in sorted(troubles(have), key=lambda trouble: trouble.because is not None):
         found[one.pci] = _xid(one, names, have.log, found.get(one.because or ""))
     return {**{pci: _good(XID, name, complete, have.log) for pci, name in names.items()}, **found}

@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judges what mlxlink says of the rails' modules and links. Changes nothing.
+"""Judge mlxlink's readings of the rails' modules and links. Changes nothing.
 
-Of a night that has an earlier one to be held to, what came since counts. Without one the port's own rate does, since it
-was last cleared: so a bad cable is told on the day that it is plugged in, and not only from the second night on. Errors
-before the error correction (raw) are no finding: it is there to mend them. Limits and their sources: port_limits.py.
+Growth since an earlier run counts. Without one the port's rate since it was last cleared does, so that a bad cable is
+reported on the day that it is plugged in. Errors before error correction (raw) do not count. Sources: port_limits.py.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ checked if mlxlink is installed"""
 
 
 def plan(have: Have, before: Sequence[Finding]) -> Plan:
-    """before: what is said of the node already, from which some of this follows."""
+    """Judge modules. before: findings of the node so far, which may be causes."""
     modules = have.modules or ()
     ports = {port.pci: port for port in have.ports}
     silent, found = [], []
@@ -65,7 +64,7 @@ def plan(have: Have, before: Sequence[Finding]) -> Plan:
     if modules and not silent:
         found.append(MLXLINK.judge("mlxlink", "ok", have="%d modules read" % len(modules), source=command("DEVICE")[0]))
     for check in (MODULE_TEMPERATURE, BIT_ERRORS):
-        # Nothing is called well that was not compared on every rail.
+        # A check is ok only if every rail was compared.
         if modules and len(compared[check.id]) == len(modules) and check.id not in said:
             text = ", ".join(dict.fromkeys(compared[check.id]))
             found.append(check.judge("rails", "ok", have=text, source="mlxlink on %d rails" % len(modules)))
@@ -73,7 +72,7 @@ def plan(have: Have, before: Sequence[Finding]) -> Plan:
 
 
 def notes(have: Have) -> List[str]:
-    """What is not a finding, and limits what is reported."""
+    """Return limits of what is reported."""
     if have.modules is None:
         return ["mlxlink is not installed: module temperatures and bit errors are not checked"]
     alone = [one for one in have.modules if one.reading is not None and one.reading.is_near and one.warning is None]
@@ -97,7 +96,7 @@ def _temperature(module: Module, reading: Reading, have: Have) -> Optional[Findi
         # Both may be the heat of one card, and hwmon may have the very same sensor.
         hot = next((one for one in have.hot if one.pci == module.pci), None)
         want, text = "below %g C" % reading.alarm, "%g C, its alarm is at %g" % (reading.degrees, reading.alarm)
-        because = None if hot is None else NIC_TEMPERATURE.at(hot.pci)
+        because = None if hot is None else NIC_TEMPERATURE.finding_id(hot.pci)
         return MODULE_TEMPERATURE.judge(module.label, "drift", want, text, source, because=because)
     if module.warning is not None and reading.degrees >= module.warning:
         want = "below %g C" % module.warning
@@ -107,7 +106,7 @@ def _temperature(module: Module, reading: Reading, have: Have) -> Optional[Findi
 
 
 def _cause(module: Module, before: Sequence[Finding], warm: Optional[Finding]) -> Optional[Finding]:
-    """What the port has counted of the same, else a module that is too warm."""
+    """Return the finding on the same port's counters, else a module that is too warm."""
     of_link = (judge_ports.PORT_LINK_DOWNED.id, judge_ports.PORT_SYMBOL_ERRORS.id)
     counted = (one for one in before if one.check in of_link and one.subject == module.label and one.state == "drift")
     return next(counted, warm)
@@ -116,7 +115,7 @@ def _cause(module: Module, before: Sequence[Finding], warm: Optional[Finding]) -
 def _bit_errors(
     module: Module, reading: Reading, have: Have, port: Optional[Port], because: Optional[Finding]
 ) -> Optional[Finding]:
-    """None where there is nothing to judge: the link is down, or was cleared a moment ago."""
+    """Judge one module; None if there is nothing to judge: the link is down, or was cleared a moment ago."""
     source = " ".join(command(module.pci))
     growth = None if port is None else judge_ports.since(have, port)
     if (

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judges what the rails' ports have counted since an earlier night, on InfiniBand and RoCE alike. Changes nothing.
+"""Judge growth of the counters of the rails' ports since an earlier run, on InfiniBand and RoCE. Changes nothing.
 
-Growth and rates, never totals. What is between two nodes, or of a cable's other end, is for ib_fabric and verify to
-say; how a port compares with others of the fleet for the control node. Limits and their sources: port_limits.py.
+Growth and rates, never totals. ib_fabric and verify judge links between nodes and the other end of a cable; the
+control node compares a port with others of the fleet. Limits and their sources: port_limits.py.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ _SOFTWARE = (
     " the network; " + RECHECK
 )
 _UP = "up all the time"
-# How much of each counter a night brought, as the control node compares it over the fleet.
-TOLD = (
+# Counters whose growth the control node compares over the fleet.
+FLEET_COUNTERS = (
     *("port_xmit_packets", "port_rcv_packets", "port_xmit_wait", "symbol_error", "rx_pcs_symbol_err_phy"),
     *(*port_limits.ERRORS, *port_limits.DISCARDS, *port_limits.HOST_DISCARDS, *port_limits.STALLS),
     *(*port_limits.RETRIES, "out_of_sequence", "duplicate_request"),
     *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored"),
 )
-# Counters that each of these checks compares, by their names in told().
+# Counters that each of these checks compares, by their names in fleet_counters().
 _COUNTERS: Mapping[str, Sequence[str]] = {
     PORT_LINK_DOWNED.id: ("link_downed",),
     PORT_SYMBOL_ERRORS.id: ("symbol_error", "rx_pcs_symbol_err_phy"),
@@ -121,13 +121,13 @@ _COUNTERS: Mapping[str, Sequence[str]] = {
 
 
 def plan(have: Have) -> Plan:
-    """A finding for each port and check that is not well; of a check that is well everywhere one for all ports."""
+    """Return a finding for each port and check that is not ok; for a check that is ok everywhere, one for all ports."""
     found: List[Finding] = []
     checks = (PORT_LINK_DOWNED, PORT_SYMBOL_ERRORS, PORT_ERRORS, PORT_DISCARDS, PORT_HOST_DISCARDS)
     well = {check.id: check for check in (PORT_COUNTERS, PORT_SATURATED, *checks, PORT_RDMA_RETRIES, PORT_PAUSE)}
     for port in have.ports:
         growth = since(have, port)
-        own = [*_unread(port, growth.gone if growth else ()), *_saturated(port)]
+        own = [*_unreadable(port, growth.gone if growth else ()), *_saturated(port)]
         compared: Dict[str, bool] = {}
         if growth is not None:
             own += _link(port, growth, compared)
@@ -136,12 +136,12 @@ def plan(have: Have) -> Plan:
         for name in list(well):
             asked = name in (PORT_COUNTERS.id, PORT_SATURATED.id) or compared.get(name, False)
             if name in said or not asked:
-                # Nothing is called well that was not compared on every port.
+                # A check is ok only if every port was compared.
                 del well[name]
         found += own
     if have.ports:
         subject = "ports of %d rails" % len(have.ports)
-        grown = [port["grown"] for port in told(have)]
+        grown = [port["grown"] for port in fleet_counters(have)]
         found += [check.judge("ports", "ok", have=_most(check, grown), source=subject) for check in well.values()]
     return Plan(tuple(found))
 
@@ -155,7 +155,7 @@ def _most(check: Check, grown: Sequence[Mapping[str, int]]) -> str:
 
 
 def since(have: Have, port: Port) -> Optional[Growth]:
-    """None where there is nothing to compare with, or too little time in between."""
+    """Return growth since the record; None without one, or if too little time has passed."""
     growth = _growth(have, port)
     return None if growth is None or growth.seconds < record.SHORTEST else growth
 
@@ -167,13 +167,13 @@ def _growth(have: Have, port: Port) -> Optional[Growth]:
     return port_counters.grown(port, before.ports.get(port.key))
 
 
-def told(have: Have) -> List[Dict[str, Any]]:
-    """What each port has counted since the previous run, for the control node: counters that moved."""
+def fleet_counters(have: Have) -> List[Dict[str, Any]]:
+    """Return growth of each port's counters since the previous run, for the control node: those that moved."""
     found = []
     for port in have.ports:
         growth = since(have, port)
         counts = growth.counts if growth else {}
-        moved = {name: counts[name] for name in TOLD if counts.get(name)}
+        moved = {name: counts[name] for name in FLEET_COUNTERS if counts.get(name)}
         if growth is not None:
             derived = {
                 "rx_paused_us": _paused("rx", growth),
@@ -196,7 +196,7 @@ def told(have: Have) -> List[Dict[str, Any]]:
 
 
 def notes(have: Have) -> List[str]:
-    """Ports that have nothing to be compared with, where others have."""
+    """Return a note on ports without an earlier record, if others have one."""
     new = [port for port in have.ports if have.before is not None and _growth(have, port) is None]
     if not new or have.before is None or have.now - have.before.at < record.SHORTEST:
         return []
@@ -204,8 +204,8 @@ def notes(have: Have) -> List[str]:
     return ["counters of rails %s were reset since the previous run; growth is judged from the next run on" % rails]
 
 
-def _unread(port: Port, gone: Sequence[str]) -> List[Finding]:
-    """gone: counters that the last record has."""
+def _unreadable(port: Port, gone: Sequence[str]) -> List[Finding]:
+    """Report counters that could not be read. gone: counters that the last record has."""
     problems = list(port.problems)
     if gone and not problems:
         text = "shows no more %s%s" % (", ".join(gone[:3]), " and %d others" % (len(gone) - 3) if gone[3:] else "")
@@ -236,7 +236,7 @@ def _saturated(port: Port) -> List[Finding]:
 
 
 def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding]:
-    """What is of the cable: each follows from what stands before it."""
+    """Judge the cable: each finding is caused by those before it."""
     found: List[Finding] = []
     source = _source(port)
     stuck = port_counters.saturated(port)
@@ -268,9 +268,9 @@ def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding
 
 
 def _traffic(port: Port, growth: Growth, compared: Dict[str, bool], before: Sequence[Finding]) -> List[Finding]:
-    """What is of the traffic, at the switch's side, at the host's, and what follows from either.
+    """Judge the traffic: the switch's side, the host's, and their consequences.
 
-    before: findings of the link, from which packets that were sent again follow.
+    before: findings of the link, which cause retransmissions.
     """
     found: List[Finding] = []
     source = _source(port)
@@ -328,9 +328,9 @@ def _host_discards(port: Port, growth: Growth) -> List[Finding]:
 
 
 def _above(growth: Growth, of: Mapping[str, Rate], packets: Optional[int] = None) -> Tuple[List[str], bool]:
-    """Counters of ``of`` that have grown by too much, and whether any has gravely.
+    """Return counters of ``of`` that have grown by too much, and whether any has gravely.
 
-    packets: that went this way; up to a share of them is nothing. None where they are not counted, or not asked.
+    packets: in this direction; a small share of them is normal. None if not counted, or not relevant.
     """
     bad, grave = [], False
     for name, (few, rate) in of.items():
@@ -346,18 +346,18 @@ def _exposed(growth: Growth, of: Mapping[str, Rate], stuck: Sequence[str]) -> bo
 
 
 def _span(growth: Growth) -> float:
-    """Seconds over which a rate is spread."""
+    """Return seconds over which a rate is spread."""
     return max(growth.seconds, port_limits.LEAST)
 
 
 def _paused(way: str, growth: Growth) -> Optional[int]:
-    """Microseconds of the priority that was paused longest; None where the driver shows none."""
+    """Return microseconds of the priority that was paused longest; None if the driver has no such counter."""
     names = ["%s_prio%d_pause_duration" % (way, priority) for priority in range(8)]
     return max((growth.counts[name] for name in names if name in growth.counts), default=None)
 
 
 def _counted(growth: Growth, names: Sequence[str], of: str = "") -> str:
-    """``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
+    """Return ``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
     said = []
     for name in names:
         least = "at least " if name in growth.reset else ""

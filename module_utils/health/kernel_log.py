@@ -4,8 +4,8 @@
 
 A storm of one GPU hides no other: of each series the first and the last line are stored, with their count.
 The ring is read in milliseconds. Where it no longer holds the beginning of the boot (it is of a fixed size, and
-``dmesg -C`` clears it), the journal is asked for the rest, from the time that matters on. Where that has nothing
-either, the log is incomplete, and the judge reports it.
+``dmesg -C`` clears it), the journal has the rest, from the time that matters on. If that has nothing either, the log is
+incomplete, and the judge reports it.
 Sources: dmesg(1) of util-linux 2.38, journalctl(1) of systemd 252; printk.c for the forms of a line.
 """
 
@@ -185,11 +185,11 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
     since: seconds of the epoch from which on every line matters.   now: the same clock.
     """
     uptime = _uptime(host)
-    # Where nobody knows when the node was booted, all of the log counts, and dates cannot be placed.
+    # If the boot time is unknown, all of the log counts, and dates cannot be converted.
     booted = 0.0 if uptime is None else now - uptime
     begin = 0.0 if uptime is None else max(0.0, since - booted)
     try:
-        log, first = parse(host.ask(DMESG), words, match, begin, booted)
+        log, first = parse(host.query(DMESG), words, match, begin, booted)
     except ReadError as error:
         log, first, why = Log(), None, error.problem
     else:
@@ -200,10 +200,10 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
     problem = why
     try:
         # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
-        if not _asked(host, (*argv, "-n", "1")).strip():
+        if not _journal(host, (*argv, "-n", "1")).strip():
             raise ReadError("journalctl -k -b", "has nothing of this boot's kernel log")
         grep = "--grep=%s" % "|".join(map(re.escape, words))
-        text = _asked(host, (*argv, "--since=@%d" % max(since, booted), grep))
+        text = _journal(host, (*argv, "--since=@%d" % max(since, booted), grep))
         return replace(parse(text, words, match, begin, booted)[0], uptime=uptime, source="journalctl -k -b")
     except ToolHung as error:
         problem = error.problem
@@ -221,8 +221,8 @@ def _uptime(host: Host) -> Optional[float]:
         return None
 
 
-def _asked(host: Host, argv: Sequence[str]) -> str:
-    """Raises ReadError."""
+def _journal(host: Host, argv: Sequence[str]) -> str:
+    """Return the output of journalctl, which ends with 1 if nothing matches. Raises ReadError."""
     done: Output = host.run(argv)
     if done.rc not in (0, 1) or (done.rc == 1 and done.stderr.strip()):
         return done.answer()

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The one table of lines of the kernel's log that matter: what each means, how grave it is, what ends it, what to do.
+"""Table of the kernel log's lines that matter: meaning, severity, the line that ends it, what to do.
 
 The first rule that matches a line takes it. Sources: printed strings of Linux 5.4 to 6.16 (mlx5_core cmd.c, health.c,
 events.c, main.c, en_main.c; net sch_generic.c; pci aer.c, err.c, dpc.c, pciehp_ctrl.c; iommu dmar.c, AMD iommu.c,

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a GPU may do between two nights: each limit with where it comes from.
+"""Limits of a GPU's counters between two runs, each with its source.
 
-"own" is this suite's choice where nobody has published one.
+"own" is this suite's choice if no limit is published.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ NVLINK_GBPS: Mapping[str, float] = {"Ampere": 25.0, "Hopper": 26.5, "Blackwell":
 # Boots in which a GPU was in trouble, of the record's history, from which on it is to be replaced: gpud says after two
 # reboots. Days that the history goes back; own.
 BOOTS, HISTORY = 3, 30 * DAY
-# Seconds within which an Xid counts where no earlier record says from when on.
+# Seconds for which an Xid counts if there is no earlier record.
 WINDOW = DAY

@@ -1,14 +1,14 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What mlxlink says of a rail's port: how warm its module is, and what its error correction could not mend.
+"""Read with mlxlink a rail's module temperature and the errors that its error correction could not correct.
 
-Of InfiniBand nothing else tells it: IPoIB has no ``ethtool -m``. NVIDIA's MFT has the tool, and where it is not
-installed nobody asks. One port after the other, each once, within one bound: a card takes some tenths of a second.
-Only the rails of the profile are asked, and of a virtual function nothing: its module is the host's.
+InfiniBand has no other source: IPoIB has no ``ethtool -m``. The tool is part of NVIDIA's MFT; without it nothing is
+read. Ports are read one by one, once, within one time limit: a card takes some tenths of a second. Only rails of the
+profile are read, and no virtual functions: their module is the host's.
 
-Words and forms: mstflint's mlxlink (mlxlink_commander.cpp, mlxlink_cables_commander.cpp), MFT's manual. Every value is
-a text, and what a port does not have, or not while its link is down, is N/A. ``-m`` has the module's alarm; its warning
-is in its EEPROM, which ``--cable --ddm`` reads, and is asked for where the module comes near its alarm.
+Source: mstflint's mlxlink (mlxlink_commander.cpp, mlxlink_cables_commander.cpp), MFT's manual. Every value is a text;
+N/A if the port does not have it, or not while its link is down. ``-m`` has the module's alarm; its warning is in the
+EEPROM, which ``--cable --ddm`` reads, only for a module near its alarm.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..machine.topology import Nic
 from .port_counters import Port
 
 TOOL = "mlxlink"
-# As the record calls what ``Reading.errors`` counts.
+# The record's name of ``Reading.errors``.
 ERRORS = "post_fec_errors"
-# Of one call, and of all before the last one. own
+# Seconds of one call, and of all before the last one. own
 SECONDS, BOUND = 5.0, 15.0
-# Celsius below its alarm from which on a module is asked for its warning: usual are 70 and 80 (health.md 2). own
+# Celsius below the alarm at which the warning is read: usual are 70 and 80. own
 NEAR = 15.0
 _MODULE, _COUNTERS, _THRESHOLDS = "Module Info", "Physical Counters and BER Info", "DDM Thresholds"
-# An answer has some 5 KB.
+# Bytes; an output has about 5 KB.
 _LARGEST = 1 << 20
 _NONE = ("", "N/A")
 # "52 [-5..80]", "52", "52C".
@@ -40,7 +40,7 @@ _TEMPERATURE = re.compile(r"(-?[0-9]{1,3})C?(?: \[-?[0-9]{1,3}\.\.(-?[0-9]{1,3})
 _COUNT = re.compile(r"[0-9]{1,20}")
 _MINUTES = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 _RATE = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,6})?(?:[eE]-?[0-9]{1,3})?")
-# The firmware's zero is 15E-255; no port has counted for long enough to tell less than this.
+# The firmware's zero is 15E-255; no port has counted for long enough for a smaller rate.
 _LEAST = 1e-60
 
 
@@ -60,15 +60,15 @@ class Reading:
 
     @property
     def is_near(self) -> bool:
-        """The module's own warning may be below what it has now."""
+        """Return whether the module may be above its warning."""
         return self.degrees is not None and self.alarm is not None and self.alarm - NEAR <= self.degrees < self.alarm
 
 
 @dataclass(frozen=True)
 class Module:
-    """Of one rail.   label: subject of its findings.   problem: why there is no reading.
+    """Module of one rail.   label: subject of its findings.   problem: why there is no reading.
 
-    warning: Celsius; None where nobody asked for it, or the module has none.
+    warning: Celsius; None if not read, or if the module has none.
     """
 
     rail: int
@@ -86,9 +86,9 @@ def command(pci: str) -> Tuple[str, ...]:
 def read(
     host: Host, nics: Mapping[int, Nic], clock: Callable[[], float] = time.monotonic
 ) -> Optional[Tuple[Module, ...]]:
-    """Of the rails that there are, in their order; None where the tool is not installed.   nics: rail -> NIC.
+    """Return the modules of the rails in their order; None if the tool is not installed.   nics: rail -> NIC.
 
-    clock: seconds, that go on.
+    clock: monotonic time in seconds.
     """
     own = [(rail, nic) for rail, nic in sorted(nics.items()) if nic.role != "vf" and nic.rdma and nic.port]
     if own and not host.has(TOOL):
@@ -115,7 +115,7 @@ def read(
             hung = error.problem
             found.append(replace(module, problem=hung))
         except ReadError as error:
-            # Of a cause that is the same on all ports the message is the same.
+            # The same cause gives the same message on all ports.
             said = Problem(error.problem.source, error.problem.message.replace(nic.pci, "DEVICE"))
             found.append(replace(module, problem=said))
         except ParseError as error:
@@ -124,13 +124,13 @@ def read(
 
 
 def _answer(host: Host, argv: Sequence[str]) -> str:
-    """Raises ReadError. Where it could read a part alone it ends with 1 and prints that part all the same."""
+    """Return the output. If it could read only a part, it ends with 1 and prints that part. Raises ReadError."""
     done = host.run(argv, SECONDS)
     return done.stdout if done.stdout.lstrip().startswith("{") else done.answer()
 
 
 def with_errors(ports: Sequence[Port], modules: Optional[Sequence[Module]]) -> Tuple[Port, ...]:
-    """The same ports, with what mlxlink has counted of each, so that the record keeps it."""
+    """Return the ports with mlxlink's counts added, so that the record has them."""
     errors = {one.pci: one.reading.errors for one in modules or () if one.reading is not None}
     return tuple(
         port if errors.get(port.pci) is None else replace(port, values={**port.values, ERRORS: errors[port.pci]})
@@ -138,11 +138,11 @@ def with_errors(ports: Sequence[Port], modules: Optional[Sequence[Module]]) -> T
     )
 
 
-# -- what it prints ----------------------------------------------------------------------------------------------------
+# -- its output ----------------------------------------------------------------------------------------------------
 
 
 def parse(text: str) -> Reading:
-    """Of ``-m -c --json``. Raises ParseError."""
+    """Parse ``-m -c --json``. Raises ParseError."""
     output, refused = _output(text)
     sections = []
     for name in (_MODULE, _COUNTERS):
@@ -168,7 +168,7 @@ def parse(text: str) -> Reading:
 
 
 def parse_warning(text: str) -> Optional[float]:
-    """The upper warning of ``--cable --ddm --json``; None where the module tells none. Raises ParseError."""
+    """Return the upper warning of ``--cable --ddm --json``; None if the module has none. Raises ParseError."""
     output, refused = _output(text)
     section = output.get(_THRESHOLDS)
     if not isinstance(section, dict):
@@ -187,7 +187,7 @@ def parse_warning(text: str) -> Optional[float]:
 
 
 def _output(text: str) -> Tuple[Mapping[str, Any], str]:
-    """Sections by name, and what the tool says where it could not do all that it was asked. Raises ParseError."""
+    """Return sections by name, and the tool's message if it could not do all. Raises ParseError."""
     if len(text) > _LARGEST:
         raise ParseError("the output has more than %d KiB" % (_LARGEST >> 10))
     try:
@@ -205,7 +205,7 @@ def _output(text: str) -> Tuple[Mapping[str, Any], str]:
 
 
 def _value(section: Mapping[str, object], name: str, form: re.Pattern[str]) -> Optional[str]:
-    """None where it is not there, or not available. Raises ParseError."""
+    """Return a value; None if absent or N/A. Raises ParseError."""
     value = section.get(name)
     text = str(value).strip() if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None
     if value is None or text in _NONE:
@@ -216,7 +216,7 @@ def _value(section: Mapping[str, object], name: str, form: re.Pattern[str]) -> O
 
 
 def _temperature(module: Mapping[str, Any]) -> Tuple[Optional[float], Optional[float]]:
-    """(degrees, alarm). Raises ParseError. A cable of copper has no sensor: it says N/A, or has zeros."""
+    """Return (degrees, alarm). A copper cable has no sensor: N/A, or zeros. Raises ParseError."""
     text = _value(module, "Temperature [C]", _TEMPERATURE)
     match = _TEMPERATURE.fullmatch(text) if text else None
     if match is None or match.group(2) is None or int(match.group(2)) <= 0:
@@ -225,7 +225,7 @@ def _temperature(module: Mapping[str, Any]) -> Tuple[Optional[float], Optional[f
 
 
 def _share(text: str) -> float:
-    """Raises ParseError."""
+    """Parse a rate. Raises ParseError."""
     rate = float(text)
     if rate > 1:
         raise ParseError("%r is not an error rate" % text)

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""All that is read of a node for its health: nvidia-smi, NVLinks, the kernel's log, AER, hwmon, Fabric Manager,
-the rails' ports and modules, and the record.
+"""Read a node's health: nvidia-smi, NVLinks, the kernel's log, AER, hwmon, Fabric Manager, the rails' ports and
+modules, and the record.
 
-Reads only, each tool once and with a limit. Nothing is asked of a NIC that the profile does not name: the ConnectX-7 in
+Each tool runs once, with a time limit. NICs that the profile does not name are not read: the ConnectX-7 in
 an HGX B200 belong to the NVLink fabric, and reading their counters fills the kernel's log with errors.
 """
 
@@ -25,7 +25,7 @@ from .kernel_log_rules import WORDS, events, match_line
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
-# Of the drivers whose counters begin anew with them.
+# Drivers whose counters restart when they are loaded.
 DRIVERS = ("nvidia", "mlx5_core")
 # A reason that slows a GPU counts where it is active so many times in a row, so many seconds apart.
 _POLLS, _APART = 3, 1.0
@@ -35,15 +35,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Have:
-    """gpus: by address, as nvidia-smi lists them; None where it did not answer, and problems say why.
+    """gpus: by address, as nvidia-smi lists them; None if it failed, and problems have the reason.
 
     speeds, errors: of NVLinks by UUID; None likewise.   events: Xid errors that count.
     hot: sensors of the rails' NICs at or above their limit.   ports: of the rails.
-    modules: likewise, as mlxlink tells of them; None where it is not installed.
-    fabric_manager, imex: None where nobody asks for it.   boot_id: "" where it could not be read: nothing is compared.
+    modules: likewise, as mlxlink reads them; None if it is not installed.
+    fabric_manager, imex: None if not wanted.   boot_id: "" if it could not be read: nothing is compared.
     driver_loaded: as in Record.   now: seconds of the epoch.   kept: the record; None: none yet.
     before: what counters are held to.   unkept: why the record could not be read.
-    uptime: seconds since boot; None where it is not asked for.
+    uptime: seconds since boot; None if not wanted.
     """
 
     now: float
@@ -60,7 +60,7 @@ class Have:
     modules: Optional[Tuple[mlxlink.Module, ...]] = ()
     fabric_manager: Optional[fabric_manager.FabricManager] = None
     imex: Optional[imex.Have] = None
-    kept: Optional[record.Kept] = None
+    kept: Optional[record.StoredRecords] = None
     before: Optional[record.Record] = None
     uptime: Optional[float] = None
     unkept: Optional[Problem] = None
@@ -77,14 +77,14 @@ def read(
     pause: Callable[[float], None] = time.sleep,
     since_boot: bool = False,
 ) -> Have:
-    """timeout: seconds for each call of nvidia-smi; None for the host's own.   clock: seconds of the epoch.
+    """Read all. timeout: seconds for each call of nvidia-smi; None for the host's own.   clock: seconds of the epoch.
 
     pause: waits between two looks at what slows a GPU.   states_only, since_boot: as the module's options.
     """
     problems: List[Problem] = []
     now = clock()
     boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, problems) or ""
-    kept, unkept = _kept(host)
+    kept, unkept = _read_record(host)
     before = record.baseline(kept, now, boot_id) if boot_id else None
     uptime = read_value(host, kernel_log.UPTIME, _seconds, problems) if since_boot else None
     # A line of the kernel counts from the last record on, and for a day at least.
@@ -135,7 +135,7 @@ def _seconds(text: str) -> float:
 
 
 def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bool:
-    """A machine of one board with NVSwitches: bare metal, or a guest that was given the switches, too.
+    """Return whether the machine is one board with NVSwitches: bare metal, or a guest that was given them.
 
     A guest without them has its fabric from the host. Where NVLinks lead to other nodes it runs on the switch trays.
     """
@@ -154,7 +154,7 @@ def _imex(host: Host, topology: Topology, profile: Profile, ask: bool) -> Option
     return imex.read(host, domain, ask)
 
 
-def _kept(host: Host) -> Tuple[Optional[record.Kept], Optional[Problem]]:
+def _read_record(host: Host) -> Tuple[Optional[record.StoredRecords], Optional[Problem]]:
     try:
         return record.read(host), None
     except (ReadError, ParseError) as error:
@@ -188,18 +188,18 @@ def _listed(host: Host, timeout: Optional[float]) -> Dict[str, smi.Gpu]:
 
 
 def _has_nvlink(topology: Topology, profile: Profile, gpus: Mapping[str, smi.Gpu]) -> bool:
-    """Of boards without NVLink nobody asks for it; a lone GPU that was passed through has links to nowhere."""
+    """Return whether NVLinks are read: not on boards without, nor for one passed-through GPU with links to nowhere."""
     return len(gpus) > 1 and (profile.gpus.nvlinks is None or profile.gpus.nvlinks > 0)
 
 
 def _answer(
     host: Host, argv: Sequence[str], timeout: Optional[float], parse: Callable[[str], T], problems: List[Problem]
 ) -> Optional[T]:
-    """Raises ToolHung, after which no other call is worth making."""
+    """Run and parse a tool; None plus a Problem on failure. Raises ToolHung, after which no call is worth making."""
     try:
         done = host.run(argv, timeout)
         said = done.stdout if done.stdout.strip() else done.stderr
-        return parse(said if nvlink.without(said) else done.answer())
+        return parse(said if nvlink.has_no_nvlink(said) else done.answer())
     except ToolHung:
         raise
     except (ReadError, ParseError) as error:
@@ -208,14 +208,14 @@ def _answer(
 
 
 def _functions(topology: Topology, nics: Sequence[str]) -> List[str]:
-    """GPUs, the rails' NICs, and the bridges above them: whose PCIe errors slow the network path."""
+    """Return GPUs, the rails' NICs, and the bridges above them, whose PCIe errors slow the network path."""
     devices = [gpu.device for gpu in topology.gpus] + [nic.device for nic in topology.nics if nic.pci in nics]
     above = {address for device in devices for address in device.ancestors if re.match(r"[0-9a-f]{4,8}:", address)}
     return sorted(above.union(device.address for device in devices))
 
 
 def _drivers(host: Host, problems: List[Problem]) -> Dict[str, str]:
-    """Of each of DRIVERS that is loaded: its size and where it lies, which is another place each time."""
+    """Return size and address of each of DRIVERS that is loaded; the address differs after each load."""
     text = attempt(lambda: host.read(MODULES), MODULES, problems) or ""
     found = {}
     for line in text.splitlines():

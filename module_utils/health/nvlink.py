@@ -44,9 +44,9 @@ Errors = Mapping[str, LinkErrors]
 
 
 def parse_status(text: str) -> Speeds:
-    """GB/s of each link, None of one that is inactive; {} of a GPU without NVLink. Raises ParseError.
+    """Return GB/s of each link, None for an inactive one; {} for a GPU without NVLink. Raises ParseError.
 
-    How many there have to be is not asked here.
+    The number of links is not judged here.
     """
     found: Dict[str, Dict[int, Optional[float]]] = {}
     for uuid, lines in _by_gpu(text):
@@ -60,9 +60,9 @@ def parse_status(text: str) -> Speeds:
 
 
 def parse_errors(text: str) -> Errors:
-    """Counts of COUNTERS; {} of a GPU without NVLink, or whose driver tells none. Raises ParseError.
+    """Return COUNTERS by link; {} for a GPU without NVLink, or whose driver has none. Raises ParseError.
 
-    A counter that says N/A is left out, as one that we do not know: no zero stands for either.
+    A counter that is N/A, or unknown to us, is left out, and is not 0.
     """
     found: Dict[str, Dict[int, Dict[str, int]]] = {}
     for uuid, lines in _by_gpu(text):
@@ -81,7 +81,7 @@ def parse_errors(text: str) -> Errors:
 
 
 def _by_gpu(text: str) -> List[Tuple[str, List[str]]]:
-    """(UUID, lines below it) of each GPU; of one without NVLink no line is left."""
+    """Return (UUID, lines below it) of each GPU; no lines for one without NVLink."""
     blocks: List[Tuple[str, List[str]]] = []
     for line in (line.strip() for line in text.splitlines()):
         head = _GPU.fullmatch(line)
@@ -96,8 +96,8 @@ def _by_gpu(text: str) -> List[Tuple[str, List[str]]]:
     return blocks
 
 
-def without(text: str) -> bool:
-    """Whether the answer is of boards without NVLink alone, whatever code the tool ends with then."""
+def has_no_nvlink(text: str) -> bool:
+    """Return whether all boards of the output are without NVLink, whatever code the tool ends with then."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return bool(lines) and all(_is_without(line) for line in lines if not _GPU.fullmatch(line))
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The kernel's page size, where the platform's profile says one: on Arm it is a choice of the kernel's build."""
+"""Judge the kernel's page size, if the profile has one: on Arm it is a choice of the kernel's build."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ PAGE_SIZE = Check(
 
 
 def parse(text: str) -> int:
-    """Bytes. Raises ParseError."""
+    """Return bytes. Raises ParseError."""
     if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
         raise ParseError("%.80r is not a page size in bytes" % text)
     return int(text)
 
 
 def judge(host: Host, asked: Optional[int]) -> List[Finding]:
-    """asked: bytes, None where the profile says nothing."""
+    """Judge the page size. asked: bytes, None if the profile has none."""
     if asked is None:
         return []
     problems: List[Problem] = []
     source, want = " ".join(TOOL), "%d bytes" % asked
-    have = attempt(lambda: parse(host.ask(TOOL)), source, problems)
+    have = attempt(lambda: parse(host.query(TOOL)), source, problems)
     if have is None:
         return [PAGE_SIZE.judge("kernel", "unknown", want, str(problems[0]), source, "run %s on the node" % source)]
     return [PAGE_SIZE.judge("kernel", "ok" if have == asked else "drift", want, "%d bytes" % have, source)]

@@ -1,10 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the rails' ports have counted, as it is kept from night to night, and by how much that has grown.
+"""Read the counters of the rails' ports, and compute their growth since a stored record.
 
-Files of sysfs, and one ethtool -S of a rail: PFC, discards and PCIe stalls are nowhere else. Only the rails of the
-profile are asked (node.py). A port is known by its PCI address, whatever its device and interface are called today.
-A counter that is absent is not exposed, and not 0. Names and widths: host.md 7.4, health.md 2, port_limits.py.
+Sources are files of sysfs, and one ethtool -S per rail: PFC, discards and PCIe stalls are nowhere else. Only rails of
+the profile are read (node.py). A port is identified by its PCI address: names of device and interface may change.
+An absent counter is not exposed, which is not 0. Names: kernel
+Documentation/ABI/stable/sysfs-class-infiniband; widths: port_limits.py.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ERRORS = (
     *("excessive_buffer_overrun_errors", "port_xmit_discards"),
 )
 DATA = ("port_xmit_packets", "port_rcv_packets", "port_xmit_wait")
-# Of queue pairs, with 32 bits each; of congestion, with 64, which a virtual function has not.
+# Counters of queue pairs (32 bits), and of congestion (64 bits, not on a virtual function).
 QUEUE_PAIRS = (
     *("out_of_sequence", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"),
     *("duplicate_request", "roce_adp_retrans", "roce_slow_restart", "out_of_buffer"),
@@ -38,12 +39,12 @@ PHYSICAL = (
     *("outbound_pci_stalled_wr_events", "tx_pause_storm_error_events"),
 )
 CARRIER = "carrier_changes"
-# Of the eight priorities each; those of a pause are there for the priorities that have PFC.
+# Per-priority counters; those of pauses exist only for priorities with PFC.
 _OF_PRIORITY = re.compile(r"([rt]x)_prio[0-7]_(discards|buf_discard|cong_discard|pause|pause_duration)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _SUMMED = ("discards", "buf_discard", "cong_discard")
 _KNOWN = frozenset(PHYSICAL)
-# What is set back to 0 together: by perfquery -R, ibqueryerrors -k and -K; by whoever loads the device anew.
+# Groups that are reset to 0 together: by perfquery -R, ibqueryerrors -k and -K, or a reload of the device.
 _GROUPS = {name: number for number, names in enumerate((ERRORS, DATA, (*QUEUE_PAIRS, *CONGESTION))) for name in names}
 _ETHTOOL, _MOST = 3, 1 << 64
 
@@ -77,15 +78,15 @@ class Port:
         return "%s/%d" % (self.pci, self.number)
 
     @property
-    def kept(self) -> Dict[str, Any]:
-        """As the record has it."""
+    def record_entry(self) -> Dict[str, Any]:
+        """Return the port's entry in the record."""
         names = ("guid", "loaded", "speed", "at", "values")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Growth:
-    """counts: by how much each counter has grown that both have; of what was set back the least that it was.
+    """counts: growth of each counter that both have; at least, for those that were reset.
 
     seconds: in which.   speed: of the link, also of one that is down now.   reset: names that were set back.
     gone: counters of sysfs that the record has and the port has no more.
@@ -99,7 +100,7 @@ class Growth:
 
 
 def read(host: Host, nics: Mapping[int, Nic], now: float) -> Tuple[Port, ...]:
-    """Of the rails that there are, in their order.   nics: rail -> NIC."""
+    """Return the ports of the rails in their order.   nics: rail -> NIC."""
     found: List[Port] = []
     hung: List[Problem] = []
     for rail, nic in sorted(nics.items()):
@@ -148,16 +149,16 @@ def _port(host: Host, rail: int, nic: Nic, now: float, hung: List[Problem]) -> P
 
 
 def _statistics(host: Host, netdev: str, needed: bool, hung: List[Problem], problems: List[Problem]) -> Dict[str, int]:
-    """needed: a port of Ethernet counts its pauses there alone. On InfiniBand the tool may be missing, or refuse.
+    """Return ethtool's counters. needed: Ethernet has its pauses only there; on InfiniBand the tool may fail.
 
-    hung: why it did not respond for another port; then it is not asked for this one.
+    hung: why it did not respond for another port; then it is not run for this one.
     """
     argv = ("ethtool", "-S", netdev)
     if hung:
         problems += hung
         return {}
     try:
-        return parse_statistics(host.ask(argv))
+        return parse_statistics(host.query(argv))
     except ToolHung as error:
         hung.append(error.problem)
         problems.append(error.problem)
@@ -170,9 +171,9 @@ def _statistics(host: Host, netdev: str, needed: bool, hung: List[Problem], prob
 
 
 def parse_statistics(text: str) -> Dict[str, int]:
-    """What counts here of ``ethtool -S``: PHYSICAL, pauses by priority, discards of all priorities. Raises ParseError.
+    """Parse ``ethtool -S``: PHYSICAL, pauses by priority, discards of all priorities. Raises ParseError.
 
-    A driver prints hundreds of lines, mostly of its rings.
+    A driver prints hundreds of lines, most of them on its rings, which are skipped.
     """
     lines = text.splitlines()
     if not lines or lines[0].strip() != "NIC statistics:":
@@ -197,16 +198,16 @@ def _add(values: Dict[str, int], name: str, value: Optional[int]) -> None:
 
 
 def _count(text: str) -> int:
-    """Raises ParseError."""
+    """Parse a count. Raises ParseError."""
     if not _NUMBER.fullmatch(text) or int(text) >= _MOST:
         raise ParseError("%r is not a count" % text[:40])
     return int(text)
 
 
 def grown(port: Port, kept: Optional[Mapping[str, object]]) -> Optional[Growth]:
-    """Since a record of this port, in the same boot and of the same driver. kept: as in Record.ports.
+    """Return growth since a record of this port, of the same boot and driver. kept: as in Record.ports.
 
-    None where nothing is compared: there is none, it is of another card, or of a device that was made anew since.
+    None without a comparable record: there is none, or it is of another card, or the device was recreated since.
     """
     if kept is None or kept.get("guid") != port.guid or kept.get("loaded") != port.loaded:
         return None
@@ -227,13 +228,13 @@ def _is_count(value: object) -> bool:
 
 
 def difference(before: Mapping[str, int], now: Mapping[str, int]) -> Tuple[Dict[str, int], List[str]]:
-    """By how much what both have has grown, at the least; and what was set back in between.
+    """Return the least growth of each counter that both have, and the names of counters that were reset in between.
 
-    A queue pair's counter that was near its end, alone of its group, has begun again at 0: it was not set back.
+    A queue pair's counter that was near its end and fell alone of its group has wrapped: it was not reset.
     """
     back = [name for name in before if now[name] < before[name]]
     wrapped = {name for name in back if _wraps(name, before[name], now[name])}
-    # Where others of the group went back, too, the group was set back.
+    # If others of the group fell, too, the group was reset.
     groups = {_GROUPS.get(name, _ETHTOOL) for name in back if name not in wrapped}
     wrapped = {name for name in wrapped if _GROUPS[name] not in groups}
     counts = {}
@@ -250,20 +251,20 @@ def _wraps(name: str, before: int, now: int) -> bool:
 
 
 def _after(before: int, now: int) -> int:
-    """By how much a counter of 32 bits has grown that has begun again at 0."""
+    """Return growth of a 32-bit counter that has wrapped."""
     return now + port_limits.WRAP - before
 
 
 def saturated(port: Port) -> List[str]:
-    """Counters that have come to their end and stand still, whatever happens."""
+    """Return counters that have reached their maximum and stay there."""
     return [name for name, end in port_limits.END.items() if port.values.get(name) == end]
 
 
 def downs(port: Port, growth: Growth) -> Optional[int]:
-    """How often the link went down and came back; None where no counter tells. That it is down now platform tells.
+    """Return how often the link went down and came back; None without a counter. platform reports a link that is down.
 
-    What the port itself has counted is taken before what its interface has: an interface loses its carrier also when
-    it is set up anew. A counter that stands still tells nothing, and one that was set back the least.
+    The port's counters are preferred: an interface loses its carrier also when it is set up again. A saturated counter
+    is ignored, and one that was reset gives the minimum.
     """
     counts = growth.counts
     told = [name for name in ("link_down_events_phy", "link_downed") if name in counts]

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a port may count between two nights: each limit with where it comes from, by generation where that matters.
+"""Limits of a port's counters between two runs, each with its source, by generation where that matters.
 
 NVSentinel: docs/nic-health-monitor/link-counter-detection.md of NVIDIA's, which calls its limits heuristics. UFM: its
 PDR plugin, pdr_algorithm.py and constants.py. ibdiags: /etc/infiniband-diags/error_thresholds. "own" is this suite's
-choice where nobody has published one. Counters are called as sysfs and ethtool -S of mlx5 call them.
+choice if no limit is published. Counters are called as sysfs and ethtool -S of mlx5 call them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Mapping, Optional, Tuple
 
 DAY, HOUR = 86400.0, 3600.0
-# What a burst is spread over at least, so that a minute of a test is no night. own
+# Seconds over which a burst is spread at least, so that a short test is not taken for a whole day. own
 LEAST = HOUR
 # Where a counter of sysfs stands still: it has 4, 8 or 16 bits and sticks there (IBTA 1, 16.1.3; kernel
 # drivers/infiniband/core/sysfs.c has the widths).
@@ -35,11 +35,11 @@ PDR: Mapping[str, Tuple[float, float]] = {"NDR": (2.88, 3.0), "XDR": (5.8, 6.0)}
 SHORT, LONG = 12 * 60.0, 125 * 60.0
 # Of older links in an hour (IBTA, NVSentinel); up to so many a short time says nothing (ibdiags).
 SYMBOLS_AN_HOUR, FEW_SYMBOLS = 120, 10
-# Share of the bits, or symbols, that error correction could not mend, as mlxlink tells it: UFM's rule again, of
-# SHORT and of LONG. Of older links what ibdiagnet takes for its default, and DCGM for an effective rate of NVLinks.
+# Share of bits, or symbols, that error correction could not correct, as mlxlink reports it: UFM's rule again, for
+# SHORT and LONG. Older links: the default of ibdiagnet, and of DCGM for an effective rate of NVLinks.
 ERROR_RATE: Mapping[str, Tuple[float, float]] = {"NDR": (1e-14, 1e-15), "XDR": (1e-14, 1e-15)}
 OLDER_ERROR_RATE = 1e-12
-# Links that went down and came back in a day. Once is a warning; three times fail (health.md 2; gpud flaps at three).
+# Links that went down and came back in a day. Once is a warning; three times fail (gpud flaps at three).
 DOWNS = 3
 
 # Counter -> (so many a day are none; so many in so many seconds are grave, None: never).
@@ -58,7 +58,7 @@ DISCARDS: Mapping[str, Rate] = {
     "port_xmit_discards": (100, (100, 1.0)),  # ibdiags; NVSentinel
     "tx_discards_phy": (100, (100, 1.0)),  # own, the same on Ethernet
 }
-# What came and the host did not take. From left to right: the PCIe link, the port's buffers, nobody waited for it.
+# Packets that arrived and were dropped. From left to right: the PCIe link, the port's buffers, no receive request.
 PCIE = ("outbound_pci_buffer_overflow", "rx_prio_cong_discard", "rx_prio_buf_discard")
 BUFFERS = ("rx_discards_phy", "rx_prio_discards")
 SOFTWARE = ("rx_out_of_buffer", "out_of_buffer")

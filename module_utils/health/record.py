@@ -1,13 +1,13 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a node's counters were at an earlier question, so that the next can tell what has grown since.
+"""Store a node's counters, so that the next run can compute their growth.
 
-A total says little: two of eight new GPUs have replays, and every old port has symbol errors. The node keeps its
-counters in FILE, of ours and no configuration: the nightly audit, which changes nothing else, writes it as well. Of
-another boot, or of a driver that was loaded anew, a record is the beginning of a new one and nothing is compared.
+Totals are useless: two of eight new GPUs have replays, and every old port has symbol errors. The node stores its
+counters in FILE, which is not configuration: the audit, which changes nothing else, writes it, too. After a reboot or a
+reload of the driver nothing is compared, and a new record begins.
 
-A question within hours of the last is held to the same counters as that: whoever asks again, to look closer, is told
-the same. So the file has two records, of which the older one is kept until the younger has its age.
+A run within hours of the last compares with the same counters, so that a second look gives the same result. So the file
+has two records; the older one stays until the younger is KEPT seconds old.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .limits import DAY, HISTORY
 FORMAT = 1
 FOLDERS = ("/var/lib/busbar", "/var/lib/busbar/health")
 FILE = FOLDERS[1] + "/last.json"
-# Seconds that counters are held to before younger ones take their place: a night is more, and a day's work less.
+# Seconds for which counters stay the baseline: shorter than a night, longer than a day's work.
 KEPT = 12 * 3600.0
-# Seconds below which a rate says nothing.
+# Seconds below which a rate is meaningless.
 SHORTEST = 60.0
 _BYTES, _DEVICES, _COUNTERS, _TEXT, _EVENTS = 4 << 20, 512, 2048, 200, 64
 _LARGEST = 1 << 64
@@ -39,7 +39,7 @@ Counters = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Event:
-    """A GPU in trouble.   gpu: its UUID, or its address where nobody knows it.   xid: 0 of an NVSwitch."""
+    """A GPU in trouble.   gpu: its UUID, else its address.   xid: 0 for an NVSwitch."""
 
     at: float
     boot_id: str
@@ -51,8 +51,8 @@ class Event:
 class Record:
     """at: seconds of the epoch.   driver_loaded: module -> what changes when it is loaded anew.
 
-    gpus: UUID -> counter -> value.   pci: PCI address -> AER kind -> value.   ports: "PCI address/port" -> whatever
-    port_counters.py keeps of it.   history: of GPUs in trouble, over boots, oldest first.
+    gpus: UUID -> counter -> value.   pci: PCI address -> AER kind -> value.   ports: "PCI address/port" -> its
+    entry (port_counters.py).   history: of GPUs in trouble, over boots, oldest first.
     """
 
     boot_id: str
@@ -64,27 +64,27 @@ class Record:
     history: Tuple[Event, ...] = ()
 
     def same_driver(self, other: Record, module: str) -> bool:
-        """Whether counters of this driver go on from one record to the other."""
+        """Return whether counters of this driver continue from one record to the other."""
         mine, theirs = self.driver_loaded.get(module), other.driver_loaded.get(module)
         return self.boot_id == other.boot_id and mine == theirs
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is in the file."""
+class StoredRecords:
+    """Content of the file: the last record, and the baseline before it."""
 
     last: Record
     before: Optional[Record] = None
 
 
-def parse(text: str) -> Kept:
-    """Raises ParseError: what is not ours is not a record."""
+def parse(text: str) -> StoredRecords:
+    """Parse the file. Raises ParseError."""
     try:
         data = json.loads(text)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ParseError("is not a record of format %d" % FORMAT)
         before = data.get("before")
-        return Kept(_record(data), None if before is None else _record(before))
+        return StoredRecords(_record(data), None if before is None else _record(before))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ParseError("is not a record of this suite: %.120s" % error) from error
 
@@ -129,8 +129,8 @@ def _text(value: object) -> str:
     return printable(value)
 
 
-def render(kept: Kept) -> str:
-    """What ``parse`` reads."""
+def render(kept: StoredRecords) -> str:
+    """Return the text that ``parse`` reads."""
     before = None if kept.before is None else _plain(kept.before)
     return json.dumps(dict(_plain(kept.last), format=FORMAT, before=before), sort_keys=True)
 
@@ -140,10 +140,10 @@ def _plain(record: Record) -> Dict[str, Any]:
     return dict(asdict(replace(record, history=())), history=events)
 
 
-def baseline(kept: Optional[Kept], now: float, boot_id: str) -> Optional[Record]:
-    """What counters of now are held to; None where there is nothing of this boot.
+def baseline(kept: Optional[StoredRecords], now: float, boot_id: str) -> Optional[Record]:
+    """Return the record to compare with; None if there is none of this boot.
 
-    A record of the future is none: somebody has set the clock.
+    A record of the future does not count: the clock was set back.
     """
     found = None
     for record in (kept.last, kept.before) if kept else ():
@@ -152,31 +152,34 @@ def baseline(kept: Optional[Kept], now: float, boot_id: str) -> Optional[Record]
     return found
 
 
-def following(kept: Optional[Kept], now: Record) -> Kept:
-    """What is to be in the file after a question with the counters ``now``, whose history is that of all."""
+def update_records(kept: Optional[StoredRecords], now: Record) -> StoredRecords:
+    """Return the new content of the file after a run with the counters ``now``, whose history is complete."""
     if kept is None:
-        return Kept(now)
+        return StoredRecords(now)
     last = kept.last
     same = last.boot_id == now.boot_id and last.driver_loaded == now.driver_loaded
     if same and 0 <= now.at - last.at < KEPT:
-        # What was not there before has no earlier value to wait for.
-        return Kept(replace(last, history=now.history, **_added(last, now)), kept.before)
-    return Kept(now, replace(last, history=()) if last.boot_id == now.boot_id and last.at <= now.at else None)
+        # New counters are added: they have no earlier value.
+        return StoredRecords(replace(last, history=now.history, **_added(last, now)), kept.before)
+    return StoredRecords(now, replace(last, history=()) if last.boot_id == now.boot_id and last.at <= now.at else None)
 
 
 def _added(last: Record, now: Record) -> Dict[str, Any]:
     found: Dict[str, Any] = {name: dict(getattr(now, name), **getattr(last, name)) for name in ("gpus", "pci")}
-    found["ports"] = {**now.ports, **{key: one for key, one in last.ports.items() if _goes_on(one, now.ports.get(key))}}
+    found["ports"] = {
+        **now.ports,
+        **{key: one for key, one in last.ports.items() if _same_port(one, now.ports.get(key))},
+    }
     return found
 
 
-def _goes_on(last: Mapping[str, object], now: Optional[Mapping[str, object]]) -> bool:
-    """Whether a port still has the card and the interface that it had."""
+def _same_port(last: Mapping[str, object], now: Optional[Mapping[str, object]]) -> bool:
+    """Return whether a port still has the same card and interface."""
     return now is None or all(last.get(name) == now.get(name) for name in ("guid", "loaded"))
 
 
-def history(kept: Optional[Kept], new: Sequence[Event], now: float) -> Tuple[Event, ...]:
-    """Events that are kept and new ones, each trouble of a GPU once a boot, without what is too old."""
+def history(kept: Optional[StoredRecords], new: Sequence[Event], now: float) -> Tuple[Event, ...]:
+    """Return stored and new events, each trouble of a GPU once per boot, without expired ones."""
     found: List[Event] = []
     known = set()
     for event in (*(kept.last.history if kept else ()), *new):
@@ -188,7 +191,7 @@ def history(kept: Optional[Kept], new: Sequence[Event], now: float) -> Tuple[Eve
 
 
 def grown(before: Mapping[str, int], now: Mapping[str, int]) -> Dict[str, int]:
-    """By how much each counter has grown that both have. One that is smaller was reset: what it shows came since."""
+    """Return growth of each counter that both have. A smaller value was reset: then its value is the growth."""
     return {name: n - before[name] if n >= before[name] else n for name, n in now.items() if name in before}
 
 
@@ -219,28 +222,28 @@ def since_boot(now: Record, uptime: float) -> Record:
     )
 
 
-def read(host: Host) -> Optional[Kept]:
-    """None where there is none yet. Raises ReadError, ParseError."""
+def read(host: Host) -> Optional[StoredRecords]:
+    """Return the stored records; None without any. Raises ReadError, ParseError."""
     text = host.read_system(FILE, limit=_BYTES)
     return None if text is None else parse(text)
 
 
 def begin_ports_anew(host: Host) -> None:
-    """Before somebody of the suite's own takes links down: what their ports count of that is not a fault.
+    """Drop the ports' baseline before the suite takes links down: that is not a fault.
 
-    What cannot be read or written is node_health's to say.
+    node_health reports what cannot be read or written.
     """
     try:
         kept = read(host)
         if kept is not None and (kept.last.ports or (kept.before and kept.before.ports)):
             before = None if kept.before is None else replace(kept.before, ports={})
-            write(host, Kept(replace(kept.last, ports={}), before))
+            write(host, StoredRecords(replace(kept.last, ports={}), before))
     except (ReadError, ParseError):
         return
 
 
-def write(host: Host, kept: Kept) -> None:
-    """Raises ReadError: where a folder is a link we would write wherever somebody else wants."""
+def write(host: Host, kept: StoredRecords) -> None:
+    """Write the file. Raises ReadError; a folder that is a link is refused: it could point anywhere."""
     for folder in FOLDERS:
         if os.path.islink(host.system(folder)):
             raise ReadError(folder, "is a link; the record is not written through it: make it a folder of root's")

@@ -116,11 +116,11 @@ class Gpu:
     persistence: Optional[bool] = None
     lost: Tuple[str, ...] = ()
     driver: str = ""
-    unread: Mapping[str, Tuple[str, ...]] = field(default_factory=lambda: gpu_elements.unread((), None, ()))
+    unread: Mapping[str, Tuple[str, ...]] = field(default_factory=lambda: gpu_elements.missing_elements((), None, ()))
 
 
 def parse(text: str) -> List[Gpu]:
-    """In the order of nvidia-smi; [] where it lists none. Raises ParseError for what is not an answer at all."""
+    """Return the GPUs in the order of nvidia-smi; [] if it lists none. Raises ParseError if it is no such XML."""
     root = parse_markup(text, "nvidia_smi_log")
     # Drivers from 610 on have both.
     driver = printable((root.findtext("driver_version") or root.findtext("kmd_version") or "").strip()[:_TEXT])
@@ -163,18 +163,18 @@ class _Reader:
         return self._parsed(paths, _text)
 
     def number(self, *paths: str) -> Optional[float]:
-        """Without its unit."""
+        """Return the number without its unit."""
         return self._parsed(paths, lambda text: float(text.split(" ")[0]) if _NUMBER.fullmatch(text) else None)
 
     def count(self, *paths: str) -> Optional[int]:
-        """A counter: exact up to 64 bits, which a float is not."""
+        """Return a counter, exact up to 64 bits, which a float is not."""
         return self._parsed(paths, _count)
 
     def flag(self, path: str) -> Optional[bool]:
         return self._parsed([path], lambda text: {**_YES, **_NO}.get(text.lower()))
 
     def children(self, path: str) -> Dict[str, str]:
-        """Elements of one that hold no others and have a value."""
+        """Return values of an element's children that have no children."""
         names = [child.tag for child in self._element.findall(path + "/*") if not len(child)][:_GPUS]
         texts = {name: self._parsed(["%s/%s" % (path, name)], _FORMS.get(name, _text)) for name in names}
         return {name: value for name, value in texts.items() if value is not None}
@@ -246,7 +246,7 @@ def _gpu(element: Element, driver: str) -> Gpu:
         driver=driver,
     )
     lacks = gpu_elements.lacking(gpu.product, gpu.architecture)
-    unread = gpu_elements.unread(lacks, gpu_elements.version(driver), said.values, said.deprecated)
+    unread = gpu_elements.missing_elements(lacks, gpu_elements.version(driver), said.values, said.deprecated)
     return replace(gpu, lost=tuple(said.lost), unread=unread)
 
 
@@ -261,7 +261,7 @@ def _ecc(said: _Reader, kind: str) -> Dict[str, int]:
 
 
 def _reasons(said: _Reader) -> FrozenSet[str]:
-    """Drivers before 535 call them throttle reasons."""
+    """Return the active reasons. Drivers before 535 call them throttle reasons."""
     prefixes = ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_")
     return frozenset(name for name in SLOWED if any(said.flag(prefix + name) for prefix in prefixes))
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Xid errors of the NVIDIA driver, and SXid errors of NVSwitches: what each asks for, and what follows from which.
+"""Interpret Xid errors of the NVIDIA driver, and SXid errors of NVSwitches: action and cause of each.
 
 The numbers and actions are those of NVIDIA's Xid catalog ("Analyzing Xid Errors with the Xid Catalog", October 2025),
 newer numbers those of the open driver 595 (nverror.h). SXid numbers: NVIDIA Fabric Manager User Guide, appendix on
@@ -138,32 +138,32 @@ class Event:
 
     @property
     def action(self) -> Optional[str]:
-        """None where no catalog has the number."""
+        """Return the action; None if no catalog has the number."""
         return asks_of_switch(self.number, self.text) if self.switch else asks(self.number, self.text)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether at most the program has to be restarted."""
+        """Return whether at most the program has to be restarted."""
         return self.action in (NOTHING, RESTART)
 
     @property
     def cause(self) -> Optional[int]:
-        """The Xid that the line itself names as its cause."""
+        """Return the Xid that the line names as its cause."""
         match = _PREVIOUS.search(self.text)
         return int(match.group(1)) if match else None
 
     @property
     def key(self) -> str:
-        """What tells lines of one device apart: the number, and what the line asks for."""
+        """Return what distinguishes lines of one device: the number, and the action that the line requests."""
         return "%s %s%d %s %s" % (self.pci, "S" if self.switch else "", self.number, self.action, self.cause)
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """What one GPU or switch is in.   root: the event that the others follow from.   numbers: count of each Xid.
+    """Trouble of one GPU or switch.   root: the event that caused the others.   numbers: count of each Xid.
 
-    action: what its events ask for, None where no catalog says.
-    because: address of the GPU whose trouble this one's follows from.
+    action: that its events request, None if no catalog has it.
+    because: address of the GPU whose trouble caused this one.
     """
 
     pci: str
@@ -235,22 +235,22 @@ def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Troub
         # One that is not in the table is reported where nothing known is graver.
         grave = [event for event in first if not event.is_quiet]
         if pci in done:
-            grave = [event for event in grave if not _ends(event, own)]
+            grave = [event for event in grave if not _is_resolved(event, own)]
         if grave:
             # Xid 154 only announces what another asks for.
             root = max(grave, key=lambda event: (event.number != 154 or event.switch, rank(event.action)))
             roots[pci] = root, max((event.action for event in grave), key=rank)
     return tuple(
-        Trouble(pci, root, _counted(by_pci[pci]), action, _elsewhere(by_pci, pci, root))
+        Trouble(pci, root, _counted(by_pci[pci]), action, _causing_gpu(by_pci, pci, root))
         for pci, (root, action) in sorted(roots.items())
     )
 
 
-def _ends(event: Event, own: Sequence[Event]) -> bool:
+def _is_resolved(event: Event, own: Sequence[Event]) -> bool:
     """Return whether the driver's "None" proves that nothing is left of this, though a reset leaves no line in the log.
 
-    It answers for memory errors (NVIDIA's GPU memory error management), and for whatever it has announced by an Xid 154
-    beside it: that it asks for nothing now means that an administrator has done it since.
+    It does so for memory errors (NVIDIA's GPU memory error management), and for an action that an Xid 154 beside it
+    has announced: no action now means that an administrator has taken it since.
     """
     if event.switch:
         return False
@@ -270,7 +270,7 @@ def _counted(own: Sequence[Event]) -> Dict[int, int]:
     return sums
 
 
-def _elsewhere(by_pci: Mapping[str, Sequence[Event]], pci: str, root: Event) -> Optional[str]:
+def _causing_gpu(by_pci: Mapping[str, Sequence[Event]], pci: str, root: Event) -> Optional[str]:
     for other, theirs in sorted(by_pci.items()):
         for event in theirs if other != pci else ():
             if root.number in _ELSEWHERE.get(event.number, ()) and not event.switch and _together(event, root):

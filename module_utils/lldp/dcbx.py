@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a switch port says of its lossless queue: the DCBX TLVs of IEEE 802.1Qaz (802.1Q, annex D.2.8 to D.2.11).
+"""Decode a switch port's lossless queue: the DCBX TLVs of IEEE 802.1Qaz (802.1Q, annex D.2.8 to D.2.11).
 
-Bytes are those after the subtype. All are read to the end or refused: a TLV that is cut short says nothing.
+Bytes are those after the subtype. A TLV that is cut short is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple, Type
 from ..core.host import ParseError
 
 ETS, RECOMMENDED_ETS, PFC, APPLICATION = 9, 10, 11, 12
-# How an application is named: by UDP port, by UDP or TCP port, by DSCP.
+# Selectors of an application: UDP port, UDP or TCP port, DSCP.
 UDP, ANY_PORT, DSCP = 3, 4, 5
 ROCE_V2 = 4791
 # Transmission selection algorithm of a class that shares bandwidth (IEEE 802.1Q, table 8-6).
@@ -78,8 +78,10 @@ def applications(data: Sequence[int]) -> Applications:
     return Applications({code: tuple(sorted(to)) for code, to in dscp.items()}, tuple(sorted(roce)))
 
 
-def of(sent: Mapping[int, Tuple[Sequence[int], ...]], subtype: int, read: Callable[[Sequence[int]], T]) -> Optional[T]:
-    """What the one TLV of a subtype says; None where none was sent. Raises ParseError, also where two differ."""
+def decode(
+    sent: Mapping[int, Tuple[Sequence[int], ...]], subtype: int, read: Callable[[Sequence[int]], T]
+) -> Optional[T]:
+    """Decode the only TLV of a subtype; None if none was sent. Raises ParseError, also if two differ."""
     datas = set(sent.get(subtype, ()))
     if len(datas) > 1:
         raise ParseError("it sends %d different TLVs of subtype %d, expected one" % (len(datas), subtype))

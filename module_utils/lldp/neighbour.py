@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the interfaces of a host hear of their neighbours by LLDP, as lldpd tells it, else systemd-networkd.
+"""Read the LLDP neighbours of a host's interfaces from lldpd, else systemd-networkd.
 
-A switch port may say anything: every text is cut and made printable here, every number has a range.
+A switch port may send anything: every text is cut and made printable here, every number has a range.
 Sources: lldpcli(8) of lldpd 1.0.16, run (json0: the form whose shape does not depend on how much there is); networkctl
-of systemd 256 and later (older ones tell it as a table for people only).
+of systemd 256 and later (older ones print only a table for people).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..core.systemd_files import mask_of
 
 LLDPCLI = ("lldpcli", "-f", "json0", "show", "neighbors", "details")
 NETWORKCTL = ("networkctl", "lldp", "--json=short")
-# Characters of a name: an LLDP text has at most 255 bytes. TLVs that are kept of one neighbour, and its largest.
+# Characters of a name: an LLDP text has at most 255 bytes. TLVs stored per neighbour, and bytes of one.
 TEXT, TLVS, TLV = 255, 64, 507
 UNIT = "lldpd.service"
-# Organisation of IEEE 802.1, whose TLVs lldpd hands on as they are.
+# Organisation of IEEE 802.1, whose TLVs lldpd passes on unchanged.
 _IEEE_8021 = "00,80,C2"
 _BYTES = re.compile(r"([0-9A-Fa-f]{2}(,[0-9A-Fa-f]{2})*)?")
 _SWITCHES = ("Bridge", "Router")
@@ -35,9 +35,9 @@ _SWITCH_BITS = 1 << 2 | 1 << 4
 class Neighbour:
     """One neighbour of one interface.
 
-    netdev: the interface that hears it.   chassis, port: its ids, of any kind.   name, description: of system and port.
-    is_switch: it forwards (enabled capabilities Bridge or Router); None: it does not say.
-    mfs: largest frame in bytes (IEEE 802.3); None: not said.
+    netdev: the receiving interface.   chassis, port: its ids, of any kind.   name, description: of system and port.
+    is_switch: it forwards (enabled capabilities Bridge or Router); None: not sent.
+    mfs: largest frame in bytes (IEEE 802.3); None: not sent.
     dcbx: TLVs of IEEE 802.1 by subtype, in their order, the bytes after the subtype.
     """
 
@@ -57,12 +57,12 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What the host's LLDP agent tells.
+class LldpState:
+    """Output of the host's LLDP agent.
 
-    source: its command; "" where there is none that answers, and then ``silent`` says why.   mask: what masks lldpd.
-    tlvs: it hands on what the switch says of itself, not only who it is.
-    problem: of an agent that is there, and whose answer is none.
+    source: its command; "" if none is running, and ``silent`` has the reason.   mask: what masks lldpd.
+    tlvs: it reports the switch's TLVs, not only its name.
+    problem: of an agent that runs, but fails.
     """
 
     neighbours: Tuple[Neighbour, ...] = ()
@@ -73,13 +73,13 @@ class Heard:
     mask: str = ""
 
     def switches(self, netdev: str) -> List[Neighbour]:
-        """Return those at the other end: where a switch is among several (a DPU in between, a bridge), it alone."""
+        """Return the neighbours; of several (a DPU in between, a bridge) only the switch."""
         every = [one for one in self.neighbours if one.netdev == netdev]
         return ([one for one in every if one.is_switch] if len(every) > 1 else []) or every
 
 
-def read(host: Host) -> Heard:
-    """By lldpd where it runs, else by systemd-networkd."""
+def read(host: Host) -> LldpState:
+    """Read from lldpd if it runs, else from systemd-networkd."""
     silent = []
     asked: Tuple[Tuple[Tuple[str, ...], Callable[[str], List[Neighbour]]], ...] = (
         (LLDPCLI, parse_lldpcli),
@@ -94,17 +94,17 @@ def read(host: Host) -> Heard:
             elif argv is NETWORKCTL and not said.stdout.lstrip().startswith("{"):
                 silent.append("networkctl prints neighbours as text only (systemd before 256)")
             else:
-                return Heard(tuple(parse(said.stdout)), command, tlvs=argv is LLDPCLI)
+                return LldpState(tuple(parse(said.stdout)), command, tlvs=argv is LLDPCLI)
         except ToolMissing:
             silent.append("%s is not installed" % argv[0])
         except (ReadError, ParseError) as error:
-            return Heard(source=command, problem=problem_of(error, command))
+            return LldpState(source=command, problem=problem_of(error, command))
     mask = attempt(lambda: mask_of(host, UNIT), UNIT, []) or ""
-    return Heard(silent=printable("; ".join([*silent, *(["%s is masked" % UNIT] if mask else [])])), mask=mask)
+    return LldpState(silent=printable("; ".join([*silent, *(["%s is masked" % UNIT] if mask else [])])), mask=mask)
 
 
 def parse_lldpcli(text: str) -> List[Neighbour]:
-    """Neighbours in ``lldpcli -f json0 show neighbors details``, without those heard by another protocol.
+    """Return neighbours in ``lldpcli -f json0 show neighbors details``, without those of other protocols.
 
     Raises ParseError.
     """
@@ -170,7 +170,7 @@ def _dicts(value: object, where: str) -> List[Dict[str, Any]]:
 
 
 def _value(entry: Mapping[str, object], name: str) -> str:
-    """``{"name": [{"value": "leaf-3"}]}``; "" where there is none."""
+    """Return the value of ``{"name": [{"value": "leaf-3"}]}``; "" without one."""
     found = _dicts(entry.get(name, []), name)
     return _text(found[0].get("value")) if found else ""
 
@@ -189,7 +189,7 @@ def _mfs(text: str) -> Optional[int]:
         return None
     if re.fullmatch("[0-9]{1,5}", text) is None or int(text) > 0xFFFF:
         raise ParseError("mfs is %r, expected bytes" % text[:40])
-    # A switch that does not know it says 0.
+    # A switch that does not know it sends 0.
     return int(text) or None
 
 

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether the switch port at the other end of each RoCE rail is the one that the rail needs: it is heard by LLDP.
+"""Judge by LLDP whether the switch port at the other end of each RoCE rail is set as the rail needs.
 
-Which leaf it is on is compared over all hosts, on the control node; here is what one host can tell alone. What a
-switch does not say is no fault of it: `docs/cabling.md#lldp`.
+The control node compares the leaves over all hosts; here is what one host can judge alone. What a switch does not send
+is not a fault: `docs/cabling.md#lldp`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..machine.topology import Topology
 from ..roce.port import ports
 from ..roce.want import Want
 from . import dcbx
-from .neighbour import UNIT, Heard, Neighbour
+from .neighbour import UNIT, LldpState, Neighbour
 
-# What is asked of a host: what it hears is judged, that it hears it is asked for, or nothing.
+# Modes: judge neighbours if there are any, require neighbours, or do nothing.
 ASKED = ("auto", "none", "required")
 AUTO, NONE, REQUIRED = ASKED
 # Of an Ethernet frame without its payload and checksum: some switches count the checksum or a tag as well.
@@ -77,15 +77,15 @@ ETS = Check(
 """Does the lossless priority have a traffic class of the switch with bandwidth, which no priority without PFC
 shares; with roce_qos_tc_bandwidth, with that bandwidth"""
 
-# What can slow a rail where it is wrong: frames are dropped, or sent without the lossless queue.
+# Checks whose faults slow a rail: frames are dropped, or sent without the lossless queue.
 SLOWING = tuple(check.id for check in (MTU, PFC, DSCP, ETS))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """asked: a word of ASKED.   dcbx: a switch that has nothing about PFC and DSCP is a finding.
+class LldpIntent:
+    """asked: a word of ASKED.   dcbx: a switch that sends nothing about PFC and DSCP is a finding.
 
-    mtu: that the site declares, None for none.   roce: what the site asks of the rails' ports.
+    mtu: that the site declares, None for none.   roce: settings that the site wants on the rails' ports.
     """
 
     asked: str = AUTO
@@ -108,9 +108,9 @@ class Port:
 
 
 def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[Port, ...]:
-    """The Ethernet ports that are up and belong to the host: what is down, and what is missing, is platform's to say.
+    """Return the host's Ethernet ports that are up; platform reports what is down or missing.
 
-    The port of a virtual function is the hypervisor's, which hears its switch.
+    The port of a virtual function is the hypervisor's, which receives LLDP.
     """
     nics = {nic.pci: nic for nic in machine.nics}
     found = []
@@ -127,8 +127,8 @@ def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[Port,
     return tuple(found)
 
 
-def plan(heard: Heard, own: Sequence[Port], want: Asked) -> Plan:
-    """Findings only: a switch is nobody's to change from here."""
+def plan(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> Plan:
+    """Judge the neighbours. The plan has no changes: a switch is not changed from here."""
     if not own or want.asked == NONE:
         return Plan()
     if heard.problem is not None:
@@ -146,14 +146,14 @@ def plan(heard: Heard, own: Sequence[Port], want: Asked) -> Plan:
     if want.asked == AUTO and not any(of_port.values()):
         return Plan()
     known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
-    findings += [_heard(port, found, heard.source) for port, found in of_port.items()]
+    findings += [_judge_neighbour(port, found, heard.source) for port, found in of_port.items()]
     findings += [_mtu(port, one, want, heard.source) for port, one in known.items() if one.mfs is not None]
     findings += _lossless(known, want, heard) if heard.tlvs else []
     return Plan(one_cause(findings, ("unknown",)))
 
 
-def notes(heard: Heard, own: Sequence[Port], want: Asked) -> List[str]:
-    """What limits the result without being wrong."""
+def notes(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> List[str]:
+    """Return limits of the result that are not faults."""
     if not own or want.asked == NONE or heard.problem is not None:
         return []
     found = [one for port in own for one in heard.switches(port.netdev)]
@@ -168,8 +168,8 @@ def notes(heard: Heard, own: Sequence[Port], want: Asked) -> List[str]:
     return []
 
 
-def to_dicts(heard: Heard, own: Sequence[Port], want: Asked) -> List[Dict[str, Any]]:
-    """What the control node compares over hosts: each port with its neighbour; all of that "" where it hears none."""
+def to_dicts(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> List[Dict[str, Any]]:
+    """Return what the control node compares over hosts: each port with its neighbour, "" without one."""
     if want.asked == NONE:
         return []
     found = []
@@ -182,7 +182,7 @@ def to_dicts(heard: Heard, own: Sequence[Port], want: Asked) -> List[Dict[str, A
     return found
 
 
-def _heard(port: Port, found: Sequence[Neighbour], source: str) -> Finding:
+def _judge_neighbour(port: Port, found: Sequence[Neighbour], source: str) -> Finding:
     if len(found) == 1:
         return NEIGHBOUR.judge(port.label, "ok", "a switch", found[0].label, source)
     if not found:
@@ -194,7 +194,7 @@ def _heard(port: Port, found: Sequence[Neighbour], source: str) -> Finding:
     return NEIGHBOUR.judge(port.label, "unknown", "one switch", have, source, fix)
 
 
-def _mtu(port: Port, one: Neighbour, want: Asked, source: str) -> Finding:
+def _mtu(port: Port, one: Neighbour, want: LldpIntent, source: str) -> Finding:
     mtu = want.mtu or port.mtu
     frames = "%s accepts frames of %s bytes" % (one.label, one.mfs)
     if mtu is None:
@@ -203,21 +203,21 @@ def _mtu(port: Port, one: Neighbour, want: Asked, source: str) -> Finding:
     return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), frames, source)
 
 
-def _lossless(known: Mapping[Port, Neighbour], want: Asked, heard: Heard) -> List[Finding]:
-    """What DCBX says. Where one switch port says it, another that does not is odd, whether it is asked for or not."""
+def _lossless(known: Mapping[Port, Neighbour], want: LldpIntent, heard: LldpState) -> List[Finding]:
+    """Judge DCBX. If one switch port sends it, another that does not is a finding, wanted or not."""
     chain = want.roce.chain
     found: List[Finding] = []
     if chain.pfc is not None:
         found += _each(PFC, known, (dcbx.PFC,), dcbx.pfc, want, heard, _pfc)
     if chain.dscp is not None and chain.trust == "dscp":
-        found += _each(DSCP, known, (dcbx.APPLICATION,), _named, want, heard, _dscp)
+        found += _each(DSCP, known, (dcbx.APPLICATION,), _rdma_applications, want, heard, _dscp)
     if chain.pfc and chain.priority in chain.pfc:
         found += _each(ETS, known, (dcbx.ETS, dcbx.RECOMMENDED_ETS), dcbx.ets, want, heard, _ets)
     return found
 
 
-def _named(data: Sequence[int]) -> Optional[dcbx.Applications]:
-    """None where it is of other applications than RDMA's."""
+def _rdma_applications(data: Sequence[int]) -> Optional[dcbx.Applications]:
+    """Return the applications; None if none of them is RDMA."""
     found = dcbx.applications(data)
     return found if found.dscp or found.roce else None
 
@@ -227,16 +227,16 @@ def _each(
     known: Mapping[Port, Neighbour],
     subtypes: Sequence[int],
     read: Any,
-    want: Asked,
-    heard: Heard,
+    want: LldpIntent,
+    heard: LldpState,
     judge: Any,
 ) -> List[Finding]:
-    """subtypes: the first that is sent counts."""
+    """Judge each port. subtypes: the first that is sent counts."""
     answers: Dict[Port, Any] = {}
     refused: Dict[Port, str] = {}
     for port, one in known.items():
         try:
-            sent = (dcbx.of(one.dcbx, subtype, read) for subtype in subtypes)
+            sent = (dcbx.decode(one.dcbx, subtype, read) for subtype in subtypes)
             answers[port] = next((answer for answer in sent if answer is not None), None)
         except ParseError as error:
             refused[port] = "%s: %s" % (one.label, error)
@@ -258,20 +258,20 @@ def _each(
     return found
 
 
-def _pfc(answer: Tuple[int, ...], want: Asked) -> Tuple[str, str, str]:
-    """(want, what is wrong, what there is)"""
+def _pfc(answer: Tuple[int, ...], want: LldpIntent) -> Tuple[str, str, str]:
+    """Return (wanted, what is wrong, actual)."""
     pfc = want.roce.chain.pfc or ()
     have = "PFC %s" % _listed(answer)
     return "PFC %s" % _listed(pfc), "" if answer == tuple(pfc) else have, have
 
 
-def _dscp(answer: dcbx.Applications, want: Asked) -> Tuple[str, str, str]:
+def _dscp(answer: dcbx.Applications, want: LldpIntent) -> Tuple[str, str, str]:
     chain = want.roce.chain
     wrong, have = [], []
     for dscp, priority in sorted(chain.dscp2prio.items()):
         given = answer.dscp.get(dscp)
         if given is None:
-            # What is not named is the switch's default, which only the data of RDMA cannot do with.
+            # Unnamed DSCPs get the switch's default, which is wrong only for RDMA data.
             if dscp == chain.dscp and answer.dscp:
                 wrong.append("DSCP %d to none" % dscp)
             continue
@@ -283,7 +283,7 @@ def _dscp(answer: dcbx.Applications, want: Asked) -> Tuple[str, str, str]:
     return ", ".join(wanted), ", ".join(wrong), ", ".join(have)
 
 
-def _ets(answer: dcbx.Ets, want: Asked) -> Tuple[str, str, str]:
+def _ets(answer: dcbx.Ets, want: LldpIntent) -> Tuple[str, str, str]:
     asked, chain = want.roce, want.roce.chain
     priority, pfc = chain.priority or 0, chain.pfc or ()
     number = answer.prio2tc[priority]

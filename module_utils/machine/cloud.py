@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a machine of a cloud cannot say of itself, and the one network among them that this suite knows nothing of.
+"""Handle what a cloud's machine cannot report, and networks that this suite does not support (EFA).
 
-Sources: health.md 5; Azure/azhpc-images, oracle-quickstart/oci-hpc; the kernel's driver efa.
+Sources: Azure/azhpc-images, oracle-quickstart/oci-hpc; the kernel's driver efa.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EFA = Check(
 
 
 def with_efa(topology: Topology, findings: Sequence[Finding]) -> Tuple[Finding, ...]:
-    """The findings of the platform; where there are EFAs, first that, and rails that are not there follow from it."""
+    """Return the platform's findings; if there are EFAs, that comes first, and causes missing rails."""
     if not topology.efa:
         return tuple(findings)
     found = "%d Elastic Fabric Adapters, the first at %s" % (len(topology.efa), topology.efa[0])
@@ -41,7 +41,7 @@ def with_efa(topology: Topology, findings: Sequence[Finding]) -> Tuple[Finding, 
 
 
 def notes(topology: Topology) -> List[str]:
-    """Sentences for the verdict: what is not asked on this machine, because it is somebody else's to say."""
+    """Return sentences for the verdict on what is not judged on this machine, because its host's owner has to."""
     machine = topology.virtualization
     if machine.is_vm:
         return [

@@ -3,7 +3,7 @@
 """NVIDIA GPUs: from sysfs, /proc/driver/nvidia and nvidia-smi, each value with the source that gave it.
 
 sysfs says which GPUs are there, /proc/driver/nvidia which of them the driver has, nvidia-smi the rest: NVLinks
-and the NVSwitch fabric have no other source. A tool that is missing or hangs costs only what it alone knows.
+and the NVSwitch fabric have no other source. A tool that is missing or hangs costs only its values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ XML = ("nvidia-smi", "-q", "-x")
 NVLINK = ("nvidia-smi", "nvlink", "-s")
 
 _VENDOR = 0x10DE
-# What nvidia-smi prints in place of a value, in lower case; the CSV, and the XML at times, in brackets.
+# Texts of nvidia-smi in place of a value, in lower case; the CSV, and the XML at times, in brackets.
 ABSENT = ("", "n/a", "not supported", "not available", "requested functionality has been deprecated")
 FAILED = ("unknown error", "gpu is lost", "gpu requires reset", "err!", "insufficient permissions")
 # Drivers before 530 or so do not know fabric.state.
@@ -225,8 +225,8 @@ def _quote(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """What nvidia-smi says of one GPU, whichever of its two forms was asked for."""
+class _GpuRow:
+    """One GPU as nvidia-smi prints it, in either of its two forms."""
 
     pci: Optional[str]
     uuid: Optional[str]
@@ -238,7 +238,7 @@ class _Answer:
 @dataclass(frozen=True)
 class _Listing:
     command: str
-    gpus: Dict[str, _Answer]  # by PCI address
+    gpus: Dict[str, _GpuRow]  # by PCI address
 
 
 def read(
@@ -275,7 +275,7 @@ def read(
 
 
 def _read_driver(host: Host, problems: List[Problem]) -> Tuple[bool, Optional[Driver]]:
-    """Whether the driver is loaded, and which it is: one whose version cannot be understood is loaded too."""
+    """Return whether the driver is loaded, and its version; a version that cannot be parsed is loaded, too."""
     with noted(VERSION, problems):
         text = host.read(VERSION)
         return text is not None, None if text is None else parse_driver_version(text)
@@ -295,13 +295,13 @@ def _read_information(host: Host, problems: List[Problem]) -> Dict[str, Dict[str
 
 
 def _list_gpus(host: Host, problems: List[Problem]) -> Optional[_Listing]:
-    """None where nvidia-smi did not answer."""
+    """Return the GPUs of nvidia-smi; None if it failed."""
     output = _run(host, QUERY, problems)
     parse = _answers_of_csv
     if output is not None and _OLD_DRIVER in output.stdout + output.stderr:
         output = _run(host, XML, problems)
         parse = _answers_of_xml
-    answers = _understood(output, parse, problems)
+    answers = _parsed(output, parse, problems)
     if output is None or answers is None:
         return None
     for answer in answers:
@@ -310,25 +310,25 @@ def _list_gpus(host: Host, problems: List[Problem]) -> Optional[_Listing]:
     return _Listing(output.command, {answer.pci: answer for answer in answers if answer.pci is not None})
 
 
-def _answers_of_csv(text: str) -> List[_Answer]:
+def _answers_of_csv(text: str) -> List[_GpuRow]:
     answers = []
     for row in parse_query_csv(text):
         bus_id = row.get("pci.bus_id")
         pci = None if bus_id is None else parse_address(bus_id)
         answers.append(
-            _Answer(pci, row.get("uuid"), row.get("name"), row.get("fabric.state"), row.get("fabric.status"))
+            _GpuRow(pci, row.get("uuid"), row.get("name"), row.get("fabric.state"), row.get("fabric.status"))
         )
     return answers
 
 
-def _answers_of_xml(text: str) -> List[_Answer]:
+def _answers_of_xml(text: str) -> List[_GpuRow]:
     return [
-        _Answer(gpu.pci, gpu.uuid, gpu.product_name, gpu.fabric_state, gpu.fabric_status) for gpu in parse_xml(text)
+        _GpuRow(gpu.pci, gpu.uuid, gpu.product_name, gpu.fabric_state, gpu.fabric_status) for gpu in parse_xml(text)
     ]
 
 
 def _run(host: Host, argv: Sequence[str], problems: List[Problem]) -> Optional[Output]:
-    """Raises ToolMissing and ToolHung, after which no other call is worth making."""
+    """Run nvidia-smi. Raises ToolMissing and ToolHung, after which no other call is worth making."""
     try:
         return host.run(argv)
     except (ToolMissing, ToolHung):
@@ -338,8 +338,8 @@ def _run(host: Host, argv: Sequence[str], problems: List[Problem]) -> Optional[O
         return None
 
 
-def _understood(output: Optional[Output], parse: Callable[[str], T], problems: List[Problem]) -> Optional[T]:
-    """The tool's answer parsed. An exit code other than 0 is a Problem even where the answer is whole."""
+def _parsed(output: Optional[Output], parse: Callable[[str], T], problems: List[Problem]) -> Optional[T]:
+    """Return the parsed output. An exit code other than 0 is a Problem even if the output is complete."""
     if output is None:
         return None
     try:
@@ -355,12 +355,12 @@ def _understood(output: Optional[Output], parse: Callable[[str], T], problems: L
 def _nvlinks(
     output: Optional[Output], listing: Optional[_Listing], problems: List[Problem]
 ) -> Optional[List[NvlinkStatus]]:
-    """An answer that names no GPU, of a tool that has just listed them, is about cards without NVLink."""
+    """Return NVLinks. An output without GPUs, from a tool that has just listed them, means cards without NVLink."""
     if output is not None and output.rc == 0 and listing is not None and not output.stderr.strip():
         lines = [line.strip() for line in output.stdout.splitlines() if line.strip()]
         if all(_WITHOUT_NVLINK.match(line) for line in lines):
             return [NvlinkStatus(n, answer.uuid, 0, 0) for n, answer in enumerate(listing.gpus.values())]
-    return _understood(output, parse_nvlink_status, problems)
+    return _parsed(output, parse_nvlink_status, problems)
 
 
 def _gpu(
@@ -370,7 +370,7 @@ def _gpu(
     listing: Optional[_Listing],
     links: Optional[List[NvlinkStatus]],
 ) -> Gpu:
-    """information: None where the driver does not have the GPU, {} where it could not be read."""
+    """Join the sources of one GPU. information: None if the driver does not have it, {} if it could not be read."""
     said = information or {}
     answer = listing.gpus.get(device.address) if listing else None
     uuid = _started(said.get("GPU UUID")) or (answer.uuid if answer else None)
@@ -413,7 +413,7 @@ def _gaps(
     listing: Optional[_Listing],
     links: Optional[List[NvlinkStatus]],
 ) -> List[Problem]:
-    """What sources that did answer left out, and GPUs that sysfs does not have."""
+    """Return what sources that did respond left out, and GPUs that sysfs does not have."""
     gaps: List[Problem] = []
     no_such = "lists a GPU at %s, /sys/bus/pci/devices has none there"
     pcis = {gpu.pci for gpu in gpus}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The kernel's lockdown, which Secure Boot brings: nobody then writes PCI registers from user space, root neither."""
+"""Read the kernel's lockdown, which Secure Boot enables: even root cannot write PCI registers from user space then."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LOCKDOWN = "/sys/kernel/security/lockdown"
 
 
 def read(host: Host) -> str:
-    """``integrity`` or ``confidentiality``; "" for none, and where it cannot be read: whoever writes is told then."""
+    """Return ``integrity`` or ``confidentiality``; "" for none, or if it cannot be read: the later write then fails."""
     return pci.read_value(host, LOCKDOWN, parse, []) or ""
 
 
 def parse(text: str) -> str:
-    """The word in brackets in /sys/kernel/security/lockdown: ``integrity`` in ``none [integrity] confidentiality``.
+    """Parse /sys/kernel/security/lockdown: ``integrity`` in ``none [integrity] confidentiality``.
 
     "" for none. Raises ParseError where no known word is in brackets.
     """

@@ -98,7 +98,7 @@ def parse_ipv6_route(text: str) -> List[Route]:
 
 
 def read_routes(host: Host) -> Tuple[Tuple[Route, ...], Tuple[Problem, ...]]:
-    """Of both families, IPv4 first. The main table: /proc shows no other."""
+    """Return routes of both families, IPv4 first. Only the main table: /proc shows no other."""
     problems: List[Problem] = []
     ipv4 = read_value(host, ROUTE_FILES[0], parse_route, problems)
     if ipv4 is None and not problems:
@@ -113,7 +113,7 @@ def read_routes(host: Host) -> Tuple[Tuple[Route, ...], Tuple[Problem, ...]]:
 def default_routes(host: Host) -> Tuple[Tuple[DefaultRoute, ...], Tuple[Problem, ...]]:
     """Default routes of both families, least metric first; of equal metrics IPv4 before IPv6."""
     routes, problems = read_routes(host)
-    # A capture may lack the file; only who would cut the way to the node has to know it (guard).
+    # A capture may lack the file; only changes that may cut the connection to the node need it (guard).
     return defaults(routes), tuple(problem for problem in problems if problem.message != ABSENT)
 
 

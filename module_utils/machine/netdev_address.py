@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""IP addresses of network interfaces. sysfs and procfs do not say which interface has which.
+"""Read IP addresses of network interfaces with ip: sysfs and procfs do not assign them to interfaces.
 
 Source: ip-address(8) of iproute2, whose JSON is the same from 4.19 on.
 """
@@ -15,14 +15,14 @@ from typing import Any, Dict, List, Sequence, Tuple
 from ..core.host import Host, ParseError
 
 ADDRESSES = ("ip", "-j", "address", "show")
-# Seconds: whoever is impatient with nvidia-smi need not be with the kernel.
+# Seconds: a short limit for nvidia-smi does not apply to the kernel.
 _TIMEOUT = 20.0
 _FAMILIES = {"inet": 4, "inet6": 6}
 
 
 @dataclass(frozen=True)
 class Address:
-    """With the length of its subnet's prefix: ``10.0.0.1``, 24."""
+    """An address with the length of its subnet's prefix: ``10.0.0.1``, 24."""
 
     address: str
     length: int
@@ -30,12 +30,12 @@ class Address:
 
     @property
     def subnet(self) -> IPv4Network:
-        """Of an IPv4 address."""
+        """Return the subnet of an IPv4 address."""
         return IPv4Network("%s/%d" % (self.address, self.length), strict=False)
 
 
 def parse_json(text: str, argv: Sequence[str]) -> List[Dict[str, Any]]:
-    """What ``ip -j`` prints: a list of objects, some of them empty. Raises ParseError, which names ``argv``."""
+    """Parse ``ip -j``: a list of objects, some of them empty. Raises ParseError, which names ``argv``."""
     try:
         found = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
@@ -46,7 +46,7 @@ def parse_json(text: str, argv: Sequence[str]) -> List[Dict[str, Any]]:
 
 
 def parse(text: str) -> Dict[str, Tuple[Address, ...]]:
-    """Interface -> its addresses that reach further than the link, of ADDRESSES. Raises ParseError."""
+    """Return interface -> addresses beyond link scope, from the output of ADDRESSES. Raises ParseError."""
     found: Dict[str, Tuple[Address, ...]] = {}
     for one in parse_json(text, ADDRESSES):
         try:
@@ -62,5 +62,5 @@ def parse(text: str) -> Dict[str, Tuple[Address, ...]]:
 
 
 def read(host: Host) -> Dict[str, Tuple[Address, ...]]:
-    """Raises ReadError, ParseError."""
-    return parse(host.ask(ADDRESSES, _TIMEOUT))
+    """Read the addresses. Raises ReadError, ParseError."""
+    return parse(host.query(ADDRESSES, _TIMEOUT))

@@ -45,7 +45,7 @@ class Route:
 
 
 def parse_rules(text: str) -> Tuple[Rule, ...]:
-    """Of RULES. Raises ParseError."""
+    """Parse the output of RULES. Raises ParseError."""
     found = []
     for one in parse_json(text, RULES):
         priority, source = one.get("priority"), str(one.get("src", "all"))
@@ -63,7 +63,7 @@ def parse_rules(text: str) -> Tuple[Rule, ...]:
 
 
 def parse_routes(text: str) -> Dict[str, Tuple[Route, ...]]:
-    """Table -> its routes, of ROUTES. Raises ParseError."""
+    """Return table -> routes from the output of ROUTES. Raises ParseError."""
     found: Dict[str, Tuple[Route, ...]] = {}
     for one in parse_json(text, ROUTES):
         route = Route(*(str(one.get(key, "")) for key in ("dst", "gateway", "prefsrc", "dev")))

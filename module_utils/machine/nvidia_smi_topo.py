@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""``nvidia-smi topo -m``: a second opinion on what sysfs says of the paths between GPUs and NICs.
+"""Compare ``nvidia-smi topo -m`` with the paths between GPUs and NICs that sysfs shows.
 
-Paths are derived from sysfs (pci.py). This matrix is only held against them: it is text for people, its shape
-changes with the driver, and it names NICs by number.
+Paths are derived from sysfs (pci.py). This matrix is only a cross-check: it is text for people, its shape changes with
+the driver, and it names NICs by number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TopoMatrix:
 
 
 def parse(text: str) -> TopoMatrix:
-    """The matrix. Columns may be apart by TABs or blanks: device cells are never empty and hold no blank."""
+    """Parse the matrix. Columns are separated by TABs or blanks: device cells are never empty and hold no blank."""
     lines = [line.split() for line in _ANSI.sub("", text).splitlines() if line.strip()]
     start = next((number for number, line in enumerate(lines) if _is_row(line)), None)
     if start is None:
@@ -90,8 +90,8 @@ def _quote(words: List[str]) -> str:
 
 
 def read(host: Host) -> TopoMatrix:
-    """Runs nvidia-smi. Raises ReadError where it does not answer, ParseError where the answer is not a matrix."""
-    return parse(host.ask(COMMAND))
+    """Run nvidia-smi. Raises ReadError if it fails, ParseError if the output is not a matrix."""
+    return parse(host.query(COMMAND))
 
 
 def lost(matrix: TopoMatrix, topology: Topology) -> List[str]:
@@ -102,7 +102,7 @@ def lost(matrix: TopoMatrix, topology: Topology) -> List[str]:
 
 
 def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:
-    """One sentence for each thing that nvidia-smi and sysfs see differently; [] where they agree."""
+    """Return one sentence for each difference between nvidia-smi and sysfs."""
     said: List[str] = []
     # nvidia-smi numbers the GPUs that the driver has.
     gpus = [gpu for gpu in topology.gpus if gpu.in_driver]

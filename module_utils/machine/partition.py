@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """InfiniBand partitions as a host sees them: the table of keys of each port, which the subnet manager fills.
 
-A key's bit 15 says full member; two limited members of one partition cannot talk to each other. No right on the fabric
-is needed to read it. Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband (pkeys); fabric.md 1.
+A key's bit 15 marks a full member; two limited members of one partition cannot talk to each other. Reading it needs no
+permission on the fabric. Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband (pkeys); IBTA 1, 10.9.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .topology import Nic
 
 FULL = 0x8000
 _KEY = re.compile(r"0x([0-9a-fA-F]{1,4})")
-# Keys that a finding shows.
+# Number of keys in a finding.
 _SHOWN = 8
 
 RAIL_PARTITION = Check(
@@ -42,7 +42,7 @@ Tables = Mapping[Tuple[str, int], Union[Table, Problem]]
 
 
 def wanted(site: Mapping[str, Any]) -> Tuple[int, ...]:
-    """Keys that every rail has to have. site: the site's values by their names."""
+    """Return keys that every rail must have. site: the site's values by name."""
     return tuple(parse_key(key) for key in site.get("busbar_fabric_partitions") or ())
 
 
@@ -55,7 +55,7 @@ def parse_key(text: str) -> int:
 
 
 def read(host: Host, nics: Iterable[Nic]) -> Tables:
-    """Of the InfiniBand ports among these."""
+    """Return the key tables of the InfiniBand ports among these."""
     found: Dict[Tuple[str, int], Union[Table, Problem]] = {}
     for nic in nics:
         if nic.rdma is None or nic.port is None or nic.port.link_layer != "InfiniBand":
@@ -86,7 +86,7 @@ def _table(host: Host, path: str) -> Union[Table, Problem]:
 
 
 def lacking(keys: Collection[int], asked: Sequence[int]) -> Tuple[str, ...]:
-    """In words each wanted key that these are not enough for: a full member is a limited one, too."""
+    """Return each wanted key that these do not cover, in words: a full member is a limited one, too."""
     missing = [key for key in asked if key not in keys and not (not key & FULL and key | FULL in keys)]
     return tuple(
         "0x%04x%s" % (key, " (a limited member only)" if key & FULL and key & ~FULL in keys else "") for key in missing
@@ -94,7 +94,7 @@ def lacking(keys: Collection[int], asked: Sequence[int]) -> Tuple[str, ...]:
 
 
 def judge(nics: Iterable[Nic], tables: Tables, asked: Sequence[int], down: Mapping[str, Finding]) -> List[Finding]:
-    """Of each InfiniBand port of these; nothing where no key is wanted. down: PCI address -> why its port is not up."""
+    """Judge each InfiniBand port; [] if no key is wanted. down: PCI address -> why its port is not up."""
     want = ", ".join("0x%04x" % key for key in asked)
     findings = []
     for nic in nics:
@@ -108,7 +108,7 @@ def judge(nics: Iterable[Nic], tables: Tables, asked: Sequence[int], down: Mappi
             fix = "see the output of grep . %s/* on the host" % source
         else:
             missing = lacking(set(table.values()), asked)
-            state, have = "drift" if missing else "ok", _shown(table)
+            state, have = "drift" if missing else "ok", _key_list(table)
             if missing:
                 have = "lacks %s: %s" % (", ".join(missing), have)
         because = down.get(nic.pci) if state != "ok" else None
@@ -116,8 +116,8 @@ def judge(nics: Iterable[Nic], tables: Tables, asked: Sequence[int], down: Mappi
     return findings
 
 
-def _shown(table: Table) -> str:
-    """NCCL takes the one at index 0, or at that of NCCL_IB_PKEY, so the indices are of use."""
+def _key_list(table: Table) -> str:
+    """Return keys with their indices: NCCL takes index 0, or that of NCCL_IB_PKEY."""
     said = ["0x%04x at index %d" % (key, index) for index, key in sorted(table.items())]
     more = ["and %d more" % (len(said) - _SHOWN)] if len(said) > _SHOWN else []
     return ", ".join(said[:_SHOWN] + more) or "no key"

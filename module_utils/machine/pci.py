@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""PCI devices, the tree they hang in, and how far two of them are apart.
+"""Read PCI devices and their tree, and classify the path between two of them.
 
-Path classes are those of ``nvidia-smi topo -m``: X, PIX, PXB, PHB, NODE, SYS. NCCL knows no NODE: it calls it
+Path classes are those of ``nvidia-smi topo -m``: X, PIX, PXB, PHB, NODE, SYS. NCCL has no NODE: it calls it
 PHB, because its CPU node is the NUMA node (nccl_class).
 Sources: kernel Documentation/ABI/testing/sysfs-bus-pci; NCCL src/graph (2.30).
 """
@@ -133,7 +133,7 @@ def is_efa(device: PciDevice) -> bool:
 
 
 def path_class(a: PciDevice, b: PciDevice) -> str:
-    """How far two functions are apart: one of PATH_CLASSES. What is unknown counts as far.
+    """Return the path class of two functions, one of PATH_CLASSES. Unknown counts as far.
 
     PIX: at most one PCIe switch between them, which is two bridges: its downstream ports, or one port and its
     upstream port. PXB: more bridges. PHB: nothing in common but the host bridge.
@@ -233,7 +233,7 @@ def _read_id(host: Host, path: str) -> int:
 
 
 def _ancestors(source: str) -> Tuple[str, ...]:
-    """From ``/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0``. In Hyper-V guests the host bridge lies deeper."""
+    """Return ancestors from ``/sys/devices/pci0000:15/0000:15:01.0``; in Hyper-V guests the host bridge is deeper."""
     parts = source.split("/")[:-1]
     for index, part in enumerate(parts):
         if _HOST_BRIDGE.fullmatch(part):
@@ -242,7 +242,7 @@ def _ancestors(source: str) -> Tuple[str, ...]:
 
 
 def _wanted(found: Dict[str, PciDevice]) -> Set[str]:
-    """The functions whose links matter."""
+    """Return the functions whose links are read."""
     wanted: Set[str] = set()
     for device in found.values():
         kind = device.class_code >> 8
@@ -272,9 +272,9 @@ def _with_link(host: Host, device: PciDevice, problems: List[Problem]) -> PciDev
 
 
 def _capped(device: PciDevice, linked: Dict[str, PciDevice], unread: Set[str]) -> PciDevice:
-    """Link maxima as the slot allows them: never above those of the port it is plugged into.
+    """Return the device with link maxima limited to those of the port that it is plugged into.
 
-    A port without these files (a conventional bridge) allows anything; one whose files cannot be read, nobody knows.
+    A port without these files (a conventional bridge) limits nothing; unreadable ones make the maxima unknown.
     """
     parent = device.ancestors[-1] if device.ancestors else ""
     if _ADDRESS.fullmatch(parent) is None:
@@ -305,6 +305,6 @@ def _parse_width(text: str) -> int:
 
 
 def _link_name(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
-    """Last part of where a link leads: the name of a driver, the address of a physical function."""
+    """Return the last part of a link's target: the name of a driver, the address of a physical function."""
     target = attempt(lambda: host.realpath(path), path, problems)
     return target.rsplit("/", 1)[-1] if target is not None else None

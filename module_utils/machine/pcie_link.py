@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The PCIe links above GPUs and NICs: between a root port or switch and the switch below it.
+"""Read the PCIe links above GPUs and NICs: between a root port or switch and the switch below it.
 
-The last link, of the GPU or NIC itself, is what the profile names (platform.gpu_pcie, platform.rail_pcie). What a link
-above it should do nobody declares: it is what both its ends can, and no less than what its rail needs. An idle GPU
-lowers the speed of its own link; switches keep theirs, and power management (ASPM) changes neither speed nor width.
+The profile declares the last link, of the GPU or NIC (platform.gpu_pcie, platform.rail_pcie). A link above it should
+run at the most that both its ends can, and carry at least what its rail needs. An idle GPU
+lowers the speed of its link; switches keep theirs, and power management (ASPM) changes neither speed nor width.
 Sources: kernel Documentation/ABI/testing/sysfs-bus-pci; PCI Express Base Specification 6.0, 4.2 (encodings), 7.5.3.
 """
 
@@ -19,17 +19,17 @@ from .profile import PcieLink, Rail
 from .rails import Rails
 from .topology import Topology
 
-# The fastest link of today's CPUs: a NIC with more, such as ConnectX-8, has its GPU below its own switch.
+# The fastest link of today's CPUs: a NIC with more, such as ConnectX-8, has its GPU below a switch of the NIC.
 _TO_CPU = PcieLink(32, 16)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 @dataclass(frozen=True)
-class Between:
+class InnerLink:
     """A link whose lower end is a switch. lower, upper: PCI addresses of its ends.
 
     now, possible: what the link runs at, and the most that both ends can; None where the kernel does not say.
-    pairs: each GPU and rail whose data go over the link, with what that rail asks for in Gbit/s.
+    pairs: each GPU and rail whose data go over the link, with that rail's need in Gbit/s.
     behind: names of the GPUs and rails below it, which reach the CPU and its memory over it.
     rates: what the rails below it need in Gbit/s, singly: that several share the link is the platform's design.
     """
@@ -45,20 +45,20 @@ class Between:
 
     @property
     def needs(self) -> float:
-        """Gbit/s of the most demanding rail that goes over it."""
+        """Return Gbit/s of the most demanding rail that uses the link."""
         return max((*self.rates, *(rate for _name, rate in self.pairs)), default=0.0)
 
 
 def gbps(link: PcieLink) -> float:
-    """What a link carries, less its encoding: 8b/10b up to 5 GT/s, 128b/130b up to 32, flits of 242/256 from 64."""
+    """Return Gbit/s of a link less its encoding: 8b/10b up to 5 GT/s, 128b/130b up to 32, flits of 242/256 from 64."""
     share = 0.8 if link.speed_gts <= 5 else 128 / 130 if link.speed_gts <= 32 else 242 / 256
     return link.speed_gts * link.width * share
 
 
-def between(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[Between, ...]:
-    """The links above the GPUs and the rails' NICs, in the order of their addresses. None in a virtual machine.
+def inner_links(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[InnerLink, ...]:
+    """Return the links above the GPUs and the rails' NICs, by address; () in a virtual machine.
 
-    What a hypervisor shows of bridges is its own invention.
+    The bridges that a hypervisor shows are not real.
     """
     if topology.virtualization.is_vm:
         return ()
@@ -86,7 +86,7 @@ def between(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[Be
         ):
             continue  # a conventional bridge: no link
         found.append(
-            Between(
+            InnerLink(
                 lower=lower,
                 upper=upper,
                 source=own.source if own else "/sys/bus/pci/devices/%s" % lower,
@@ -101,10 +101,10 @@ def between(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tuple[Be
 
 
 def _links(device: PciDevice) -> List[Tuple[str, str]]:
-    """(upper end, lower end) of each link above the device's own.
+    """Return (upper end, lower end) of each link above the device's.
 
-    Below a host bridge comes a root port, below that by turns a switch's upstream and downstream port. What is between
-    those two is no link. A chain that does not end so is of another kind, and nothing is said of it.
+    Below a host bridge comes a root port, below that by turns a switch's upstream and downstream port. There is no link
+    between those two. A chain that does not end so is of another kind and is left out.
     """
     chain = device.ancestors[1:]
     if len(chain) % 2 == 0 or not all(_ADDRESS.fullmatch(address) for address in chain):
@@ -113,7 +113,7 @@ def _links(device: PciDevice) -> List[Tuple[str, str]]:
 
 
 def _pairs(rails: Rails, asked: Sequence[Rail]) -> Mapping[str, List[Tuple[str, float]]]:
-    """By address of a bridge: the rails that go through it on the way between their GPU and their NIC."""
+    """Return address of a bridge -> the rails that use it between their GPU and their NIC."""
     found: Dict[str, List[Tuple[str, float]]] = {}
     for rail in asked:
         nic = rails.nics.get(rail.number)
@@ -128,7 +128,7 @@ def _pairs(rails: Rails, asked: Sequence[Rail]) -> Mapping[str, List[Tuple[str, 
 
 
 def _rate(wanted: float, *ends: PciDevice) -> float:
-    """Return what goes over a link of the wanted Gbit/s: what an end cannot do is the finding of that end."""
+    """Return Gbit/s over a link for the wanted rate: a slower end is that end's finding."""
     links = [_link(end.max_speed_gts, end.max_width) for end in ends]
     return min([wanted, *(gbps(link) for link in links if link is not None)])
 

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Holds a host's topology to its profile: the planner of the ``platform`` role. It changes nothing.
+"""Judge a host's topology by its profile: the planner of the ``platform`` role. It changes nothing.
 
-Sources of the rules: host.md 7 (link state, widths), NCCL src/graph (paths and PCI speed), field stories F5, F24, F26.
+Sources: PCI Express Base Specification 7.5.3.8 (link status), NCCL src/graph (paths and PCI speed), IBTA 1, 14.2.5.6.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IB_MTU = 4096
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """What a second source says of the same machine: where it differs, or why it could not be asked.
+    """Differences of a second source about the same machine, or why it could not be read.
 
     lost: how many of the disagreements are RDMA devices that sysfs does not have.
     """
@@ -195,29 +195,29 @@ def plan(
     site: Optional[Mapping[str, Any]] = None,
     keys: Optional[partition.Tables] = None,
 ) -> Plan:
-    """Findings for everything the profile asks of this topology. ``profile`` is narrowed to the fabric already.
+    """Return findings for everything the profile wants of this topology. ``profile`` is narrowed to the fabric already.
 
-    address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".   addresses: what its GIDs are held to.
-    mtus: of the ports, None where nobody asks: only an InfiniBand port has one of its own.
-    site: the site's values by their names, typed; None where there is no site, as for the draft of a profile.
-    keys: partition keys of the ports, None where nobody asks.
+    address_family: which RoCE v2 address a rail must have, "ipv4" or "ipv6".   addresses: of interfaces, for its GIDs.
+    mtus: of the InfiniBand ports, None if not wanted.
+    site: the site's values by name, typed; None without a site, as for the draft of a profile.
+    keys: partition keys of the ports, None if not wanted.
     """
     rails = match(topology, profile)
     gpus = _gpu_findings(topology, profile)
     roots = {finding.check: finding for finding in gpus if not finding.ok and finding.because is None}
     findings = list(gpus)
-    # What lies near what, its topology file says there: nccl_conf.topo_file.
+    # There the topology file defines distances: nccl_conf.topo_file.
     hidden = profile.topology_file and topology.virtualization.is_vm
     for rail in profile.rails if not hidden else [replace(rail, paths={}) for rail in profile.rails]:
         findings += _rail_findings(topology, rail, rails, (address_family, addresses), roots.get(GPU_COUNT.id))
-    findings.extend(_between(topology, link) for link in pcie_link.between(topology, rails, profile.rails))
+    findings.extend(_between(topology, link) for link in pcie_link.inner_links(topology, rails, profile.rails))
     findings.extend(_rail_firmware(profile, rails, (site or {}).get("busbar_firmware") or {}))
     findings = _one_cause_for_no_manager(rails, findings)
     if mtus is not None:
         findings.extend(_rail_mtus(profile, rails, mtus, findings))
     if keys is not None:
         nics = [rails.nics[rail.number] for rail in profile.rails if rail.number in rails.nics]
-        findings.extend(partition.judge(nics, keys, partition.wanted(site or {}), _down(findings)))
+        findings.extend(partition.judge(nics, keys, partition.wanted(site or {}), _port_causes(findings)))
     findings.extend(rail_address.judge(profile, rails, addresses))
     for cross in cross_checks:
         gone = [f for f in findings if f.check == RAIL_DEVICE.id and not f.ok]
@@ -228,25 +228,25 @@ def plan(
 
 
 def all_missing(topology: Topology, profile: Profile, *checks: Check) -> List[Finding]:
-    """The answers to these checks that are not ok: what is written must not shrink to the devices that are left."""
+    """Return findings of these checks that are not ok: files must not shrink to the devices that are left."""
     ids = [check.id for check in checks]
     return [f for f in plan(topology, profile).findings if f.check in ids and not f.ok]
 
 
 def missing(topology: Topology, profile: Profile, *checks: Check) -> Optional[Finding]:
-    """The first of them."""
+    """Return the first of them."""
     return next(iter(all_missing(topology, profile, *checks)), None)
 
 
 def _state(have: object, good: bool) -> str:
-    """What could not be read is unknown, never ok."""
+    """Return the state; an unreadable value is unknown, never ok."""
     if have is None:
         return "unknown"
     return "ok" if good else "drift"
 
 
-def _said(topology: Topology, value: Optional[str], *needles: str) -> Optional[str]:
-    """The value, or else what the reader said about why there is none."""
+def _or_reason(topology: Topology, value: Optional[str], *needles: str) -> Optional[str]:
+    """Return the value, or the reader's reason why there is none."""
     if value is not None:
         return value
     for problem in topology.problems:
@@ -295,11 +295,11 @@ def _gpu_count(topology: Topology, profile: Profile) -> Finding:
 
 
 def _driver_finding(topology: Topology) -> Optional[Finding]:
-    """The driver as a whole; None where it is loaded, and then each GPU is asked for by itself."""
+    """Judge the driver as a whole; None if it is loaded: then each GPU is judged."""
     if topology.driver is not None:
         return None
-    have = _said(topology, None, "/proc/driver/nvidia/version") or "not loaded"
-    # GPUs that it lists prove that it is loaded, though nobody can say which version.
+    have = _or_reason(topology, None, "/proc/driver/nvidia/version") or "not loaded"
+    # GPUs that it lists prove that it is loaded, though the version is unknown.
     state = "unknown" if any(gpu.in_driver for gpu in topology.gpus) else "drift"
     return GPU_DRIVER.judge("nvidia driver", state, "loaded", have, "/proc/driver/nvidia/version")
 
@@ -310,7 +310,7 @@ def _gpu_tool(topology: Topology, profile: Profile, driver: Optional[Finding]) -
         return None
     asked = [gpu for gpu in topology.gpus if gpu.in_driver]
     answered = any(gpu.nvlinks_active is not None or gpu.fabric_state is not None for gpu in asked)
-    have = "answers" if answered else _said(topology, None, "nvidia-smi") or "no result for any GPU"
+    have = "answers" if answered else _or_reason(topology, None, "nvidia-smi") or "no result for any GPU"
     state = "ok" if answered else "unknown"
     return GPU_TOOL.judge("nvidia-smi", state, "answers", have, "nvidia-smi", because=driver)
 
@@ -324,11 +324,11 @@ def _one_gpu(
     directory = "/proc/driver/nvidia/gpus/%s" % gpu.pci
     lost = driver
     if driver is None:
-        have = "in the driver" if gpu.in_driver else _said(topology, None, directory) or "not in the driver"
+        have = "in the driver" if gpu.in_driver else _or_reason(topology, None, directory) or "not in the driver"
         own = GPU_DRIVER.judge(subject, "ok" if gpu.in_driver else "drift", "in the driver", have, directory)
         findings.append(own)
         lost = None if own.ok else own
-    model = _said(topology, gpu.model, directory)
+    model = _or_reason(topology, gpu.model, directory)
     findings.append(
         GPU_MODEL.judge(
             subject,
@@ -350,7 +350,7 @@ def _one_gpu(
                 subject,
                 _state(gpu.nvlinks_active, gpu.nvlinks_active == want.nvlinks),
                 "%d active" % want.nvlinks,
-                _said(topology, have_links, gpu.pci, "nvidia-smi"),
+                _or_reason(topology, have_links, gpu.pci, "nvidia-smi"),
                 "nvidia-smi nvlink -s",
                 because=lost or _if_bad(tool) or _unlisted(topology, [gpu]),
             )
@@ -359,14 +359,14 @@ def _one_gpu(
 
 
 def _nvlink_fabric(topology: Topology, driver: Optional[Finding], tool: Optional[Finding]) -> Finding:
-    """One finding for the node: the fabric manager registers all GPUs or none."""
+    """Return one finding for the node: the fabric manager registers all GPUs or none."""
     asked = [gpu for gpu in topology.gpus if gpu.in_driver]
     states = sorted({"%s/%s" % (gpu.fabric_state, gpu.fabric_status or "-") for gpu in asked if gpu.fabric_state})
     unread = [gpu for gpu in asked if gpu.fabric_state is None]
     good = all(gpu.fabric_state == "Completed" and gpu.fabric_status in (None, "Success") for gpu in asked)
     have: Optional[str] = ", ".join(states)
     if unread or not asked:
-        have = _said(topology, None, "fabric", "nvidia-smi")
+        have = _or_reason(topology, None, "fabric", "nvidia-smi")
     return NVLINK_FABRIC.judge(
         "nvlink fabric",
         "unknown" if unread or not asked else _state(have, good),
@@ -378,7 +378,7 @@ def _nvlink_fabric(topology: Topology, driver: Optional[Finding], tool: Optional
 
 
 def _unlisted(topology: Topology, gpus: Sequence[Gpu]) -> Optional[str]:
-    """The id of node_health's finding (its module imports this one) of the first GPU that nvidia-smi does not list."""
+    """Return the id of node_health's finding (its module imports this one) on the first GPU that nvidia-smi omits."""
     lost = [gpu.pci for gpu in gpus if any(one == unlisted(one.source, gpu.pci) for one in topology.problems)]
     return "node_health.gpu_count[live]@%s" % lost[0] if lost else None
 
@@ -390,7 +390,7 @@ def _if_bad(finding: Optional[Finding]) -> Optional[Finding]:
 def _pcie(
     check: Check, topology: Topology, device: PciDevice, subject: str, want: PcieLink, idle_speed_varies: bool
 ) -> Finding:
-    """Width as it is now. Speed as it is now for a NIC; an idle GPU trains its link down, there the maximum counts."""
+    """Judge the current width, and a NIC's current speed; an idle GPU lowers its speed, so its maximum counts."""
     speed = device.max_speed_gts if idle_speed_varies else device.current_speed_gts
     width = device.current_width
     have = None
@@ -404,13 +404,13 @@ def _pcie(
         subject,
         _state(have, good),
         str(want),
-        _said(topology, have, device.address),
+        _or_reason(topology, have, device.address),
         "%s/%s, current_link_width" % (device.source, "max_link_speed" if idle_speed_varies else "current_link_speed"),
     )
 
 
-def _between(topology: Topology, link: pcie_link.Between) -> Finding:
-    """Of a link above GPUs and NICs: as fast and as wide as both its ends can, and enough for the rails on it."""
+def _between(topology: Topology, link: pcie_link.InnerLink) -> Finding:
+    """Judge a link above GPUs and NICs: the most that both its ends can, and enough for its rails."""
     now, possible = link.now, link.possible
     want = "%s, as both ends can" % possible if possible else "as fast and as wide as both ends can"
     trained = (
@@ -433,7 +433,7 @@ def _between(topology: Topology, link: pcie_link.Between) -> Finding:
         "%s below %s" % (link.lower, link.upper),
         _state(have, trained and enough),
         want,
-        _said(topology, have, link.lower, link.upper),
+        _or_reason(topology, have, link.lower, link.upper),
         "%s/current_link_speed, current_link_width" % link.source,
         fix=fix or None,
     )
@@ -469,7 +469,7 @@ def _rail_findings(
     down = _if_bad(findings[-1])
     findings.append(_rail_rate(topology, rail, nic, port, source, down))
     layer = port.link_layer if port else None
-    state, have = _state(layer, layer in rail.link_layers), _said(topology, layer, source)
+    state, have = _state(layer, layer in rail.link_layers), _or_reason(topology, layer, source)
     cause, place = down if layer is None else None, source + "/link_layer"
     kind = RAIL_LINK_LAYER.judge(nic.label, state, "/".join(rail.link_layers), have, place, because=cause)
     findings.append(kind)
@@ -495,7 +495,7 @@ def _port_state(topology: Topology, nic: Nic, port: Optional[Port], source: str)
         nic.label,
         _state(have, port is not None and port.state == "ACTIVE"),
         "ACTIVE",
-        _said(topology, have, source),
+        _or_reason(topology, have, source),
         source + "/state",
         fix=_STATE_FIXES.get(port.state or "") or _STATE_FIXES.get(port.phys_state or "") if port else None,
     )
@@ -519,14 +519,14 @@ def _rail_rate(
         nic.label,
         _state(rate, rate == rail.rate_gbps),
         "%g Gbit/s" % rail.rate_gbps,
-        _said(topology, have, source),
+        _or_reason(topology, have, source),
         source + "/rate",
         because=down,
     )
 
 
 def _rail_paths(topology: Topology, rail: Rail, nic: Nic, rails: Rails, gpu_count: Optional[Finding]) -> List[Finding]:
-    """Path and NUMA node against each GPU that the profile puts near this rail."""
+    """Judge path and NUMA node to each GPU that the profile puts near this rail."""
     want = ", ".join("GPU %d: %s" % item for item in sorted(rail.paths.items()))
     if not rail.paths:
         return []
@@ -544,7 +544,7 @@ def _rail_paths(topology: Topology, rail: Rail, nic: Nic, rails: Rails, gpu_coun
             nic.label,
             _state(known, all(seen[index] == path for index, path in rail.paths.items())),
             want,
-            _said(topology, known, nic.pci),
+            _or_reason(topology, known, nic.pci),
             nic.device.source,
         )
     ]
@@ -564,21 +564,21 @@ def _rail_numa(topology: Topology, nic: Nic, gpus: Sequence[Gpu]) -> Finding:
         % ", ".join(
             "GPU %d (%s)" % (gpu.index, "unknown" if other is None else other) for gpu, other in zip(gpus, others)
         ),
-        _said(topology, "node %d" % node if node is not None else None, nic.pci + "/numa_node")
+        _or_reason(topology, "node %d" % node if node is not None else None, nic.pci + "/numa_node")
         or "unknown to the firmware (-1)",
         nic.device.source + "/numa_node",
     )
 
 
 def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Finding]) -> List[Finding]:
-    """Of the rails that are InfiniBand. That of an Ethernet port follows from its interface: netdev_mtu."""
+    """Judge InfiniBand rails. netdev_mtu judges Ethernet ports, whose MTU follows from the interface."""
     want, source = "%d bytes" % IB_MTU, " ".join(DEVINFO)
     asked = [(nic, nic.port) for nic in (rails.nics.get(rail.number) for rail in profile.rails) if nic]
     ports = [(nic, port) for nic, port in asked if port is not None and port.link_layer == "InfiniBand" and nic.rdma]
     if ports and isinstance(mtus, Problem):
         fix = "install or run %s on the node and read its output" % source
         return [RAIL_MTU.judge(source, "unknown", want, str(mtus), source, fix=fix)]
-    down = _down(so_far)
+    down = _port_causes(so_far)
     findings = []
     for nic, port in ports:
         found = mtus.get((nic.rdma.name, port.number)) if nic.rdma and not isinstance(mtus, Problem) else None
@@ -591,13 +591,13 @@ def _rail_mtus(profile: Profile, rails: Rails, mtus: Mtus, so_far: Sequence[Find
     return findings
 
 
-def _down(so_far: Sequence[Finding]) -> Dict[str, Finding]:
-    """PCI address of a NIC -> why its port is not up."""
+def _port_causes(so_far: Sequence[Finding]) -> Dict[str, Finding]:
+    """Return PCI address of a NIC -> why its port is not up."""
     return {one.identity: one for one in so_far if one.check == RAIL_STATE.id and not one.ok}
 
 
 def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) -> Tuple[Finding, ...]:
-    """declared: PSID -> version; empty where the site declares none. Several rails' same unknown has one cause."""
+    """Judge firmware. declared: PSID -> version; {} if the site declares none. Equal unknowns have one cause."""
     findings = []
     for nic in [rails.nics[rail.number] for rail in profile.rails if declared and rail.number in rails.nics]:
         if nic.rdma is None:
@@ -620,7 +620,7 @@ def _rail_firmware(profile: Profile, rails: Rails, declared: Mapping[str, str]) 
     return one_cause(findings, ("unknown",))
 
 
-# -- the whole -------------------------------------------------------------------------------------------------------
+# -- all -------------------------------------------------------------------------------------------------------
 
 
 def _cross_finding(cross: CrossCheck, tool: Optional[Finding]) -> Finding:
@@ -632,7 +632,7 @@ def _cross_finding(cross: CrossCheck, tool: Optional[Finding]) -> Finding:
 
 
 def _one_cause_for_no_nic(topology: Topology, profile: Profile, findings: Sequence[Finding]) -> Tuple[Finding, ...]:
-    """A host without any RDMA NIC has one fault, not one per rail: the rails follow from the first."""
+    """Make missing rails of a host without any RDMA NIC follow from the first: it has one fault."""
     absent = [f for f in findings if f.check == RAIL_DEVICE.id and not f.ok]
     if len(absent) < 2 or len(absent) < len(profile.rails) or any(nic.rdma for nic in topology.nics):
         return tuple(findings)

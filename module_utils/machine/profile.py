@@ -18,7 +18,7 @@ from .pci import PATH_CLASSES, parse_address
 from .topology import Nic, Topology
 
 LINK_LAYERS = ("InfiniBand", "Ethernet")
-# busbar_fabric, the site's word for it, to the kernel's link_layer.
+# busbar_fabric -> the kernel's link_layer.
 FABRICS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
 
 
@@ -60,7 +60,7 @@ class Rail:
 
 @dataclass(frozen=True)
 class NicSetting:
-    """What a setting in the flash of the rails' NICs is to be: a number, or one of mstconfig's words; and why."""
+    """Wanted setting in the flash of the rails' NICs: a number, or one of mstconfig's words; and the reason."""
 
     value: Union[int, str]
     why: str
@@ -68,10 +68,10 @@ class NicSetting:
 
 @dataclass(frozen=True)
 class NvlinkDomain:
-    """NVLinks that lead to other nodes, over switches that are none of this node's.
+    """NVLinks to other nodes, over switches outside this node.
 
-    nodes: as many at most.   imex: "rack": one IMEX service of all nodes of the domain, always up; "job": jobs start
-    their own, and it may be idle; "none": nobody asks for it.
+    nodes: most nodes of a domain.   imex: "rack": one IMEX service of all nodes of the domain, always up; "job": jobs
+    start theirs, and it may be idle; "none": not judged.
     """
 
     nodes: int
@@ -103,7 +103,7 @@ class Profile:
 
 
 def parse(data: object, name: str) -> Profile:
-    """The profile in a parsed YAML document. Raises ParseError that names the key and what was expected."""
+    """Return the profile in a parsed YAML document. Raises ParseError that names the key and what was expected."""
     keys = {"description", "gpus", "rail_defaults", "rails", "nic_firmware", "topology_file"} | _OF_PLATFORM
     top = _mapping(data, "profile %s" % name, keys, {"description", "gpus", "rails"})
     gpus = _gpus(top["gpus"])
@@ -130,7 +130,7 @@ _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9]{0,80}")
 
 
 def _platform(top: Mapping[str, object]) -> Dict[str, Any]:
-    """What a platform asks of the kernel, the driver and the NVLinks to other nodes."""
+    """Parse the platform's needs of the kernel, the driver and the NVLinks to other nodes."""
     found: Dict[str, Any] = {}
     if "nvlink_domain" in top:
         entry = _mapping(top["nvlink_domain"], "nvlink_domain", {"nodes", "imex"}, {"nodes", "imex"})
@@ -163,7 +163,7 @@ def _driver_option(data: object, where: str) -> DriverOption:
 
 
 def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
-    """The profile with every rail's link layer narrowed to the site's fabric. Raises ParseError when they disagree."""
+    """Return the profile with every rail narrowed to the site's fabric. Raises ParseError if they disagree."""
     if fabric is not None and fabric not in FABRICS:
         raise ParseError("busbar_fabric is %r, expected one of %s" % (fabric, ", ".join(sorted(FABRICS))))
     rails: List[Rail] = []
@@ -183,12 +183,12 @@ def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
 
 
 def roce_rails(profile: Profile) -> int:
-    """How many rails may be Ethernet: what is left undecided for those is reported, never passed over."""
+    """Return how many rails may be Ethernet: undecided settings of those are reported, never passed over."""
     return sum("Ethernet" in rail.link_layers for rail in profile.rails)
 
 
-def asked(given: Mapping[str, object]) -> Profile:
-    """What the options profile, profile_name and fabric of a module ask for. Raises ParseError."""
+def from_options(given: Mapping[str, object]) -> Profile:
+    """Return the profile of the options profile, profile_name and fabric of a module. Raises ParseError."""
     return for_fabric(parse(given["profile"], given["profile_name"]), given["fabric"] or None)
 
 
@@ -326,9 +326,9 @@ def _address(data: object, where: str) -> str:
 
 
 def draft(topology: Topology) -> Tuple[Dict[str, Any], List[str]]:
-    """A profile that this topology meets, and what a person must look at before committing it.
+    """Return a profile that this topology meets, and doubts to review before committing it.
 
-    Whatever is wrong with the host today would become tomorrow's intent: every doubt is a sentence in the second value.
+    A fault of the host would become intent: every doubt is a sentence in the second value.
     """
     doubts = [str(problem) for problem in topology.problems]
     gpus = topology.gpus
@@ -364,7 +364,7 @@ def draft(topology: Topology) -> Tuple[Dict[str, Any], List[str]]:
 
 
 def _unused(topology: Topology, nic: Nic) -> bool:
-    """A port that somebody has switched off, of a NIC that is not a GPU's: as the second one of a storage NIC."""
+    """Return whether a port of a NIC that is not near a GPU was disabled, as the second one of a storage NIC."""
     near = any(topology.paths.get((gpu.pci, nic.pci)) in ("PIX", "PXB") for gpu in topology.gpus)
     return not near and nic.rdma is not None and all(port.phys_state == "Disabled" for port in nic.rdma.ports)
 

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a person must look at before a draft of a profile becomes intent: a host may be ill while it is captured.
+"""List doubts to review before a draft of a profile becomes intent: the captured host may be faulty.
 
-The platform's own planner judges the host twice: by what most of its GPUs and rails have, and by the shipped profile
-that is nearest to it. Whatever it finds is a doubt. Pure.
+The platform's planner judges the host twice: by what most of its GPUs and rails have, and by the nearest shipped
+profile. Each finding is a doubt. Pure.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from .topology import Topology
 
 _T = TypeVar("_T")
 Data = Dict[str, Any]
-# Of a doubt about a part that is unlike its siblings.
+# Text of a doubt about a part that differs from its siblings.
 OWN_PARTS = "most of this host's own parts have"
-# Addresses are the site's to give, not a part of the platform.
+# The site assigns addresses, not the platform.
 _NOT_HARDWARE = tuple(check.id for check in (rail_address.RAIL_GID, rail_address.RAIL_ADDRESS, platform.RAIL_MTU))
 
 
-def of_draft(
+def checked_draft(
     topology: Topology, shipped: Mapping[str, object], cross_checks: Sequence[CrossCheck] = ()
 ) -> Tuple[Data, List[str]]:
-    """The draft of a profile, and the doubts about the host that it is taken from, a sentence each.
+    """Return the draft of a profile, and doubts about the host that it is taken from, a sentence each.
 
-    shipped: name -> profile of the suite, as parsed YAML. Raises ParseError where one of them is none.
+    shipped: name -> profile of the suite, as parsed YAML. Raises ParseError for an invalid one.
     """
     data, doubts = draft(topology)
     doubts += _counts(topology)
     whole = data["gpus"]["models"] and all("rate_gbps" in rail for rail in data["rails"])
-    found = _bad(topology, parse(levelled(topology, data), "draft"), cross_checks) if whole else []
-    doubts += _told(OWN_PARTS, found)
+    found = _bad(topology, parse(level(topology, data), "draft"), cross_checks) if whole else []
+    doubts += _sentences(OWN_PARTS, found)
     near = _nearest(topology, shipped)
     if near is not None:
         seen = {(finding.check, finding.identity) for finding in found}
         more = [f for f in _bad(topology, near, ()) if (f.check, f.identity) not in seen]
-        doubts += _told("profile %s, the nearest, has" % near.name, more)
+        doubts += _sentences("profile %s, the nearest, has" % near.name, more)
     return data, list(dict.fromkeys(doubts))
 
 
 def _counts(topology: Topology) -> List[str]:
-    """What no comparison of one part with another shows: a part that is not there."""
+    """Return doubts about absent parts, which no comparison of parts shows."""
     found = []
     count = len(topology.gpus)
     if count & (count - 1):
@@ -64,7 +64,7 @@ def _counts(topology: Topology) -> List[str]:
     return found
 
 
-def levelled(topology: Topology, data: Data) -> Data:
+def level(topology: Topology, data: Data) -> Data:
     """Return the draft with what most of the GPUs and of the rails have for all of them."""
     gpus = topology.gpus
     model = _most([gpu.model for gpu in gpus])
@@ -93,7 +93,7 @@ def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Prof
     for name in sorted(shipped):
         profile = parse(shipped[name], name)
         alike = sum(gpu.model in profile.gpus.models for gpu in topology.gpus)
-        # One that names slots is of one machine; where these are another's, it is no measure for this one.
+        # A profile that names slots is for one machine; with other slots it does not apply to this one.
         named = bool(profile.gpus.pci)
         if alike and len(profile.rails) > 1 and (not named or here & set(profile.gpus.pci)):
             fits.append((not named, -alike, abs(profile.gpus.count - len(topology.gpus)), name, profile))
@@ -106,13 +106,13 @@ def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Prof
 
 
 def _bad(topology: Topology, profile: Profile, cross_checks: Sequence[CrossCheck]) -> List[Finding]:
-    """What is wrong in itself, by that profile."""
+    """Return root findings of the host by that profile."""
     findings = platform.plan(topology, profile, cross_checks).findings
     return [f for f in findings if not f.ok and f.because is None and f.check not in _NOT_HARDWARE]
 
 
-def _told(who: str, findings: Sequence[Finding]) -> List[str]:
-    """One sentence for all that differ alike."""
+def _sentences(who: str, findings: Sequence[Finding]) -> List[str]:
+    """Return one sentence per group of equal differences."""
     subjects: Dict[Tuple[str, Optional[str], Optional[str]], List[str]] = {}
     for finding in findings:
         subjects.setdefault((finding.check, finding.want, finding.have), []).append(finding.subject)

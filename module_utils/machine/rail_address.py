@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Addresses of a RoCE rail: whether its port has a RoCE v2 GID of its interface's, and no other rail has the same.
+"""Judge addresses of a RoCE rail: its port needs a RoCE v2 GID of its interface's, which no other rail has.
 
-Checks of the ``platform`` role, which platform.py asks with the rest of a rail. Sources: host.md 2.6 and 7.3, field
-story F23.
+Checks of the ``platform`` role, called by platform.py. Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband
+(gids, gid_attrs); NCCL src/transport/net_ib (GID selection).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..core.host import Problem
 from .netdev_address import ADDRESSES, Address
 from .profile import Profile, Rail
 from .rails import Rails
-from .rdma import Gid, Port, of_family
+from .rdma import Gid, Port, gids_of_family
 from .topology import Nic
 
-# Of each interface; a Problem where they cannot be read, None where nobody has asked.
+# By interface; a Problem if they cannot be read, None if not wanted.
 Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
 _RECHECK = "then run site.yml --tags platform for this host again"
 
@@ -44,13 +44,13 @@ RAIL_ADDRESS = Check(
 def judge_gid(
     nic: Nic, port: Port, source: str, address_family: str, addresses: Addresses, down: Optional[Finding]
 ) -> Finding:
-    """By type and address: indices move when a link flaps."""
+    """Judge by type and address: indices move when a link flaps."""
     family = "IPv4" if address_family == "ipv4" else "IPv6"
-    found = of_family(port, address_family)
+    found = gids_of_family(port, address_family)
     usable = [gid for gid in found if gid.type == "RoCE v2"]
     state, have = "drift", "none among %d GIDs" % len(port.gids)
     if usable and isinstance(addresses, Mapping):
-        bound = [gid for gid in usable if gid.address in _of(addresses, _carriers(gid, nic))]
+        bound = [gid for gid in usable if gid.address in _addresses(addresses, _carriers(gid, nic))]
         gid = (bound or usable)[0]
         state, have = "ok" if bound else "drift", "index %d: %s" % (gid.index, gid.address)
         if not bound:
@@ -64,7 +64,7 @@ def judge_gid(
         state = "unknown" if untold else "drift"
         have += " that is known to be RoCE v2; %s is %s" % (found[0].address, found[0].type or "of an unreadable type")
     elif isinstance(addresses, Mapping):
-        own = _of(addresses, [one.name for one in nic.netdevs])
+        own = _addresses(addresses, [one.name for one in nic.netdevs])
         have += "; its interface has %s" % (", ".join(own) or "no address")
     return RAIL_GID.judge(
         nic.label,
@@ -77,17 +77,17 @@ def judge_gid(
 
 
 def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]:
-    """Whether each rail's addresses are its own: of two rails with the same one, the second has the finding."""
+    """Judge whether addresses are unique: of two rails with the same one, the second has the finding."""
     findings: List[Finding] = []
     if not isinstance(addresses, Mapping):
-        return findings  # rail_gid says why they are not known
+        return findings  # rail_gid reports why they are not known
     first: Dict[str, Tuple[str, Rail]] = {}
     for rail in profile.rails:
         nic = rails.nics.get(rail.number)
         port = nic.port if nic is not None else None
         if nic is None or port is None or port.link_layer != "Ethernet":
             continue
-        own = {address: name for name in interfaces(nic, port) for address in _of(addresses, [name])}
+        own = {address: name for name in interfaces(nic, port) for address in _addresses(addresses, [name])}
         twice = {address for address in own if address in first and first[address][0] != own[address]}
         said = ["%s, which %s (%s) also has" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
         if own:
@@ -106,14 +106,14 @@ def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]
 
 
 def interfaces(nic: Nic, port: Port) -> List[str]:
-    """Return its own interfaces, and a bond or VLAN above them that its GIDs name."""
+    """Return the NIC's interfaces, and a bond or VLAN above them that its GIDs name."""
     return sorted({one.name for one in nic.netdevs} | {gid.netdev for gid in port.gids if gid.netdev})
 
 
 def _carriers(gid: Gid, nic: Nic) -> List[str]:
-    """Interfaces that may have its address. A bond or VLAN above the NIC's own is named by the GID alone."""
+    """Return interfaces that may have its address. Only the GID names a bond or VLAN above the NIC's interface."""
     return [gid.netdev] if gid.netdev else [one.name for one in nic.netdevs]
 
 
-def _of(addresses: Mapping[str, Sequence[Address]], names: Sequence[str]) -> List[str]:
+def _addresses(addresses: Mapping[str, Sequence[Address]], names: Sequence[str]) -> List[str]:
     return [one.address for name in names for one in addresses.get(name, ())]

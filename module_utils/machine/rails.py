@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which NIC is which rail: the profile's rails matched with the NICs that are there.
+"""Match the profile's rails with the NICs that are there.
 
 Guessing is worse than failing here: a storage NIC taken for a missing rail would be written into nccl.conf.
 So a rail is matched by its PCI address where the profile names one, else by its path to its GPUs, else not at all.
@@ -32,7 +32,7 @@ class Rails:
 
 
 def match(topology: Topology, profile: Profile) -> Rails:
-    """Pure and total: every rail of the profile is either in ``nics`` or in ``missing``."""
+    """Put every rail of the profile into either ``nics`` or ``missing``."""
     gpus = gpu_indices(topology, profile)
     nics: Dict[int, Nic] = {}
     missing: Dict[int, str] = {}
@@ -80,7 +80,7 @@ def ethernet(rails: Rails, profile: Profile) -> Dict[int, Nic]:
 
 
 def guids(rails: Rails, profile: Profile) -> List[Dict[str, Any]]:
-    """What a sweep of the fabric knows each InfiniBand rail by: GUIDs of 16 hex digits, None where it shows none."""
+    """Return GUIDs (16 hex digits, None if absent) by which a fabric sweep identifies each InfiniBand rail."""
     found = []
     for rail in profile.rails:
         nic = rails.nics.get(rail.number)
@@ -162,9 +162,9 @@ def _by_path(
 
 
 def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], missing: Dict[int, str]) -> None:
-    """GPUs are missing and nothing says which: paths prove nothing, but a full set of NICs keeps its PCI order.
+    """Match when GPUs are missing and it is unknown which: paths prove nothing, but all NICs keep their PCI order.
 
-    The NICs of the GPUs that are left are near one, in whatever state; those of the lost GPUs are told by their port.
+    The NICs of the remaining GPUs are near one, in whatever state; those of lost GPUs are identified by their port.
     """
     distances = {path for rail in rails for path in rail.paths.values()}
     found = [
@@ -184,7 +184,7 @@ def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], m
 
 
 def _eligible(topology: Topology) -> List[Nic]:
-    """RDMA NICs that can be a rail at all. In a guest every NIC may be a virtual function; on bare metal none is."""
+    """Return RDMA NICs that can be a rail. In a guest every NIC may be a virtual function; on bare metal none is."""
     out = ("efa", "nvswitch", "management", "bond", *(() if topology.virtualization.is_vm else ("vf",)))
     return [nic for nic in topology.nics if nic.rdma is not None and nic.role not in out]
 

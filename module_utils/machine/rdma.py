@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """RDMA devices, their ports and GIDs, from /sys/class/infiniband.
 
-Boards of HGX B200 and B300 manage their NVSwitches through two to four ConnectX-7 functions. These bridges are no
+Boards of HGX B200 and B300 manage their NVSwitches through two to four ConnectX-7 functions. These bridges are not
 rails: no job, sweep or comparison uses them, and reading their counters fills the kernel's log with errors.
 Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA Fabric Manager User Guide, Blackwell HGX (VPD).
 """
@@ -39,7 +39,7 @@ _PHYS_STATES = (
 _RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2}X(?: [A-Z]+[0-9]*)?)\)")
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", re.IGNORECASE)
 DEVINFO = ("ibv_devinfo",)
-# Of addresses that RoCE v2 makes GIDs of.
+# Families of addresses that RoCE v2 makes GIDs of.
 ADDRESS_FAMILIES = ("ipv4", "ipv6")
 _LINK_LAYERS = ("InfiniBand", "Ethernet")
 _GID_TYPES = ("IB/RoCE v1", "RoCE v2")
@@ -56,7 +56,7 @@ class Gid:
 
     @property
     def is_ipv4(self) -> bool:
-        """An IPv4 address in IPv6 clothes (::ffff:10.0.0.1)."""
+        """Return whether it is an IPv4-mapped address (::ffff:10.0.0.1)."""
         return self.gid.startswith(_V4_MAPPED)
 
     @property
@@ -68,7 +68,7 @@ class Gid:
 
     @property
     def address(self) -> str:
-        """As ip prints it: ``10.0.0.1``, ``2001:db8::5``."""
+        """Return the address as ip prints it: ``10.0.0.1``, ``2001:db8::5``."""
         return self.ipv4 or str(IPv6Address(self.gid))
 
 
@@ -138,8 +138,8 @@ def parse_gid(text: str) -> str:
     return ":".join(digits[start : start + 4] for start in range(0, 32, 4))
 
 
-def of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
-    """GIDs of any type, of configured addresses: "ipv4" or "ipv6". Link-local ones come with the port, unasked."""
+def gids_of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
+    """Return GIDs of any type, of configured addresses: "ipv4" or "ipv6". Link-local ones always exist."""
     return tuple(
         gid
         for gid in port.gids
@@ -149,7 +149,7 @@ def of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
 
 def rocev2(port: Port, address_family: str) -> Optional[Gid]:
     """The first RoCE v2 GID of a family: the one NCCL takes, by default of "ipv4"."""
-    return next((gid for gid in of_family(port, address_family) if gid.type == "RoCE v2"), None)
+    return next((gid for gid in gids_of_family(port, address_family) if gid.type == "RoCE v2"), None)
 
 
 def parse_devinfo(text: str) -> Dict[Tuple[str, int], RdmaPort]:
@@ -182,12 +182,12 @@ def parse_devinfo(text: str) -> Dict[Tuple[str, int], RdmaPort]:
 
 
 def read_mtus(host: Host) -> Mtus:
-    """Of every port. sysfs does not show them."""
+    """Return the MTUs of every port from ibv_devinfo: sysfs does not show them."""
     name = " ".join(DEVINFO)
     if not host.has(DEVINFO[0]):
         return Problem(name, "is not installed; install ibverbs-utils (libibverbs-utils on EL)")
     try:
-        return parse_devinfo(host.ask(DEVINFO))
+        return parse_devinfo(host.query(DEVINFO))
     except (ReadError, ParseError) as error:
         return problem_of(error, name)
 

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The machine as one picture: GPUs, NICs with what each is for, and the path between every pair.
+"""Join the readers into a topology: GPUs, NICs with their roles, and the path between every pair.
 
-Facts only: what the machine should look like is the profile's business (profile.py, platform.py).
+Facts only: the profile defines the expected state (profile.py, platform.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .virtualization import Virtualization
 
 # Without the host bridge in between: GPUDirect RDMA is used by default.
 _NEAR = ("X", "PIX", "PXB")
-# What a NIC is for, decided from facts in this order; the first that applies wins.
+# Roles of a NIC, decided from facts in this order; the first that applies wins.
 ROLES = ("efa", "nvswitch", "vf", "management", "bond", "down", "compute", "storage")
 
 
 @dataclass(frozen=True)
 class Nic:
-    """One PCI network function with everything known of it under one roof."""
+    """One PCI network function with all that is known of it."""
 
     pci: str
     device: PciDevice
@@ -56,7 +56,7 @@ class Topology:
     driver: Optional[Driver]
     routes: Tuple[DefaultRoute, ...]
     virtualization: Virtualization
-    # RDMA devices without a PCI device of their own (rxe, siw, a bond's mlx5_bond_0 is with its PCI function)
+    # RDMA devices without a PCI device (rxe, siw; a bond's mlx5_bond_0 is with its PCI function)
     software_rdma: Tuple[RdmaDevice, ...]
     problems: Tuple[Problem, ...]
     # Above GPUs and NICs, by address.
@@ -68,7 +68,7 @@ class Topology:
 
 
 def read(host: Host, ask_nvidia_smi: bool = True) -> Topology:
-    """Ask every reader and join what they say. What could not be read is in ``problems``.
+    """Run every reader and join the results. What could not be read is in ``problems``.
 
     ask_nvidia_smi: it takes seconds on some machines and is the one source of NVLinks and fabric state only.
     """
@@ -92,7 +92,7 @@ def join(
     virtualization: Virtualization,
     problems: Sequence[Problem],
 ) -> Topology:
-    """One picture out of what the readers returned.
+    """Join what the readers returned.
 
     NICs are the network functions that have an RDMA device or an interface, and RDMA functions of any class.
     """
@@ -155,12 +155,12 @@ def join(
 
 
 def is_near(topology: Topology, gpu: Gpu, nic: Nic) -> bool:
-    """Whether no host bridge lies between them, as far as the machine shows."""
+    """Return whether no host bridge lies between them, as far as the machine shows."""
     return topology.paths.get((gpu.pci, nic.pci)) in _NEAR
 
 
 def is_far_for_want_of_numa(topology: Topology, gpu: Gpu, nic: Nic) -> bool:
-    """Whether a pair is SYS only because a NUMA node is not known: another source may then well say NODE."""
+    """Return whether a pair is SYS only because a NUMA node is unknown: another source may report NODE."""
     unknown = gpu.device.numa_node is None or nic.device.numa_node is None
     return unknown and topology.paths.get((gpu.pci, nic.pci)) == "SYS"
 
@@ -182,7 +182,7 @@ def to_dict(topology: Topology) -> Dict[str, Any]:
 
 
 def _rdma_by_pci(rdma: Sequence[RdmaDevice]) -> Tuple[Dict[str, RdmaDevice], Tuple[RdmaDevice, ...]]:
-    """RDMA devices by PCI function, and those without one of their own.
+    """Return RDMA devices by PCI function, and those without one.
 
     A software device may point at the function of the NIC it runs over: the one with a board behind it wins.
     """
@@ -268,7 +268,7 @@ def _state_text(port: Port) -> str:
 def _compute_or_storage(
     device: Optional[RdmaDevice], path: Optional[str], where: str, any_near: bool
 ) -> Tuple[str, str]:
-    """What is left is up. Guests hide the tree: where nothing is near a GPU, only the link layer can tell."""
+    """Return role and reason of a NIC that is up. In guests without a PCI tree only the link layer decides."""
     if device is None:
         return "storage", "no RDMA device; %s" % where
     layer = _link_layer(device)
@@ -280,7 +280,7 @@ def _compute_or_storage(
 
 
 def _link_layer(device: RdmaDevice) -> str:
-    """That of the ports that are up."""
+    """Return the link layer of the ports that are up."""
     layers = {port.link_layer or "unknown link layer" for port in device.ports if port.state == "ACTIVE"}
     return " and ".join(sorted(layers))
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Virtual machine or bare metal, and whose: decides whether PCI topology, ACS and IOMMU are ours to judge.
+"""Detect virtual machine or bare metal, and the cloud: it decides whether PCI topology, ACS and IOMMU are judged.
 
 Sources: systemd's detect-virt; cloud-init's ds-identify (asset tags of chassis); PCI ids of the clouds' own devices in
 the kernel's drivers ena, efa, gve and mana.
@@ -51,12 +51,12 @@ class Virtualization:
 
     @property
     def owner(self) -> str:
-        """Whose the host below a guest is, for people: ``Azure, hyper-v`` or ``kvm``."""
+        """Return a name of the owner of the host below a guest: ``Azure, hyper-v`` or ``kvm``."""
         return "%s, %s" % (self.cloud, self.hypervisor) if self.cloud else self.hypervisor
 
 
 def parse_hypervisor_flag(text: str) -> Optional[bool]:
-    """Whether /proc/cpuinfo shows the ``hypervisor`` flag; None where the architecture has no such flags (Arm)."""
+    """Return the ``hypervisor`` flag of /proc/cpuinfo; None if the architecture has no such flags (Arm)."""
     for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon and name.strip() == "flags":
@@ -85,14 +85,14 @@ def read(host: Host) -> Tuple[Virtualization, Tuple[Problem, ...]]:
     vendor = read_value(host, VENDOR, parse_text, problems)
     product = read_value(host, PRODUCT, parse_text, problems) or ""
     tag = read_value(host, ASSET_TAG, parse_text, []) or ""
-    found = _of(host, vendor, product, problems)
+    found = _detect(host, vendor, product, problems)
     cloud = cloud_of(vendor or "", product, tag)
     # Machines of metal have ten times the devices, and their DMI is not hidden.
     return replace(found, cloud=cloud or (_by_devices(host) if found.is_vm else "")), tuple(problems)
 
 
 def _by_devices(host: Host) -> str:
-    """The cloud that one of the guest's PCI devices is of. What cannot be read of them is for others to say."""
+    """Return the cloud of one of the guest's PCI devices. Other checks report unreadable devices."""
     unread: List[Problem] = []
     for name in attempt(lambda: host.listdir(DEVICES), DEVICES, unread) or []:
         vendor, device = (
@@ -105,7 +105,7 @@ def _by_devices(host: Host) -> str:
     return ""
 
 
-def _of(host: Host, vendor: Optional[str], product: str, problems: List[Problem]) -> Virtualization:
+def _detect(host: Host, vendor: Optional[str], product: str, problems: List[Problem]) -> Virtualization:
     flag = read_value(host, CPUINFO, parse_hypervisor_flag, problems)
     xen = read_value(host, HYPERVISOR, parse_text, problems) == "xen"
     named = hypervisor_of(vendor or "", product)

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a node keeps of the last benchmark that it took part in together with others, and whether that still counts.
+"""Store on a node the state of its last multi-node benchmark, and judge whether that still counts.
 
-The nightly check reads it: all figures are on the control node that measured, this one may be another.
+The audit reads it: all figures are on the control node that measured, which may be another one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..core.host import Host, ParseError, ReadError
 from ..core.plan import Plan
 from . import perf_depends
 
-# Below the system root, for each scope: pairs that were tested say nothing of the cluster.
+# Below the system root, for each scope: tested pairs prove nothing of the cluster.
 STORE = "/var/lib/busbar/nccl_cluster/%s.json"
 NVLINK_DOMAIN = "nvlink_domain"
 _OVER = {
@@ -50,7 +50,7 @@ def render(measured: Mapping[str, Any], host: Host) -> str:
 
 
 def parse(text: str) -> Dict[str, Any]:
-    """What ``render`` wrote. Raises ParseError."""
+    """Parse what ``render`` wrote. Raises ParseError."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

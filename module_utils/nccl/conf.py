@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """/etc/nccl.conf: the variables that a host's rails justify, the canonical file, and the plan to get there.
 
-Rails come from the profile, device names from the host. Only what facts justify is written: every further line is
-one more thing that rots. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
-src/graph/paths.cc (GDR level); nccl.md 1-4.
+Rails come from the profile, device names from the host. Only what facts justify is written: every further line may
+become wrong. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
+src/graph/paths.cc (GDR level).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
-from ..core import advice
+from ..core import fix_command
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
@@ -29,30 +29,30 @@ from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
 from . import environment as nccl_environment
-from . import grammar, image_conf, values
+from . import grammar, image_conf, known_bad, values
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .environment import Environment
 from .image_conf import Image
 from .library import Library
 from .proof import Proof
-from .reader import NOBODY
+from .reader import OVERFLOW_UID
 
 Version = Tuple[int, int, int]
-# From here on NCCL finds the GID of the right kind by itself, and a fixed index is wrong as soon as one shifts.
+# From here on NCCL finds the right kind of GID, and a fixed index is wrong as soon as one shifts.
 DYNAMIC_GID: Version = (2, 21, 0)
 MODE = 0o644
-# Begins the comment above each of the site's own variables.
+# Comment above each of the site's variables.
 EXTRA = "Set by the site in nccl_conf_extra."
 HEADER = (
     "# Written by Busbar (role nccl_conf) from the platform profile and this host's devices.",
     "# Changes made here are overwritten. The site's own variables go into nccl_conf_extra.",
 )
-# The kernel lets names hold nearly anything. A line break or comma in one would say something else in the file.
+# The kernel allows nearly anything in names. A line break or comma would change the file's meaning.
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_RUN = advice.run("nccl_conf")
+_RUN = fix_command.run_tag("nccl_conf")
 
 RAILS = Check(
     "nccl_conf.rails",
@@ -94,6 +94,12 @@ LIBRARY = Check(
     fix="correct busbar_nccl_libraries, or install NCCL there",
 )
 "Could the library that jobs use be read"
+RELEASE = Check(
+    "nccl_conf.release",
+    why="this release of NCCL has a defect that jobs meet",
+    fix="install another release of NCCL",
+)
+"Is the NCCL of the jobs a release without a known defect that hangs, crashes or corrupts jobs on this host"
 FILE = Check(
     "nccl_conf.file",
     why="without it, or with another list, NCCL chooses interfaces and devices automatically and differently on each"
@@ -155,7 +161,7 @@ class Derivation:
     blockers: Tuple[Finding, ...] = ()
 
     @property
-    def meant(self) -> Dict[str, str]:
+    def expected(self) -> Dict[str, str]:
         return {variable.name: variable.value for variable in self.variables}
 
 
@@ -164,7 +170,7 @@ class Have:
     """nccl.conf as it is (text and mode None where there is no file), and what NCCL gets before it.
 
     open_to_all: every user may read it.   problems: findings for the files that cannot be read.
-    topo_file: what is to be said of it, where it counts.   owner: of the file on a cloud's image.
+    topo_file: the finding on it, where it counts.   owner: of the file on a cloud's image.
     """
 
     text: Optional[str]
@@ -176,7 +182,7 @@ class Have:
     owner: Tuple[Finding, ...] = ()
 
 
-# -- what the file should say ----------------------------------------------------------------------------------------
+# -- wanted variables ----------------------------------------------------------------------------------------
 
 
 def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[Version]) -> Derivation:
@@ -253,7 +259,7 @@ def _comment(text: str) -> str:
 
 
 def accepted_errors(accepted: Mapping[str, object]) -> List[str]:
-    """What is wrong with the variables that a site accepts from elsewhere: a sentence each."""
+    """Return errors in the variables that a site accepts from elsewhere, a sentence each."""
     errors: List[str] = []
     for name, reason in accepted.items():
         if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name.partition("=")[0]) is None:
@@ -264,7 +270,7 @@ def accepted_errors(accepted: Mapping[str, object]) -> List[str]:
 
 
 def extra_errors(extra: Mapping[str, object]) -> List[str]:
-    """What is wrong with the site's own variables: a sentence each. Anything odd in one would become another line."""
+    """Return errors in the site's variables, a sentence each. An odd character in one would make another line."""
     errors: List[str] = []
     for name, value in extra.items():
         if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name) is None:
@@ -277,7 +283,7 @@ def extra_errors(extra: Mapping[str, object]) -> List[str]:
 
 
 def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
-    """Take what the inventory does not set from a file of ours, which keeps it. Returns notes, too.
+    """Take what the inventory does not set from our present file. Return notes, too.
 
     text: of nccl.conf.
     """
@@ -376,7 +382,7 @@ def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Tuple[List[V
 
 
 def traffic_class(dscp: int) -> int:
-    """What NCCL_IB_TC has to be for a DSCP; the device sets the two bits of ECN itself."""
+    """Return NCCL_IB_TC for a DSCP; the device sets the two bits of ECN."""
     return dscp << 2
 
 
@@ -413,7 +419,7 @@ def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Optional[Tuple[str
     mode = want.gpudirect
     if mode == "off":
         return "LOC", "GPUDirect RDMA is switched off by the site (busbar_gpudirect)."
-    # How far a virtual function is from a GPU, a guest does not show: NCCL has to be told by a topology file.
+    # A guest hides the distance of a virtual function from a GPU: NCCL needs a topology file.
     if mode == "auto" and any(nic.role == "vf" for nic in rails.nics.values()):
         return None
     paths = {path for rail in profile.rails for path in rail.paths.values()}
@@ -437,20 +443,46 @@ def read(host: Host, path: str) -> Have:
     return Have(text, mode, environment, open_to_all, tuple(map(_unreadable, [*problems, *environment.problems])))
 
 
+def judge_releases(libraries: Sequence[Library], version: Optional[Version], cpuinfo: Optional[str]) -> List[Finding]:
+    """Return findings on releases with known defects.   version: of jobs without a library.   cpuinfo: of the host.
+
+    A defect that needs more than the release and the host is minor, and named only where a vendor says to avoid it.
+    """
+    found = [(one.path, one.version, one.architecture) for one in libraries]
+    found += [("NCCL", version, known_bad.architecture(cpuinfo))] if version is not None and not libraries else []
+    findings = []
+    for subject, release, machine in found:
+        met = known_bad.certain_defects(release, machine)
+        named = met or [one for one in known_bad.possible_defects(release, machine) if one.avoid]
+        if named:
+            findings.append(
+                RELEASE.judge(
+                    subject,
+                    "drift",
+                    known_bad.describe_good_release(release, machine, named),
+                    known_bad.describe_effects(release, named),
+                    fix=known_bad.describe_fix(release, machine, named),
+                    why=known_bad.describe_causes(named),
+                    severity=known_bad.worst_severity(met) if met else "minor",
+                )
+            )
+    return findings
+
+
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def with_topo_file(have: Have, host: Host, topology: Topology, profile: Profile, derivation: Derivation) -> Have:
-    """The same with what is to be said of NCCL_TOPO_FILE, where it is named or a guest needs one."""
+    """Add the finding on NCCL_TOPO_FILE if it is set or a guest needs one."""
     rails = match(topology, profile)
-    # Whoever has set a level has decided: LOC means no GPUDirect RDMA, and SYS does without a file.
-    needed = "NCCL_NET_GDR_LEVEL" not in derivation.meant and nccl_topo_file.is_flat(
+    # A level that is set is a decision: LOC means no GPUDirect RDMA, and SYS needs no file.
+    needed = "NCCL_NET_GDR_LEVEL" not in derivation.expected and nccl_topo_file.is_flat(
         topology, list(rails.nics.values())
     )
-    if derivation.blockers or not (needed or nccl_topo_file.NAME in derivation.meant):
+    if derivation.blockers or not (needed or nccl_topo_file.NAME in derivation.expected):
         return have
     present = grammar.settings(grammar.parse(have.text or ""))
-    there = nccl_topo_file.read(host, derivation.meant, present, have.environment)
+    there = nccl_topo_file.read(host, derivation.expected, present, have.environment)
     return replace(have, topo_file=nccl_topo_file.judge(there, topology, profile, rails))
 
 
@@ -464,14 +496,14 @@ def plan(
     hcas: Sequence[str] = (),
     accepted: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """What is wrong with the file, and with what comes before it, and how to mend it.
+    """Plan the file, and judge it and what NCCL reads before it.
 
-    libraries, version: what the text is linted against. proofs: (library path, what its parser made of the text).
-    hcas: every RDMA device of the host, so that the linter can say what a prefix would take in.
-    accepted: variables of jobs that the site means, see environment.judge.
+    libraries, version: what the text is linted against. proofs: (library path, its parser's result).
+    hcas: every RDMA device of the host, so that the linter can expand prefixes.
+    accepted: variables of jobs that the site accepts, see environment.judge.
     """
     findings = list(have.problems) + list(derivation.blockers)
-    findings += nccl_environment.judge(have.environment, derivation.meant, accepted, libraries, version, hcas)[0]
+    findings += nccl_environment.judge(have.environment, derivation.expected, accepted, libraries, version, hcas)[0]
     if derivation.blockers:
         return Plan(tuple(findings))
     text = render(derivation.variables)
@@ -482,7 +514,7 @@ def plan(
     findings += have.owner
     unsafe = [f for f in findings if f.severity == "critical" and f.check.startswith("nccl_conf.lint")]
     unsafe += [f for f in findings if f.check == PROOF.id and f.state == "drift"]
-    # What an image's maker has put there is not taken away before somebody has said so.
+    # A file by the image's maker is replaced only after an administrator has decided so.
     unsafe += [f for f in findings if f.check == nccl_topo_file.TOPO_FILE.id and f.source == nccl_topo_file.CONF]
     names = _difference(have.text or "", text)
     of_site = {one.name for one in derivation.variables if one.reason == EXTRA}
@@ -503,12 +535,12 @@ def plan(
 
 
 def _is_advice(finding: Finding) -> bool:
-    """The linter advises against GPUDirect off and the like; here somebody decided it, in the inventory."""
+    """Return whether the linter only advises, as against GPUDirect off: here the inventory decides."""
     return finding.check in (values.ADVICE.id, values.GDR_OFF.id) and finding.severity != "critical"
 
 
 def _effect(path: str, text: str) -> object:
-    """As NCCL reads it: NCCL before 2.26 takes a comment with "=" for an assignment, and blanks count."""
+    """Return the lines as NCCL reads them: before 2.26 a comment with "=" is an assignment, and blanks count."""
     return sorted(line for line in set(text.split("\n")) if line.strip() and (line[0] != "#" or "=" in line))
 
 
@@ -523,8 +555,8 @@ def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
     source, have = "%s reading %s" % (library, path), "it does" if proof.outcome == "proven" else proof.message
     fix = None
     if proof.doubt:
-        # Whoever may write the library says what it says.
-        source += ", proven as UID %d and not as root, for %s" % (NOBODY, proof.doubt)
+        # A user who may write the library decides its output.
+        source += ", proven as UID %d and not as root, for %s" % (OVERFLOW_UID, proof.doubt)
         have = "it does, but the library is not trusted: %s" % proof.doubt if proof.outcome == "proven" else have
         fix = "repair what the message names; for a proof as root %s in busbar_nccl_libraries" % WAY_OUT
     severity = "critical" if proof.outcome == "mismatch" else None

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What containers need in order to see the host's /etc/nccl.conf: a file per runtime, rendered on request.
+"""Render per container runtime the file that makes the host's /etc/nccl.conf visible.
 
 Sources: enroot's mounts.d (fstab(5) with x-create), docker run --volume, Kubernetes hostPath of type File.
 """

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What NCCL gets before it reads /etc/nccl.conf: every place of a node that sets its variables for jobs.
+"""Read every file of a node that sets NCCL's variables for jobs before NCCL reads /etc/nccl.conf.
 
-NCCL keeps the first definition: the process's environment, then ~/.nccl.conf (or the file that NCCL_CONF_FILE names in
-its stead), then /etc/nccl.conf. Nothing is run here. Whatever mentions a variable in a form whose effect only running
-it would tell is ``unknown``; what lies on a network file system is not touched, since a dead server would hold us.
+NCCL uses the first definition: the process's environment, then ~/.nccl.conf (or the file of NCCL_CONF_FILE), then
+/etc/nccl.conf. Nothing is run here. A form whose effect depends on running it is ``unknown``; files on a network file
+system are not opened, since a dead server would block us.
 Sources: NCCL src/misc/param.cc; pam_env.conf(5), environment.d(5), systemd.exec(5), systemd-system.conf(5), bash(1)
 INVOCATION, slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
 """
@@ -56,14 +56,14 @@ OVERRIDES = Check(
 among them, Slurm's task prolog, also of a file that slurm.conf includes, enroot) switch off a path or set what NCCL
 does not read; `unknown` where only running it would show. What costs little is a note"""
 
-# Every user is asked for a handful of files; a login node has thousands of users, and a compute node needs a few.
+# Each home costs a handful of files; a login node has thousands of users, a compute node a few.
 MOST_HOMES = 500
 MOST_FILES = 1000
-# Of one user, or of what everybody gets. Nobody needs so many, and each is a line of the report.
+# Per user, or for all users: each is a line of the report.
 MOST_SETTINGS = 100
 # Of texts that mention a variable: to go through one costs some 50 ns a byte.
 MOST_BYTES = 2 << 20
-# On these the kernel answers by itself. What is not among them may be a server, and dead.
+# File systems without a server. Any other may have one, and it may be dead.
 _LOCAL = (
     *("bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"),
     *("devtmpfs", "rootfs", "squashfs", "tmpfs", "vfat", "xfs", "zfs"),
@@ -91,9 +91,9 @@ _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()
 class Setting:
     """A variable that a file sets before nccl.conf does.
 
-    name: as the file has it.   value: None where only running the file would tell.
-    source, line: the file, and where in it, from 1.   reach: whose jobs get the variable, for people.
-    conditional: set within ``if``, a function or behind ``&&``.   idle: the variable reaches nobody's job.
+    name: as the file has it.   value: None if it depends on running the file.
+    source, line: the file, and the line in it, from 1.   reach: the jobs that get the variable, for people.
+    conditional: set within ``if``, a function or after ``&&``.   idle: the variable reaches no job.
     raw: of a file like nccl.conf, as NCCL takes the line: the name may be ``export NCCL_DEBUG``.
     """
 
@@ -108,7 +108,7 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The name of NCCL's variable that is meant by ``name``."""
+        """Return the NCCL variable that ``name`` stands for."""
         match = shell_assignments.MENTION.search(self.name)
         return match.group() if match else self.name
 
@@ -176,7 +176,7 @@ class _Reader:
             self._folder(folder, MODULES, MODULES.reach)
 
     def _folder(self, folder: str, source: Source, reach: str, depth: int = 0) -> None:
-        if not self._here(folder):
+        if not self._real_path(folder):
             return
         for path in self._list(folder, source.ends):
             if depth < source.depth and os.path.isdir(self._host.system(path)):
@@ -205,7 +205,7 @@ class _Reader:
                         continue
                     done.add((path, reach))
                     pairs, named = parse_unit(text, section, keys)
-                    self._keep(path, pairs, reach)
+                    self._record(path, pairs, reach)
                     for file in named:
                         if not re.search(r"[%*?\[]", file):
                             self._named(file, parse_pairs, reach)
@@ -223,9 +223,9 @@ class _Reader:
                         cluster = value.lower()
                     elif key.lower() == "include":
                         below = _below(path.rpartition("/")[0], value.replace("%c", cluster))
-                        waiting += [below] if self._here(below) else []
+                        waiting += [below] if self._real_path(below) else []
                     else:
-                        # Of a prolog only its effects count, and what it prints nobody takes.
+                        # Only the effects of a prolog count; its output is unused.
                         parser = parse_task_prolog if key.lower() == "taskprolog" else _parse_prolog
                         for program in self._programs(_below(folder, value)):
                             self._named(program, parser, "Slurm jobs")
@@ -234,7 +234,7 @@ class _Reader:
         above, _slash, pattern = path.rpartition("/")
         if not re.search(r"[*?\[]", pattern):
             return [path]
-        found = self._list(above, ("",)) if self._here(above) else []
+        found = self._list(above, ("",)) if self._real_path(above) else []
         return [one for one in found if fnmatch.fnmatchcase(one.rpartition("/")[2], pattern)]
 
     def _of_homes(self) -> List[str]:
@@ -243,14 +243,14 @@ class _Reader:
         for home, user in parse_homes(text or "").items():
             homes.setdefault(home, user)
         # Users of a directory service stand in no file.
-        there = self._here("/home")
+        there = self._real_path("/home")
         for path in self._list(there, ("",)) if there else ():
             homes.setdefault(path, path.rpartition("/")[2])
         sshd = attempt(partial(self._host.read_system, _SSHD), _SSHD, self._problems)
         permitted = re.search(r"(?im)^\s*PermitUserEnvironment[ \t=]+(?!no\b)\S", sshd or "")
         kept = sorted(homes, key=lambda home: (home != "/root", home))[:MOST_HOMES]
         for named in kept:
-            home = self._here(named)
+            home = self._real_path(named)
             if home is None:
                 continue
             reach = "jobs of %s" % printable(homes[named])[:40]
@@ -258,7 +258,7 @@ class _Reader:
                 for name in source.paths if source.paths != (SSH_FILE,) or permitted else ():
                     path = "%s/%s" % (home, name)
                     if source.ends:
-                        self._folder(self._here(path) or path, source, reach)
+                        self._folder(self._real_path(path) or path, source, reach)
                     else:
                         self._source(path, source.parser, reach)
         left = len(homes) - len(kept)
@@ -278,7 +278,7 @@ class _Reader:
 
     # -- files ------------------------------------------------------------------------------------------------------
 
-    def _keep(self, path: str, pairs: Sequence[Pair], reach: str, raw: bool = False) -> None:
+    def _record(self, path: str, pairs: Sequence[Pair], reach: str, raw: bool = False) -> None:
         already = self._kept.get(reach, 0)
         self._kept[reach] = already + len(pairs)
         if already <= MOST_SETTINGS < self._kept[reach]:
@@ -298,7 +298,7 @@ class _Reader:
 
     def _named(self, path: str, parser: Parser, reach: str) -> None:
         """A file that another one names, and that may lie anywhere."""
-        if path.startswith("/") and self._here(path):
+        if path.startswith("/") and self._real_path(path):
             self._file(path, parser, reach)
 
     def _file(self, path: str, parser: Parser, reach: str, text: Optional[str] = None) -> None:
@@ -313,7 +313,7 @@ class _Reader:
             self._problems.append(Problem(path, "was not read: the limit was reached with the files before it"))
             return
         self._left -= len(text)
-        self._keep(path, parser(text), reach, parser is parse_nccl_conf)
+        self._record(path, parser(text), reach, parser is parse_nccl_conf)
 
     def _text(self, path: str, lenient: bool = False) -> Optional[str]:
         """None where there is none, where it was read already, and where it does not lie on this machine."""
@@ -333,12 +333,12 @@ class _Reader:
         if (found.st_dev, found.st_ino) in self._seen:
             return None
         self._seen.add((found.st_dev, found.st_ino))
-        # A comment in Latin-1 is no reason to know nothing of a shell file.
+        # A comment in Latin-1 must not make a shell file unreadable.
         errors = "replace" if lenient else "strict"
         return attempt(lambda: self._host.read_system(path, errors=errors), path, self._problems)
 
-    def _here(self, path: str) -> Optional[str]:
-        """The path without links in it; None where there is none on this machine."""
+    def _real_path(self, path: str) -> Optional[str]:
+        """Return the path without links; None if it does not exist on this machine."""
         try:
             return self._resolved(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -364,14 +364,14 @@ class _Reader:
         return {**{mount.folder.replace("\\040", " "): mount.kind for mount in mounted}, "/": "rootfs"}
 
     def _local(self, path: str) -> bool:
-        """Whether the kernel alone answers for a path without links in it; if not, that is noted."""
+        """Return whether a path without links is on a local file system; if not, note it."""
         place = path
         while place not in self._kinds and place != "/":
             place = place.rpartition("/")[0] or "/"
         kind = self._kinds[place]
         if kind in _LOCAL:
             return True
-        # Which homes an automounter has mounted just now is no matter.
+        # The homes that an automounter has mounted at the moment do not matter.
         self._elsewhere.setdefault(kind, set()).add("/" + path.split("/")[1])
         return False
 
@@ -424,7 +424,7 @@ def judge(
     version: Optional[Version] = None,
     hcas: Sequence[str] = (),
 ) -> Tuple[List[Finding], List[str]]:
-    """Findings: settings that keep jobs from what nccl.conf means. Notes: settings that are accepted or cost little.
+    """Return findings on settings that override nccl.conf, and notes on accepted or cheap ones.
 
     meant: the variables of /etc/nccl.conf.   accepted: NAME or NAME=VALUE -> the site's reason.
     """

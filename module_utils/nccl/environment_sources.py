@@ -53,7 +53,7 @@ def parse_pairs(text: str) -> List[Pair]:
 
 
 def parse_nccl_conf(text: str) -> List[Pair]:
-    """As NCCL takes it, odd names such as ``export NCCL_DEBUG`` included. The first of a name counts."""
+    """Parse as NCCL does, including odd names such as ``export NCCL_DEBUG``. The first of a name counts."""
     found: Dict[str, Pair] = {}
     for line in grammar.parse(text):
         if line.name is not None and shell_assignments.MENTION.search(line.name) and line.name[0] != "#":
@@ -137,7 +137,7 @@ def parse_job_submit(text: str) -> List[Pair]:
 
 
 def parse_homes(text: str) -> Dict[str, str]:
-    """Home directory -> user, of /etc/passwd, without those of no directory of their own."""
+    """Return home directory -> user from /etc/passwd, without system users' shared directories."""
     homes: Dict[str, str] = {}
     for line in text.splitlines():
         words = line.split(":")
@@ -217,7 +217,7 @@ SOURCES = (
     Source((*_OPEN_MPI, "/usr/local/etc", "/etc"), parse_listed, "jobs that mpirun starts", ("-mca-params.conf",)),
     MODULES,
 )
-# Below a user's home, whose jobs they reach.
+# Below a user's home: they reach that user's jobs.
 HOME_SOURCES = (
     Source((USER_FILE,), parse_nccl_conf),
     Source((".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".zprofile", ".zshrc"), parse_shell),

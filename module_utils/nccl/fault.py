@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the linter's rules take and give: who reads a variable, and what is wrong with it, not yet in which file."""
+"""Input and output of the linter's rules: readers of a variable, and faults in it, without the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Use(NamedTuple):
     """libraries: those that will read the variable.   versions: theirs and one that is declared, sorted.
 
     hcas: names of the host's RDMA devices; empty where it is not known.
-    place: where it is set: "file" (nccl.conf), "environment" of every job, or "job" for one job's own.
+    place: "file" (nccl.conf), "environment" of every job, or "job" for a single one.
     """
 
     libraries: Sequence[Library]
@@ -50,7 +50,7 @@ def use_of(libraries: Sequence[Library], version: Optional[Version], hcas: Seque
 
 
 class Fault(NamedTuple):
-    """A check that is not ok. why, fix, severity: instead of the check's, whose texts may hold ``%s`` to be filled."""
+    """A check that is not ok. why, fix, severity: instead of the check's, whose texts may hold ``%s``."""
 
     check: Check
     want: Optional[str]

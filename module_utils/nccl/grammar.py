@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""nccl.conf as NCCL's own reader takes it, of any release: it trims nothing, knows no quotes and reports nothing.
+"""Parse nccl.conf as the reader of any NCCL release: it trims nothing, ignores quotes and reports nothing.
 
 Source: NCCL src/misc/param.cc.
 """
@@ -17,7 +17,7 @@ from .variables import NEWEST, Version
 COMMENTS = (2, 26, 2)  # a line that starts with # is a comment
 STRIPS_CR = (2, 30, 3)  # and reads at most 4095 bytes as one line
 SAFE_NAMES = (2, 23, 4)  # a name beyond 1023 bytes no longer overruns a buffer
-LIMIT = 1023  # bytes of a name or value that NCCL keeps
+LIMIT = 1023  # bytes of a name or value that NCCL stores
 _CHUNK = 4095
 _INTEGER = re.compile(r"[ \t\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
@@ -58,7 +58,7 @@ def settings(lines: Sequence[Line]) -> Dict[str, str]:
 
 
 def rows(text: str) -> List[str]:
-    """The lines of a text without their line feeds, carriage returns kept."""
+    """Return the lines of a text without their line feeds, with carriage returns."""
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 

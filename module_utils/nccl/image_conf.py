@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The nccl.conf that a cloud's image brings: what of it stays, and whether something writes it anew at every boot.
+"""Decide which variables of a cloud image's nccl.conf stay, and whether a unit rewrites it at every boot.
 
-The maker of the image knows what its machines need, and the site need not have heard of it. So, on a machine of a cloud
-that is recognised, variables stay that neither profile nor site declares and that nothing speaks against. Elsewhere
-whatever the inventory does not ask for is somebody's edit, and goes.
+The maker of the image knows its machines better than the site. So, on a machine of a recognised cloud, variables stay
+that neither profile nor site declares and that the linter accepts. Elsewhere a variable that the inventory does not
+declare is an administrator's edit, and is removed.
 Source: Azure/azhpc-images components/customizations/ndv5.sh and setup_sku_customizations.sh.
 """
 
@@ -23,7 +23,7 @@ from . import lint as nccl_lint
 from .library import Library
 from .variables import Version
 
-# Begins the comment above each variable that was kept, so that the next run knows it from somebody's edit.
+# Comment above each retained variable, so that the next run distinguishes it from an edit.
 MARK = "Retained from the nccl.conf of the image"
 # Services of images that write /etc/nccl.conf at each boot, and empty it when they stop.
 WRITERS = ("sku-customizations.service",)
@@ -58,7 +58,7 @@ def read(
     version: Optional[Version] = None,
     hcas: Sequence[str] = (),
 ) -> Image:
-    """Of the nccl.conf that is there."""
+    """Return the variables of the present nccl.conf."""
     if not text or not cloud:
         return Image(cloud)
     kept: Dict[str, str] = {}
@@ -75,7 +75,7 @@ def read(
 
 
 def _settings(text: str) -> Dict[str, str]:
-    """Name -> value: all that the image's own file sets; of one of the suite's, what stands below MARK."""
+    """Return name -> value: all of the image's file; of a file of the suite, those below MARK."""
     return marked(text, MARK) if written.HEAD in text else grammar.settings(grammar.parse(text))
 
 
@@ -94,7 +94,7 @@ def marked(text: str, mark: str) -> Dict[str, str]:
 
 
 def judge_owner(host: Host, path: str, cloud: str) -> Tuple[Finding, ...]:
-    """Of the file that NCCL reads on a machine of a cloud."""
+    """Judge who writes the file that NCCL reads on a cloud's machine."""
     if not cloud or path != "/etc/nccl.conf":
         return ()
     want, source = "nothing", ", ".join(WRITERS)

@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One job over several nodes: the launcher that starts it, its words and environment, and what a refusal means.
+"""Launch one job over several nodes: the launcher's arguments and environment, and the meaning of its errors.
 
-Every rank is started by a rank guard (rank_program.py), whose words rank_guard.py reads; here they are judged.
-Sources: mpirun(1) of Open MPI 4.1 and 5.0; srun(1) of Slurm 22.05 to 24.11; cluster.md 2, measured there and in
-tests/cluster.
+Every rank is started by a rank guard (rank_program.py), whose output rank_guard.py parses; here it is judged.
+Sources: mpirun(1) of Open MPI 4.1 and 5.0; srun(1) of Slurm 22.05 to 24.11; measured in tests/cluster.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from .rank_program import cpus
 
 KINDS = ("mpirun", "srun")
 MOST_HOSTS = 4096
-# Seconds that the launcher gets beyond the guards' limit before whoever started it ends it, too.
+# Seconds that the launcher gets beyond the guards' limit before it is ended, too.
 GRACE = 3.0
-# What is not started after this many seconds, because the nodes are not free or do not answer, is given up.
+# Seconds after which a job is given up that does not start, because nodes are busy or do not respond.
 PATIENCE = 60
 _AGAIN = "then run the benchmark again"
 _KEYS = ("kind", "hosts", "per_node", "options", "addresses", "python")
@@ -53,7 +52,7 @@ _REFUSED = {
 _KEYS_OF_HOSTS = (
     "put the host's key into known_hosts of the node that starts the job (ssh-keyscan, compared with the host's own)"
 )
-# What launchers say when they start nothing, and the way out. The first that is found counts.
+# Messages of launchers that start nothing, and the fix. The first match counts.
 _REFUSALS = (
     ("attempt to run as root", "let the benchmark's own user run it, or allow root: --allow-run-as-root"),
     # The line that names the host comes before the one that ssh ends with.
@@ -122,11 +121,11 @@ VARIABLES = Check(
 
 @dataclass(frozen=True)
 class Launch:
-    """A job that is asked for: ``per_node`` ranks on each of the hosts.
+    """A wanted job: ``per_node`` ranks on each of the hosts.
 
     kind: one of KINDS.   hosts: as they call themselves.   options: the site's own, for the launcher.
     addresses: by which the launcher reaches the hosts, one each: for ssh, or Slurm's names.   python: on the hosts.
-    inside: id of the Slurm job in whose allocation srun starts it, as a step beside others; "" for a job of its own.
+    inside: id of the Slurm job in whose allocation srun starts it, as a step beside others; "" for a separate job.
     """
 
     kind: str
@@ -154,7 +153,7 @@ class Launcher:
 
 
 def wanted(given: Mapping[str, Any]) -> Launch:
-    """The job that an option of a module asks for. Raises ParseError that names the key."""
+    """Return the job of a module's option. Raises ParseError that names the key."""
     unknown = sorted(str(key) for key in set(given) - set(_KEYS))
     if unknown:
         raise ParseError("launch: there is no key %s; there are %s" % (", ".join(unknown), ", ".join(_KEYS)))
@@ -224,7 +223,7 @@ def read(host: Host, kind: str, library: str = "") -> Launcher:
     library: the file of libmpi that the program is built with. The mpirun of the same installation comes first:
     with one of another the ranks may not find each other.
     """
-    name = _beside(host, library) if kind == "mpirun" and library else kind
+    name = _mpirun_of(host, library) if kind == "mpirun" and library else kind
     install = "install it, or set nccl_benchmark_launcher to %s" % " or ".join(each for each in KINDS if each != kind)
     try:
         said = host.run([name, "--version"])
@@ -251,8 +250,8 @@ def read(host: Host, kind: str, library: str = "") -> Launcher:
     return Launcher(kind, path, implementation, match.group(2), os.geteuid() == 0)
 
 
-def _beside(host: Host, library: str) -> str:
-    """PREFIX/bin/mpirun for PREFIX/lib/libmpi.so.40 or PREFIX/lib/MACHINE/libmpi.so.40; ``mpirun`` where it is not."""
+def _mpirun_of(host: Host, library: str) -> str:
+    """Return PREFIX/bin/mpirun for PREFIX/lib[/MACHINE]/libmpi.so.40; ``mpirun`` if it is absent."""
     folder = os.path.dirname(library)
     for _level in range(2):
         folder = os.path.dirname(folder)
@@ -280,7 +279,7 @@ def words(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float
 def _mpirun(launch: Launch, launcher: Launcher, names: Sequence[str]) -> List[str]:
     found = [launcher.path]
     if launcher.as_root:
-        # What is run is root's own, and root is who Ansible already is on all of these nodes.
+        # The program belongs to root, and Ansible is root on all of these nodes.
         found.append("--allow-run-as-root")
     slots = ",".join("%s:%d" % (address, launch.per_node) for address in launch.addresses)
     found += ["-H", slots, "-np", str(launch.ranks), "--map-by", "ppr:%d:node" % launch.per_node, "--bind-to", "none"]
@@ -288,7 +287,7 @@ def _mpirun(launch: Launch, launcher: Launcher, names: Sequence[str]) -> List[st
     # Blocks of 4 KB are what it passes on: only by their tags the lines of a rank are put together again.
     found += ["--tag-output"] if launcher.version.startswith("4.") else ["--output", "tag"]
     if any("." in address and not re.fullmatch(r"[0-9.]+", address) for address in launch.addresses):
-        # Else ssh is given a name up to its first dot, which need not lead anywhere.
+        # Else ssh gets a name up to its first dot, which may not resolve.
         keep = ("--mca", "orte") if launcher.version.startswith("4.") else ("--prtemca", "prte")
         found += [keep[0], keep[1] + "_keep_fqdn_hostnames", "1"]
     for name in sorted(set(names)):
@@ -306,7 +305,7 @@ def _srun(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float
     found.append("--export=" + ",".join(sorted({"PATH", *names})))
     defaults = ("--job-name=busbar", "--exclusive", "--immediate=%d" % PATIENCE)
     if launch.inside:
-        # Whatever else runs in the job keeps its share, and however few tasks it asked for, there is one for each GPU.
+        # Other steps of the job keep their share, and there is one task per GPU, however few the job requested.
         defaults = ("--jobid=" + launch.inside, "--overlap", "--overcommit")
     defaults += ("--mem=0", "--cpu-bind=none", "--mpi=pmix")
     given = [word.partition("=")[0] for word in launch.options]
@@ -314,7 +313,7 @@ def _srun(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float
 
 
 def environment(launcher: Launcher) -> Dict[str, str]:
-    """What the launcher itself has to find in its environment, beside PATH, HOME and what its ranks get.
+    """Return what the launcher needs in its environment, beside PATH, HOME and what its ranks get.
 
     mpirun shows these settings, and nothing else of its environment, in the command lines of its ssh.
     """
@@ -322,14 +321,14 @@ def environment(launcher: Launcher) -> Dict[str, str]:
         return {}
     ssh = "-x -a -o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=20"
     settings = {"agent": "ssh", "args": ssh, "no_tree_spawn": "1", "num_concurrent": "128"}
-    # Open MPI 4 calls its part for ssh rsh, Open MPI 5 has it from PRRTE. Neither heeds the other's.
+    # Open MPI 4 calls its part for ssh rsh, Open MPI 5 has it from PRRTE. Each ignores the other's.
     found = {"OMPI_MCA_plm_rsh_" + name: value for name, value in settings.items()}
     found.update({"PRTE_MCA_plm_ssh_" + name: value for name, value in settings.items()})
     return found
 
 
 def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
-    """Why nothing was started, and the way out. said: what the launcher printed, of whatever kind."""
+    """Return why nothing was started, and the fix. said: the launcher's output."""
     last = (last_words(said) or ("nothing",))[0]
     for phrase, way_out in _REFUSALS:
         if phrase in said:
@@ -340,18 +339,18 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
     return "%s %s and no rank has started; it printed: %.200s; %s" % (launcher.kind, ended, last, way_out)
 
 
-# -- what the ranks say ----------------------------------------------------------------------------------------------
+# -- judging the ranks ----------------------------------------------------------------------------------------------
 
 
 def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Optional[Collection[str]] = None) -> Plan:
-    """Whether the ranks were the one job that was asked for, well placed, and whether nothing is left of it.
+    """Judge whether the ranks were the wanted single job, well placed, and whether every process has ended.
 
-    asked: names of NCCL's variables that the ranks were meant to have; None where that is not known.
+    asked: names of NCCL's variables that the ranks should have; None if not known.
     """
     job = _job(views, launch, subject)
     findings = (
         job,
-        _left(views, launch, subject, job),
+        _judge_end(views, launch, subject, job),
         _binding(views, launch, subject, job),
         _variables(views, launch, subject, job, asked),
     )
@@ -360,7 +359,7 @@ def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Option
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes that an RDMA device has sent and received during the run, whoever sent them."""
+    """Bytes that an RDMA device has sent and received during the run, by any process."""
 
     sent: int
     received: int
@@ -432,7 +431,7 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     return JOB.judge(subject, "ok", want, have, launch.kind)
 
 
-def _left(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
+def _judge_end(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
     want = "no process on any host"
     stuck = ["%d on %s" % (view.ending.left, view.host) for view in views if view.ending and view.ending.left]
     if stuck:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What an installed libnccl.so.2 says about itself: its version and the variables it reads.
+"""Scan an installed libnccl.so.2 for its version, its architecture and the variables it reads.
 
 Read from the ELF file, never loaded: loading would run its code. Only the section with the string constants is read;
 the other 300 MB are GPU code. Every ``NCCL_NAME`` that ends a string there counts as read. That finds all names that
@@ -14,7 +14,7 @@ import re
 import stat
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO, Callable, Dict, FrozenSet, Tuple, TypeVar
+from typing import BinaryIO, Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
 
 from ..core.host import Host, ReadError
 from .variables import Version, parse_version
@@ -32,6 +32,8 @@ STANDARD_PATHS = (
 
 # No release has more than 0.5 MB of constants; a header that claims more than this is damaged.
 _SECTION_LIMIT = 64 * 1024 * 1024
+# e_machine of an ELF file -> name of the architecture (elf(5), System V ABI).
+_MACHINES = {62: "x86_64", 183: "aarch64"}
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 
@@ -42,11 +44,12 @@ _VERSION = re.compile(rb"NCCL version ([0-9.]+)\+cuda")
 
 @dataclass(frozen=True)
 class Library:
-    """path: the file that was read.   names: what it reads, ``NCCL_...``."""
+    """path: the file that was read.   names: what it reads, ``NCCL_...``.   architecture: None for another one."""
 
     path: str
     version: Version
     names: FrozenSet[str]
+    architecture: Optional[str] = None
 
 
 def find(host: Host) -> Tuple[str, ...]:
@@ -65,7 +68,7 @@ def scan(path: str) -> Library:
 
 
 def section(path: str, name: str) -> bytes:
-    """What a section of an ELF file holds, b"" where it has none of this name. Raises ReadError as ``scan`` does."""
+    """Return a section of an ELF file, b"" without one of this name. Raises ReadError as ``scan`` does."""
 
     def content(path: str, stream: BinaryIO) -> bytes:
         found = _sections(path, stream)
@@ -78,7 +81,7 @@ def _opened(path: str, read: Callable[[str, BinaryIO], T]) -> T:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise ReadError(path, "is not a regular file")
-        # A pipe that somebody puts there meanwhile must not hold us.
+        # A pipe put there meanwhile must not block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             return read(path, stream)
     except OSError as error:
@@ -91,6 +94,8 @@ def _opened(path: str, read: Callable[[str, BinaryIO], T]) -> T:
 
 def _scan(path: str, stream: BinaryIO) -> Library:
     sections = _sections(path, stream)
+    stream.seek(0)
+    architecture = _MACHINES.get(_HEADER.unpack(stream.read(_HEADER.size))[2])
     if ".rodata" not in sections:
         raise ReadError(path, "has no .rodata section, so it is not a NCCL library")
     constants = _read(path, stream, ".rodata", sections[".rodata"])
@@ -104,7 +109,7 @@ def _scan(path: str, stream: BinaryIO) -> Library:
     names = frozenset(name.decode("ascii") for name in _NAME.findall(constants))
     if not names:
         raise ReadError(path, "holds no name of a NCCL variable, so it is not a whole NCCL library")
-    return Library(path, version, names)
+    return Library(path, version, names, architecture)
 
 
 def _sections(path: str, stream: BinaryIO) -> Dict[str, Tuple[int, int]]:

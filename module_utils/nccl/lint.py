@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is wrong with a nccl.conf, or a variable of a job, that means something else than it does.
+"""Lint a nccl.conf, or a variable of a job, for lines that do not do what they look like.
 
 NCCL reports nothing: a blank beside ``=`` makes another variable, and the only trace is a job that runs over TCP.
-``lint`` compares what its reader (grammar) takes from a line with what the line was meant to say, and that with the
-variables that the installed libraries read (names) and the values that they take (values).
+``lint`` compares what NCCL's reader (grammar) takes from a line with its intended meaning, and that with the variables
+that the installed libraries read (names) and the values that they take (values).
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ _PLAIN = re.compile(r"[ -~\t]*")
 def lint(
     text: str, libraries: Sequence[Library], version: Optional[Version], path: str, hcas: Sequence[str] = ()
 ) -> List[Finding]:
-    """What is wrong with a file; [] for a canonical file whose lines all do what they say.
+    """Return the faults of a file; [] for a canonical file whose lines are all effective.
 
     libraries: those that jobs on the host load; they decide which variables are read. version: the release in use
-    where no library can be read, or one more that has to understand the file. hcas: RDMA devices of the host, to say
-    exactly what a list of names takes in. path: the file's name, for the findings.
+    if no library can be read, or one more that has to understand the file. hcas: RDMA devices of the host, to expand
+    lists of names. path: the file's name, for the findings.
     """
     use = use_of(libraries, version, hcas, "file")
     findings = []
@@ -195,9 +195,9 @@ def lint_variable(
     hcas: Sequence[str] = (),
     place: str = "environment",
 ) -> List[Finding]:
-    """What is wrong with a variable that something else than nccl.conf sets; worst first.
+    """Return the faults of a variable that is set outside nccl.conf; worst first.
 
-    place: "environment" of every job, or "job" for one job's own. where: FILE:LINE. The rest as for ``lint``.
+    place: "environment" of every job, or "job" for a single one. where: FILE:LINE. The rest as for ``lint``.
     """
     bare = value.strip(_BLANKS).strip("\"'")
     faults = []
@@ -211,7 +211,7 @@ def lint_variable(
 
 
 def _meaning_faults(name: str, value: str, use: Use) -> List[Fault]:
-    """Of a name and a value that are free of what does not belong to them."""
+    """Return faults of a name and a value that have no stray characters."""
     of_name = names.fault(name, use)
     if of_name is not None:
         return [of_name]
@@ -219,7 +219,7 @@ def _meaning_faults(name: str, value: str, use: Use) -> List[Fault]:
 
 
 def conflicts(meant: Mapping[str, str], other: Mapping[str, str], other_path: str) -> List[Finding]:
-    """Variables that a file read before ours sets to something else: the first definition wins, ours does nothing.
+    """Return variables that a file read before ours sets otherwise: the first definition wins, ours has no effect.
 
     other: what that file sets: ``settings(parse(...))`` for ~/.nccl.conf, the pairs of /etc/environment.
     """
@@ -243,7 +243,7 @@ def _is_indented_comment(raw: str) -> bool:
 
 
 def _line_faults(line: grammar.Line, use: Use) -> Iterator[Fault]:
-    """What is wrong with a line before its name and value are looked at."""
+    """Yield faults of a line as a whole, before its name and value are judged."""
     raw = line.raw
     if not _PLAIN.fullmatch(raw):
         severity = "minor" if line.kind == "comment" else weight(line.name or "")
@@ -270,7 +270,7 @@ def _line_faults(line: grammar.Line, use: Use) -> Iterator[Fault]:
 
 
 def _clean(name: str, value: str) -> Tuple[str, str, List[Fault]]:
-    """The name and value that were meant, and what stands between them and what NCCL reads."""
+    """Return the intended name and value, and the faults between them and what NCCL reads."""
     faults = []
     export = _EXPORT.match(name)
     meant = (export.group(1) if export else name).strip(_BLANKS)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is wrong with a variable's name: nobody reads it, or not from where it is set."""
+"""Find faults in a variable's name: no library reads it, or not from where it is set."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def fault(name: str, use: Use) -> Optional[Fault]:
     if use.place != "file" and who is None and not misspelt(name):
         why = "%s is not a variable of NCCL or of a plugin that Busbar knows." % show(name, 80)
         return Fault(FOREIGN_VARIABLE, None, why, "Remove the line if no program or script of yours reads it.")
-    return _unread(name, use)
+    return _never_read(name, use)
 
 
 def misspelt(name: str) -> Optional[str]:
@@ -103,7 +103,7 @@ def _similar(name: str, names: Collection[str], least: float) -> Optional[str]:
     return found[0] if found else None
 
 
-def _unread(name: str, use: Use) -> Optional[Fault]:
+def _never_read(name: str, use: Use) -> Optional[Fault]:
     variable = VARIABLES.get(name)
     names: Collection[str] = list(VARIABLES)
     if use.libraries:

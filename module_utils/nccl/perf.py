@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether what a program of nccl-tests printed proves the run that was wanted.
+"""Judge whether the output of an nccl-tests program proves the wanted run.
 
 nccl-tests ends with 0 when it printed its usage, when each MPI process ran alone, and when it tested a smaller size
-than asked for: exit code and average prove nothing. Source: nccl-tests src/common.cu, 2.9 to 2.19.6; nccl.md 6; field
-stories F32 to F36.
+than requested: exit code and average prove nothing. Source: nccl-tests src/common.cu, 2.9 to 2.19.6.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -44,7 +43,7 @@ _SHARE_ALIGNMENT = 16
 # Hosts that a sentence names.
 _NAMED = 16
 _WANT_RAN = "exit code 0 and a complete result"
-# Whatever the site's nccl_benchmark_when says, these measure.
+# These measure whatever nccl_benchmark_when is.
 _ROLE = "run site.yml --tags nccl_benchmark -e nccl_benchmark_when=%s for this host, not in check mode"
 # Of a run on one node.
 AGAIN = "then " + _ROLE % "always"
@@ -116,7 +115,7 @@ BUSBW = Check(
 
 
 def read(run: Run) -> Tuple[Optional[Result], str]:
-    """What the run printed; None, and why, where its output says nothing."""
+    """Return the parsed output of the run; None, and why, if it has no result."""
     text: Optional[Result] = None
     problem = ""
     try:
@@ -128,7 +127,7 @@ def read(run: Run) -> Tuple[Optional[Result], str]:
     try:
         figures = parse_json(run.json)
     except ParseError as error:
-        # The text says the same, in fewer digits.
+        # The text has the same figures, in fewer digits.
         return text, problem or str(error)
     return combine(figures, text or Result()), ""
 
@@ -140,9 +139,9 @@ def not_run(wanted: Wanted, reason: str) -> Plan:
 
 
 def idle(wanted: Wanted, reasons: Sequence[str], problems: Sequence[object] = ()) -> Plan:
-    """Whether nobody uses the node: only then may a run begin.
+    """Judge whether the node is idle: only then may a run begin.
 
-    reasons: who uses it.   problems: what could not be read of it; a node of which that is not known is not idle.
+    reasons: its users.   problems: what could not be read; an unknown node is not idle.
     """
     said = list(reasons) or ["not known to be idle: %s" % problem for problem in problems]
     have = "; ".join(said[:3]) + (" and %d more" % (len(said) - 3) if len(said) > 3 else "")
@@ -154,10 +153,10 @@ def idle(wanted: Wanted, reasons: Sequence[str], problems: Sequence[object] = ()
 def judge(
     result: Optional[Result], wanted: Wanted, run: Run, now: float, problem: str = "", since: Sequence[str] = ()
 ) -> Plan:
-    """Whether ``run``, whose output reads as ``result``, is the run that was wanted, and good. The plan has no changes.
+    """Judge whether ``run``, parsed as ``result``, is the wanted run, and good. The plan has no changes.
 
     now: seconds since 1970.   problem: why there is no result. What is missing is unknown, never ok.
-    since: of a stored result, what it knows nothing of, see ``outdated``.
+    since: changes since a stored result, see ``outdated``.
     """
     have = result or Result()
     source = ("simulated: " if have.simulated else "") + (" ".join(run.command) or wanted.collective)
@@ -178,9 +177,9 @@ def judge(
 
 
 def outdated(run: Run, now: Depends, cut_off: str) -> List[str]:
-    """What a stored result knows nothing of, a text each; [] where the node is as it was when it was measured.
+    """Return changes since a stored result, a text each; [] if the node is as it was when it was measured.
 
-    now: what the result depends on, as it is now.   cut_off: of a later run that left no result, when it began.
+    now: what the result depends on, as it is now.   cut_off: begin of a later run without a result.
     """
     said = ["a later run, begun %s, is under way or was cut off" % cut_off] if cut_off else []
     if run.depends is None:
@@ -193,18 +192,18 @@ def outdated(run: Run, now: Depends, cut_off: str) -> List[str]:
 
 
 def due(plan: Plan, when: str) -> str:
-    """Why the run is to be measured, "" where the stored result stands.
+    """Return why the run must be measured, "" if the stored result counts.
 
-    plan: the judgement of the stored result, of ``not_run`` where there is none.   when: one of WHEN.
-    A result that is not good is always due: whoever has mended the cause runs site.yml as ever, and that says whether
-    it helped. What costs minutes of all GPUs is thus spent on nodes that are not well, and not on those that are.
+    plan: the judgement of the stored result, or of ``not_run``.   when: one of WHEN.
+    A result that is not good is always due: after the repair site.yml shows whether it helped. So minutes of all GPUs
+    are spent only on nodes with a fault.
     """
     if when == "always":
         return "nccl_benchmark_when is always"
     bad = [finding for finding in plan.findings if not finding.ok]
     if when == "never" or not bad:
         return ""
-    # The result's age and origin first: they say that the others are of another time.
+    # The result's age and origin first: they make the others outdated.
     first = next((one for one in bad if one.check == FRESH.id), next((one for one in bad if not one.because), bad[0]))
     if first.check == FRESH.id or len(plan.findings) == 1:
         return printable(first.have or "")
@@ -212,7 +211,7 @@ def due(plan: Plan, when: str) -> str:
 
 
 def exit_meaning(rc: int, version: Optional[str]) -> str:
-    """What nccl-tests means by an exit code; the codes moved with 2.17.3 and 2.17.7."""
+    """Return the meaning of an nccl-tests exit code; the codes changed with 2.17.3 and 2.17.7."""
     release = tuple(int(part) for part in re.findall(r"\d{1,4}", version or "")[:3])
     if rc < 0 or 128 < rc <= 128 + 64:
         return "ended by signal %d" % (-rc if rc < 0 else rc - 128)
@@ -238,13 +237,13 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
     state, text = "drift", ""
     fix: Optional[str] = None
     failures = [error for error in have.errors if FAILURE.search(error)]
-    # The lines of the stack come last and say only where.
+    # The lines of the stack come last and name only the place.
     said = [error for error in have.errors if not error.startswith("..")] or failures
     said = said or list(last_words(run.stderr))
     if run.ending == "timeout":
         where = "after %s" % size_text(have.rows[-1].size) if have.rows else "before any size was measured"
         text = "no end within %g s; it was ended %s" % (run.limit, where)
-        # What else a launcher prints is that it was ended.
+        # Otherwise a launcher prints only that it was ended.
         said = failures
         fix = (
             "run it by hand with NCCL_DEBUG=INFO: before any size the hosts cannot reach each other"
@@ -291,7 +290,7 @@ def _fresh(wanted: Wanted, run: Run, now: float, source: str, since: Sequence[st
     have = "measured now" if wanted.max_age_days is None else "%.1f days old" % days
     if wanted.command and run.command != wanted.command:
         state, have = "unknown", "a result of another command: %s" % " ".join(run.command)
-    # An hour for clocks that differ between the node and whoever stored the result.
+    # An hour for a clock difference between the node and the one that stored the result.
     elif days < -1 / 24:
         state, have = "unknown", "a result of %.1f days in the future" % -days
     elif wanted.max_age_days is not None and days > wanted.max_age_days:
@@ -328,7 +327,7 @@ def _tables(rows: Sequence[Row]) -> List[List[Row]]:
 
 
 def _by_size(table: Sequence[Row], wanted: Wanted) -> Dict[int, Row]:
-    """Size that was asked for -> its own row, in the order of the run; a size without one is left out."""
+    """Return requested size -> its row, in the order of the run; a size without one is left out."""
     if wanted.collective == "alltoallv":
         return dict(zip(wanted.sizes, table))
     rows = iter(table)
@@ -343,13 +342,13 @@ def _by_size(table: Sequence[Row], wanted: Wanted) -> Dict[int, Row]:
 
 
 def _missing(table: Sequence[Row], wanted: Wanted) -> List[int]:
-    """The sizes that have no row of their own."""
+    """Return the requested sizes without a row."""
     found = _by_size(table, wanted)
     return [size for size in wanted.sizes if size not in found]
 
 
 def placements(have: Result, wanted: Wanted) -> Dict[int, Placement]:
-    """Size that was asked for -> its figures out of place, of the slowest table."""
+    """Return requested size -> its figures out of place, of the slowest table."""
     found: Dict[int, Placement] = {}
     for whole in _tables(have.rows):
         for size, row in _by_size([row for row in whole if _agrees(row, have, wanted)], wanted).items():
@@ -365,7 +364,7 @@ def _is_size(row: Row, size: int, ranks: int) -> bool:
 
 
 def _agrees(row: Row, have: Result, wanted: Wanted) -> bool:
-    """Whether the figures of a row are of one measurement, within their rounding: a mixed up row proves nothing."""
+    """Return whether a row's figures agree within their rounding: a mixed up row proves nothing."""
     if wanted.collective not in _FACTORS:
         return True
     times = _FACTORS[wanted.collective]
@@ -407,14 +406,14 @@ def _rounded(figure: float) -> Tuple[float, float]:
 
 def _ranks(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
     hosts = short_names(wanted.hosts)
-    want = "%d ranks on %s" % (wanted.ranks, _shown(hosts))
+    want = "%d ranks on %s" % (wanted.ranks, _host_list(hosts))
     if have.rank_count is None:
         return RANKS.judge(wanted.subject, "unknown", want, None, source, because=ran)
     there = short_names(rank.host for rank in have.ranks)
-    text = "%d ranks on %s" % (have.rank_count, _shown(there))
+    text = "%d ranks on %s" % (have.rank_count, _host_list(there))
     differ = sorted(set(there) ^ set(hosts))
     if differ and max(len(there), len(hosts)) > _NAMED:
-        text += "; not the same: %s" % _shown(differ)
+        text += "; not the same: %s" % _host_list(differ)
     indices = [rank.index for rank in have.ranks]
     good = have.rank_count == wanted.ranks and there == hosts
     if len(set(indices)) < len(indices):
@@ -427,7 +426,7 @@ def _ranks(have: Result, wanted: Wanted, source: str, ran: Finding) -> Finding:
     return RANKS.judge(wanted.subject, "ok" if good else "drift", want, text, source)
 
 
-def _shown(hosts: Sequence[str]) -> str:
+def _host_list(hosts: Sequence[str]) -> str:
     more = len(hosts) - _NAMED
     return ", ".join(hosts[:_NAMED]) + (" and %d more" % more if more > 0 else "")
 
@@ -477,9 +476,9 @@ def judge_busbw(
 
 
 def reached(have: Result, wanted: Wanted) -> Optional[float]:
-    """busbw in GB/s, out of place, at the largest size that was asked for: that of the slowest table.
+    """Return busbw in GB/s, out of place, at the largest requested size, of the slowest table.
 
-    None where a table has no figure for that size.
+    None if a table has no figure for that size.
     """
     found: List[float] = []
     for whole in _tables(have.rows):

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the module nccl_perf returns of a run and its repeats, beside what every module returns."""
+"""Build the keys of module nccl_perf's result on a run and its repeats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
         plan = perf.judge(read[0][0], wanted, run, now, read[0][1], since)
     else:
         plan = perf_repeats.judge(read, wanted, run, now, since)
-        sizes = perf_statistics.of_sizes([result for result, _problem in read if result is not None], wanted)
+        sizes = perf_statistics.by_size([result for result, _problem in read if result is not None], wanted)
         statistics = [asdict(one) for one in sizes]
     results = [result for result, _problem in read]
     reached = [None if result is None else perf.reached(result, wanted) for result in results]
@@ -56,7 +56,7 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
         return plan, found
     figures = [figure for figure in reached if figure is not None]
     figure = median(figures) if len(figures) == len(runs) else None
-    shown = _shown(results, reached, figure)
+    shown = _nearest_run(results, reached, figure)
     return plan, {
         **found,
         # Of a whole cluster the ranks of a host are one number.
@@ -69,7 +69,7 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
 
 
 def transport_of(run: Run) -> Optional[Network]:
-    """Of a run and its repeats what is proven of the one that proves least; None where nothing was kept of one."""
+    """Return the transport of the run, among a run and its repeats, that proves least; None if one has none stored."""
     networks = [one.network for one in (run, *run.others)]
     kept = [one for one in networks if one is not None]
     if len(kept) < len(networks):
@@ -77,8 +77,10 @@ def transport_of(run: Run) -> Optional[Network]:
     return next((one for one in kept if not one.proven), next((one for one in kept if one.sockets), kept[-1]))
 
 
-def _shown(results: Sequence[Optional[Result]], reached: Sequence[Optional[float]], figure: Optional[float]) -> Result:
-    """The run that is nearest to the median; where one of them has no figure, the last that says anything."""
+def _nearest_run(
+    results: Sequence[Optional[Result]], reached: Sequence[Optional[float]], figure: Optional[float]
+) -> Result:
+    """Return the run that is nearest to the median; if one has no figure, the last with a result."""
     there: List[Tuple[float, int]] = []
     for number, (result, own) in enumerate(zip(results, reached)):
         if result is not None:

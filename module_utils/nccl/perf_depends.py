@@ -1,12 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a benchmark's result depends on, as it is on this node, and what of it has changed since a result was measured.
+"""Read what a benchmark's result depends on, and compare it with the values at the time of the measurement.
 
-It is kept by name in the record of a run, so that a person can be told which part changed. All of it is read from files
-that cost nothing to read: no tool is run and no GPU is woken. The GPUs' names come from their PCI ids, since the driver
-tells the model and UUID of a GPU only once somebody has used it. The bar is no part: a stored figure is held to the bar
-of today, and a result below it is due anyway. Nor are sizes, collective and iterations: they are the run's command,
-which is compared as a whole (nccl_perf.fresh).
+The record of a run stores it by name, so that findings name the changed part. All of it comes from files: no tool
+is run and no GPU is woken. The GPUs' names come from their PCI ids, since the driver knows model and UUID of a GPU only
+after its first use. The bar is not included: a stored figure is compared with the present bar, and a result below it is
+due anyway. Sizes, collective and iterations are the run's command, which is compared as a whole (nccl_perf.fresh).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ CONF_PATH = "/etc/nccl.conf"
 _CMDLINE = "/proc/cmdline"
 _RELEASE = "/proc/sys/kernel/osrelease"
 _LIBRARY = "libnccl.so.2"
-# Of the kernel that is booted, which the release says already.
+# Arguments that name the booted kernel, which the release covers.
 _OF_BOOT = ("BOOT_IMAGE", "initrd")
 _UNKNOWN = "unknown: "
 _ABSENT = "absent"
@@ -69,13 +68,13 @@ def read(host: Host) -> Depends:
     }
 
 
-def of_run(
+def run_inputs(
     host: Host, binary: str, built: Optional[str], environment: Mapping[str, str], given: Mapping[str, str], salt: str
 ) -> Depends:
-    """What depends on the program and on the variables that it gets.
+    """Return the parts that depend on the program and on its variables.
 
-    binary: the program.   built: what the marker of its build says of it, None where there is no marker.
-    environment: all that it gets.   given: what the site gives it; its values may be secrets, and are kept as
+    binary: the program.   built: its entry in the marker of its build, None without a marker.
+    environment: all that it gets.   given: variables by the site; their values may be secrets, and are stored as
     digests.   salt: of the record, see ``new_salt``.
     """
     folders = [folder for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
@@ -88,16 +87,15 @@ def of_run(
 
 
 def new_salt() -> str:
-    """For the digests of one record: without it, equal values of two nodes could be told, and short ones guessed."""
+    """Return a salt for a record's digests: else equal values of nodes would show, and short ones could be guessed."""
     return os.urandom(_SALT).hex()
 
 
 def changes(before: Depends, now: Depends) -> List[Change]:
-    """What is not as it was.
+    """Return what has changed.
 
-    Unknown on one side is a change. Unknown on both sides for the same reason is none: measured again it would be as
-    unknown, and the node would be measured in every run for ever. ``unproven`` says it instead, and the result's age
-    bounds it.
+    Unknown on one side is a change. Unknown on both sides for the same reason is not: it would stay unknown, and every
+    run would measure the node. ``unproven`` reports it instead, and the result's age limits it.
     """
     found = []
     for part in list(dict.fromkeys([*now, *before])):
@@ -175,7 +173,7 @@ def _arguments(line: str) -> Dict[str, str]:
         if word == "--":
             break  # what follows is init's
         name, equals, value = word.partition("=")
-        said = redaction.REDACTED if redaction.named(name) else value if equals else "set"
+        said = redaction.REDACTED if redaction.is_secret_name(name) else value if equals else "set"
         if name not in _OF_BOOT:
             found.setdefault(name, []).append(said)
     return {name: " ".join(values) for name, values in found.items()}
@@ -210,7 +208,7 @@ def _ids(host: Host, path: str) -> str:
 def _conf(host: Host, environment: Mapping[str, str]) -> Dict[str, str]:
     """Name -> value of what NCCL reads from files: the first definition counts. Comments do not."""
     try:
-        # As NCCL asks for it, and the same whoever has become root how.
+        # As NCCL reads it; it does not depend on how a user became root.
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         home = ""
@@ -238,7 +236,7 @@ def _library(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _version(path: str, _changed: int) -> str:
-    """``2.27.7``, "" where the library does not say it. Seven programs of a node have one library."""
+    """Return ``2.27.7``, "" if the library has none. Seven programs of a node share one library."""
     try:
         return ".".join(map(str, library.scan(path).version))
     except ReadError:

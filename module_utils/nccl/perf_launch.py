@@ -17,16 +17,16 @@ from .perf_transport import HOSTS, Moved
 
 # Hosts in the command that is shown and compared; of more of them the number and a digest.
 _SHOWN = 8
-# What a guard says of a program that it had to end at its limit.
+# Reason in a guard's output for a program that it ended at the limit.
 _LIMIT = "limit"
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """What the rank guards of a run have said.
+    """Output of the rank guards of a run.
 
     findings: on how it was launched.   ranks: host -> how many there were.   rails: host -> HCA -> what it moved.
-    timed_out: a guard ended its program at the limit.   problem: why the guards' words cannot be read, "" if they can.
+    timed_out: a guard ended its program at the limit.   problem: why the guards' output cannot be parsed, "" if it can.
     rc: the highest exit code of a rank; 0 where none failed, or none is known.
     """
 
@@ -62,9 +62,9 @@ def options(given: Mapping[str, object], job: Launch) -> Dict[str, Any]:
 
 
 def read(text: str, job: Launch, wanted: Wanted, asked: Collection[str]) -> Tuple[Guarded, str]:
-    """What the guards say in the output of a run, and that output without their lines.
+    """Return the guards' results in the output of a run, and that output without their lines.
 
-    asked: names of NCCL's variables that the ranks were meant to have.
+    asked: names of NCCL's variables that the ranks should have.
     """
     problem = ""
     views: Tuple[rank_guard.RankView, ...] = ()

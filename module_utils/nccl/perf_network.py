@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is judged of a run of nccl-tests over several nodes, beside its table.
+"""Judge the transport of an nccl-tests run over several nodes.
 
-A figure between nodes says nothing while it is not known how it came about: two nodes over TCP clear a low bar, and
-three rails of eight may be missing where NVLS hides them (cluster.md 1). So there is no verdict on a bandwidth without
-the proof of its transport, which is of that very run.
+A figure between nodes proves nothing without its transport: two nodes over TCP clear a low bar, and NVLS may hide three
+missing rails of eight. So there is no verdict on a bandwidth without the proof of that run's transport.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -65,7 +64,7 @@ RAILS = Check(
 )
 "Did the counters of every rail rise by the data of the run"
 
-# A rail that moved less than this part of the busiest one is idle: what is left is the fabric's own traffic.
+# A rail that moved less than this share of the busiest one is idle: the rest is management traffic.
 _IDLE = 0.01
 # All rails of all hosts together send at least this part of the largest size, whatever the collective.
 _LEAST_SENT = 0.25
@@ -80,9 +79,9 @@ _NO_FAILURE = (
 def judge(
     network: Optional[Network], result: Optional[Result], wanted: Wanted, findings: Sequence[Finding]
 ) -> List[Finding]:
-    """The findings on one run, and those on what its output says beside the table. result: the table.
+    """Return the findings on one run, and on its transport. result: the table.
 
-    network: None of a run over several nodes that an earlier release kept.
+    network: None for a run over several nodes that an earlier release stored.
     """
     found = list(findings)
     if network is not None:
@@ -91,7 +90,7 @@ def judge(
 
 
 def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
-    """The findings on a run and its table, with what its output says beside the table."""
+    """Return the findings on a run and its table, with the transport as a cause."""
     if network.tables > 1:
         have = "; %d programs printed a table: processes ran alone, or another job prints here" % network.tables
         findings = [
@@ -114,7 +113,7 @@ def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
 
 
 def _launched(findings: Sequence[Finding], network: Network) -> List[Finding]:
-    """What a run that failed left unsaid of its launch follows from that."""
+    """Make unknown findings on the launch follow from a failed run."""
     ran = next(one for one in findings if one.check == perf.RAN.id)
     return [
         replace(one, because=ran.id) if one.state == "unknown" and not ran.ok and one.because is None else one
@@ -141,7 +140,7 @@ def _of_network(
         have = "%s over %s nodes, %s ranks, NCCL %s" % (used, nodes, network.expected, versions or "unknown")
         transport = TRANSPORT.judge(wanted.subject, "ok", want, have, source)
     else:
-        # Of what did not run, or was not one job, there is no proof.
+        # There is no proof of what did not run, or was not one job.
         explains = (perf.RAN.id, launch.JOB.id, perf.RANKS.id)
         why = next((one for one in findings if one.check in explains and one.state == "drift"), ran)
         transport = TRANSPORT.judge(wanted.subject, "unknown", want, "; ".join(network.missing), source, because=why)
@@ -151,7 +150,7 @@ def _of_network(
     cause = over if not over.ok else transport
     found = [transport, over, _hcas(network, wanted, source, cause), _gdr(network, wanted, source, cause)]
     rails = _rails(network, wanted, simulated + "counters of the HCAs", cause)
-    # Of a run that was cut off some counters are not told, and others rose by less than a whole run's.
+    # A run that was cut off lacks some counters, and others rose by less than a whole run's.
     found.append(rails if rails.ok or rails.because is not None or ran.ok else replace(rails, because=ran.id))
     return found
 
@@ -274,6 +273,6 @@ def bound(findings: Sequence[Finding]) -> List[Finding]:
             one = replace(one, because=wrong.id)
         elif one.check == perf.BUSBW.id and not one.ok and perf_nvlink.NVLINK.id in by_check:
             one = replace(one, fix=perf_nvlink.SLOW)
-        # What mends a run over several nodes is no role of one of them.
+        # No role of a single node fixes a run over several.
         found.append(replace(one, fix=one.fix.replace(perf.AGAIN, _AGAIN).replace(perf.FRESH.fix, _FRESH)))
     return found

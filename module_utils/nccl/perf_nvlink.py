@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is judged of the way of a run over the trays of one NVLink domain: NVLink between them, and no network.
+"""Judge the transport of a run over the trays of one NVLink domain: NVLink between them, and no network.
 
-Two sources have to agree: NCCL's own log of that run, and the counters of the rails, which must not have carried it.
+Two sources have to agree: NCCL's log of that run, and the counters of the rails, which must not have carried it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMED = 6
 
 
 def judge(network: Network, wanted: Wanted, source: str, transport: Finding) -> Finding:
-    """transport: whether the way is proven at all."""
+    """Judge NVLink. transport: the finding on the proof of the transport."""
     want = "NVLink between all %d trays" % len(short_names(wanted.hosts))
     said = network.nvlink
     if said is None or not transport.ok:

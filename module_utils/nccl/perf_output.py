@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a program of nccl-tests printed, as text or as the JSON of -J, read into a Result.
+"""Parse the output of an nccl-tests program, as text or as the JSON of -J.
 
-Source: nccl-tests src/common.cu and src/util.cu, 2.9 to 2.19.6; nccl.md 6. The JSON holds the whole environment, which
-nothing here keeps or quotes.
+Source: nccl-tests src/common.cu and src/util.cu, 2.9 to 2.19.6. The JSON holds the whole environment, which is neither
+stored nor quoted here.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """All that a program printed; what it did not print is None or empty.
+    """Output of a program; what it did not print is None or empty.
 
     version: of nccl-tests.   nccl_headers: the NCCL that it was built with.   nccl_library: the NCCL that it ran with.
     ranks: may be fewer than rank_count, for JSON names one device per process.
-    out_of_bounds: failed checks, None where the program did not come to its foot.
-    reduced_to: bytes, where the GPUs have too little memory for the maximum that was asked for.
-    usage: the program printed its usage instead of a result.   simulated: the program says that it simulates.
+    out_of_bounds: failed checks, None if the program did not reach its end.
+    reduced_to: bytes, if the GPUs have too little memory for the requested maximum.
+    usage: the program printed its usage instead of a result.   simulated: the program reports that it simulates.
     """
 
     collective: Optional[str] = None
@@ -238,9 +238,9 @@ _FIGURES = ("time", "cputime", "algbw", "busbw", "error", "#wrong")
 
 
 def parse_text(text: str) -> Result:
-    """What a program of nccl-tests printed, with whatever a launcher and NCCL printed between. Raises ParseError.
+    """Parse the text of a program, with lines of a launcher and NCCL in between. Raises ParseError.
 
-    A row that got mixed up with another one is left out: then a size is missing.
+    A row that is mixed up with another one is left out: then a size is missing.
     """
     lines = without_log(text).split("\n")
     ranks = tuple(rank for rank in map(_rank, lines) if rank is not None)
@@ -264,9 +264,9 @@ def parse_text(text: str) -> Result:
 
 
 def without_log(text: str) -> str:
-    """The text without what NCCL itself and a launcher's labels put into it.
+    """Remove NCCL's lines and a launcher's labels from the text.
 
-    NCCL's lines break into a row after any of its columns, and without a blank. The hosts of the device list tell
+    NCCL's lines break into a row after any of its columns, and without a blank. The hosts of the device list show
     where the row ends and the line begins; for other hosts, at least after the usual root, -1.
     """
     lines = [_TAG.sub("", line, count=1) for line in text.splitlines()]
@@ -291,7 +291,7 @@ def ranks(text: str) -> List[Rank]:
 
 
 def programs(text: str) -> int:
-    """How many programs of nccl-tests printed a table into a text that ``without_log`` gave; 0 where none did."""
+    """Return how many programs printed a table into a text of ``without_log``; 0 for none."""
     lines = text.split("\n")
     marks = ("# Collective test starting: ", "# nThread ", "# nccl-tests version ", "# Out of bounds values")
     table = _Table()
@@ -320,7 +320,7 @@ def _bdf(text: str) -> Optional[str]:
 
 
 def _comment(line: str, result: Result) -> Result:
-    """The result with what one line of the head or foot says."""
+    """Return the result with one line of the head or foot added."""
     match = _VERSION.match(line)
     if match:
         return replace(
@@ -444,10 +444,10 @@ def tidy(lines: Iterable[str]) -> Tuple[str, ...]:
 
 
 def last_words(text: str) -> Tuple[str, ...]:
-    """What a program said on stderr when it ended, as one line; () for nothing.
+    """Return a program's last message on stderr, as one line; () for none.
 
-    Open MPI puts what it has to say between two lines of dashes, the first of several first: of that the first
-    paragraph, behind what was said before it, which may be the shell's or ssh's reason. Else it is the last line.
+    Open MPI frames its messages with two lines of dashes, the first cause first: the first paragraph counts, after the
+    line before it, which may be the shell's or ssh's reason. Else it is the last line.
     """
     before: List[str] = []
     paragraph: List[str] = []

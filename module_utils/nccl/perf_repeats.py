@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is judged of a run of nccl-tests and its repeats together."""
+"""Judge a run of nccl-tests and its repeats together."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -17,7 +17,7 @@ from ..core.size import size_text
 from . import perf, perf_network
 from .perf_output import Result
 from .perf_run import Run, Wanted
-from .perf_statistics import Statistics, of_sizes
+from .perf_statistics import Statistics, by_size
 
 _AGAIN = "then measure again"
 SPREAD = Check(
@@ -42,7 +42,7 @@ OUTLIER_LIMIT = 5.0
 def judge(
     results: Sequence[Tuple[Optional[Result], str]], wanted: Wanted, run: Run, now: float, since: Sequence[str] = ()
 ) -> Plan:
-    """Whether ``run`` and its repeats are what was wanted, and good. results: of each, as perf.read gives it.
+    """Judge whether ``run`` and its repeats are as wanted, and good. results: of each, as perf.read returns it.
 
     now, since: as of perf.judge. With repeats the bandwidth is judged by its median, and all else by the worst of them.
     """
@@ -59,14 +59,14 @@ def judge(
         plans.append(judged)
     findings = plans[0] if len(plans) == 1 else _worst(plans)
     if wanted.repeats > 1:
-        findings = (*findings, *_of_repeats([result for result, _problem in results], wanted, findings))
+        findings = (*findings, *_judge_repeats([result for result, _problem in results], wanted, findings))
     if wanted.several:
         findings = perf_network.bound(findings)
     return Plan(tuple(findings))
 
 
 def _worst(plans: Sequence[Sequence[Finding]]) -> List[Finding]:
-    """Of each check and subject the worst answer, in the order of the first plan; where they differ with its run."""
+    """Return the worst finding per check and subject, in the first plan's order, naming its run if they differ."""
     found: Dict[str, List[Tuple[int, Finding]]] = {}
     for number, plan in enumerate(plans, 1):
         for finding in plan:
@@ -81,8 +81,8 @@ def _worst(plans: Sequence[Sequence[Finding]]) -> List[Finding]:
     return worst
 
 
-def _of_repeats(results: Sequence[Optional[Result]], wanted: Wanted, findings: Sequence[Finding]) -> List[Finding]:
-    """Of several runs the median of the bandwidth at the largest size, and how far they lie apart."""
+def _judge_repeats(results: Sequence[Optional[Result]], wanted: Wanted, findings: Sequence[Finding]) -> List[Finding]:
+    """Judge the median of the bandwidth at the largest size, and the spread."""
     ran = next(one for one in findings if one.check == perf.RAN.id)
     there = [result for result in results if result is not None]
     reached = [perf.reached(result, wanted) for result in there]
@@ -95,7 +95,7 @@ def _of_repeats(results: Sequence[Optional[Result]], wanted: Wanted, findings: S
         figure = median(figures) if complete else None
         of = ", median of %d runs" % len(figures)
         found.append(perf.judge_busbw(figure, simulated, wanted, source, wanted.bar_busbw, ran, of))
-    sizes = {one.size: one for one in of_sizes(there, wanted)} if complete else {}
+    sizes = {one.size: one for one in by_size(there, wanted)} if complete else {}
     cause = next((one for one in findings if not one.ok and one.because is None), ran)
     return [*found, _spread(sizes, wanted, source, cause), _outlier(sizes, wanted, source, cause)]
 

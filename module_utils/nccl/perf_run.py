@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One run of a program of nccl-tests: what is wanted, what was kept of it, and the file that it is kept in."""
+"""One run of an nccl-tests program: the wanted run, its record, and the file format."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -26,7 +26,7 @@ SHARP = "SHARP"
 # In the subject of a run that has to go that way between hosts.
 OVER_NVLINK = " over NVLink"
 _ALGORITHM = re.compile(r"|[A-Za-z0-9^][A-Za-z0-9,;:^]{0,99}")
-# What NCCL says then is the proof of a run's transport.
+# NCCL's log at this level is the proof of a run's transport.
 PROOF = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
 # 1 had neither depends nor salt, 1 and 2 were of one run each, and had nothing on its transport.
 _FORMAT = 3
@@ -37,14 +37,14 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Wanted:
-    """The run that is asked for.
+    """The wanted run.
 
     ranks: GPUs that take part, over all hosts.   hosts: their names; what follows the first dot does not count.
     sizes: bytes, ascending.   check: the values are verified.   bar_busbw: GB/s, at the largest size.
     max_age_days: of a stored result.   command: what a stored result must come from; for people, and compared.
     program: the program and its options.   algorithm: NCCL_ALGO, or SHARP; "" for NCCL's choice.
     repeats: how often it is run.   rails: HCAs of each host that must carry data, None for all that NCCL finds there.
-    way: what the data between hosts have to go over, one of WAYS.
+    way: the required transport between hosts, one of WAYS.
     """
 
     collective: str
@@ -63,14 +63,14 @@ class Wanted:
 
     @property
     def several(self) -> bool:
-        """Whether it runs over more hosts than one."""
+        """Return whether it runs over more than one host."""
         return len(self.hosts) > 1
 
     @property
     def variables(self) -> Dict[str, str]:
-        """What of NCCL's environment is the run's own, and not the site's.
+        """Return NCCL's variables that the run sets, beside the site's.
 
-        Over several hosts NCCL's own log of the run is the proof of its transport: it goes to stdout.
+        Over several hosts NCCL's log on stdout is the proof of the transport.
         """
         found = {} if not self.algorithm else {"NCCL_ALGO": self.algorithm}
         if self.algorithm == SHARP:
@@ -91,14 +91,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Run:
-    """What is kept of one run, and of its repeats.
+    """Record of one run, and of its repeats.
 
-    ending: "" where the program ended by itself, "timeout", "overflow", or "not started: REASON".
+    ending: "" if the program ended normally, "timeout", "overflow", or "not started: REASON".
     limit: seconds granted.   finished: seconds since 1970.   left_behind: processes that did not die.
-    json: the file that -J wrote, without its environment; None where there is none.   stdout: without NCCL's own lines.
-    depends: what the result depends on, as it was when the run began; None of a run that an earlier release kept.
-    salt: of the digests in it.   network: what it proves of its transport; None within a node, and of a run that an
-    earlier release kept.   others: its repeats, which have neither command, depends, salt nor others.
+    json: the file that -J wrote, without its environment; None where there is none.   stdout: without NCCL's lines.
+    depends: what the result depends on, at the run's begin; None for a run that an earlier release stored.
+    salt: of the digests in it.   network: its transport; None within a node, and for a run that an earlier release
+    stored.   others: its repeats, which have neither command, depends, salt nor others.
     """
 
     command: Tuple[str, ...]
@@ -127,7 +127,7 @@ def short_names(hosts: Iterable[str]) -> List[str]:
 
 
 def wanted(given: Mapping[str, Any], here: str) -> Wanted:
-    """The run that the module's options ask for. here: this host's name. Raises ParseError that names the option."""
+    """Return the run of the module's options. here: this host's name. Raises ParseError that names the option."""
     for name in ("binary", "result_directory"):
         if not given[name].startswith("/") or not given[name].isprintable():
             raise ParseError("%s: %r is not an absolute path" % (name, given[name]))

@@ -1,9 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What repeats of one run say together, size by size: medians, the slowest in a hundred, and how far they lie apart.
+"""Compute statistics over repeats of a run, per size: median, 99th percentile and spread.
 
-Of each repeat counts the figure that nccl-tests printed, which is a mean over its iterations and ranks. All figures are
-those out of place.
+The input of each repeat is the figure that nccl-tests printed, a mean over its iterations and ranks, out of place.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class Statistics:
     repeats: int
 
 
-def of_sizes(results: Sequence[Result], wanted: Wanted) -> List[Statistics]:
-    """One item for each size that was asked for and has a figure in one of the repeats."""
+def by_size(results: Sequence[Result], wanted: Wanted) -> List[Statistics]:
+    """Return one item for each requested size with a figure in one of the repeats."""
     found: Dict[int, List[Placement]] = {}
     for result in results:
         for size, placement in perf.placements(result, wanted).items():

@@ -1,9 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The directory in which runs of nccl-tests leave their records: one directory for each run, and ``latest``.
+"""Store records of nccl-tests runs: one directory for each run, and ``latest``.
 
-The JSON that nccl-tests writes holds the whole environment: it is taken before anything else is done, and no such file
-is left on the disk.
+The JSON of nccl-tests holds the whole environment: it is removed first, and no such file stays on the disk.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from ..core.host import ParseError, ReadError, untrusted
 from . import perf_output, perf_run
 from .perf_stored import UNFINISHED, record_path
 
-# Of the output, without NCCL's own lines, this much is judged and kept: 10,000 ranks print half of it.
+# Characters of the output, without NCCL's lines, that are judged and stored: 10,000 ranks print half of it.
 KEPT = 2_000_000
 RESULT_JSON = "result.json"
 _RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
 
 
 class Store:
-    """root: the system root, of whose files it is asked who may write to them."""
+    """root: the system root, whose files' owners and permissions are checked."""
 
     def __init__(self, directory: str, root: str) -> None:
         self.directory = directory
         self.root = root
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[str]:
-        """Holds the lock of the result directory. Yields who else has it, "" for nobody. Raises ReadError."""
-        # Of another name than earlier releases gave it, which others could open, and may still hold.
+    def hold(self) -> Iterator[str]:
+        """Hold the lock of the result directory. Yield its other holder, "" if it is ours. Raises ReadError."""
+        # Another name than in earlier releases, whose file others could open, and may still lock.
         path = os.path.join(self.directory, ".run.lock")
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
@@ -72,7 +71,7 @@ class Store:
             raise ReadError(self.directory, "cannot be written: %s" % error.strerror) from error
 
     def tidy(self, keep: int) -> None:
-        """Removes all but the newest runs, and what killed runs have left of the environment. Raises ReadError."""
+        """Remove all but the newest runs, and the environment that killed runs have left. Raises ReadError."""
         runs = [name for name in os.listdir(self.directory) if _RUN.fullmatch(name)]
         # Two runs of one second have the same time in their names.
         runs.sort(key=lambda name: os.stat(os.path.join(self.directory, name)).st_mtime_ns, reverse=True)
@@ -86,8 +85,8 @@ class Store:
                 except OSError as error:
                     raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
 
-    def keep(self, run: perf_run.Run, directory: str) -> None:
-        """Writes the record of a run, which ``latest`` leads to then. Raises ReadError."""
+    def save(self, run: perf_run.Run, directory: str) -> None:
+        """Write the record of a run, and point ``latest`` to it. Raises ReadError."""
         link = os.path.join(self.directory, "latest")
         try:
             with open(record_path(directory), "x", encoding="utf-8") as stream:
@@ -95,7 +94,7 @@ class Store:
             new = os.path.join(directory, "latest")
             os.symlink(os.path.basename(directory), new)
             os.replace(new, link)
-            with contextlib.suppress(FileNotFoundError):  # the result is there, whoever has taken that away
+            with contextlib.suppress(FileNotFoundError):  # the result is stored; another process may have removed this
                 os.unlink(os.path.join(self.directory, UNFINISHED))
         except OSError as error:
             raise ReadError(link, "cannot be written: %s" % error.strerror) from error
@@ -139,5 +138,5 @@ def text_of(path: str) -> str:
 
 
 def output(path: str) -> str:
-    """What of a program's output, which lies in a file, is judged and kept. Raises ReadError."""
+    """Return the part of a program's output file that is judged and stored. Raises ReadError."""
     return perf_output.without_log(text_of(path))[:KEPT]

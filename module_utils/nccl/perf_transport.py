@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a run over several nodes proves of its transport, folded per host: small enough to be kept and returned.
+"""Summarise the transport of a run over several nodes per host: small enough to be stored and returned.
 
-Source: NCCL's own log of that run, and the rank guards, which count what each rail moved. Nothing is judged here but
-whether it is proven.
+Sources: NCCL's log of that run, and the rank guards, which count what each rail moved. Here only the proof is
+judged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..core.host import ParseError
 from .perf_output import expect
 
 SOCKETS = "Socket"
-# What the data between hosts may be meant to go over; and what NVLink is called among networks.
+# Transports between hosts; and the name of NVLink among networks.
 WAYS = ("network", "nvlink")
 NVLINK = "NVLink"
 # Of a run, and of each of its hosts.
@@ -47,9 +47,9 @@ class Moved:
 
 @dataclass(frozen=True)
 class Nvlink:
-    """What NCCL's log of a run says of NVLink between its hosts.
+    """NVLink between the hosts of a run, from NCCL's log.
 
-    on: every rank has it on; None where not all say.   joined: hosts that have a connection to another one over it.
+    on: every rank has it on; None if not all log it.   joined: hosts that have a connection to another one over it.
     causes: why it is off, or joins only some of them, in sentences.   variables: that do it.
     """
 
@@ -67,8 +67,8 @@ class Network:
     gdr: GPUDirect RDMA on every connection between nodes; None where none is shown.
     hosts, rails, ranks: by short host name; rails: HCA -> what it moved; ranks: how many took part.
     versions: of NCCL.   tables: how many tables, or result files, there were: with more than one processes ran alone.
-    quoted: what NCCL's log says is wrong.   launched: findings on how it was launched.
-    nvlink: of a run that is meant to go over it; None of any other.
+    quoted: errors in NCCL's log.   launched: findings on how it was launched.
+    nvlink: of a run over NVLink; None for any other.
     """
 
     networks: Tuple[str, ...] = ()
@@ -149,7 +149,7 @@ def _host(value: object) -> HostTransport:
 
 
 def _nvlink(value: object) -> Optional[Nvlink]:
-    # Earlier releases have not kept it.
+    # Earlier releases do not store it.
     if value is None:
         return None
     data = expect(dict, value, "nvlink")

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Processes of a node that have libnccl mapped, whose they are, and where RAS listens in them. Reads /proc only.
+"""Find processes that have libnccl mapped, their users, and the ports of their RAS. Reads /proc only.
 
-Of a process's environment, which holds secrets, only the variables of ``TOLD`` are looked at.
+Only the variables of ``REPORTED`` are read from a process's environment, which holds secrets.
 Sources: proc(5): PID/maps, PID/status, PID/environ, PID/fd, net/tcp; NCCL 2.30.7, src/ras/client_support.cc
 (NCCL_RAS_ADDR, localhost:28028), docs/userguide env.rst.
 """
@@ -21,8 +21,8 @@ from .environment_sources import parse_nccl_conf
 
 PORT = 28028
 ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
-# What says how RAS is set, and what of a hang is kept when the job is killed.
-TOLD = (
+# Variables that set RAS, and what is stored of a hang when the job is killed.
+REPORTED = (
     ADDRESS,
     ENABLE,
     "NCCL_RAS_TIMEOUT_FACTOR",
@@ -59,11 +59,11 @@ class Listener:
 
 @dataclass(frozen=True)
 class Process:
-    """inner: its pid in its own container, which is how NCCL knows it.   state: letter of proc(5), T for stopped.
+    """inner: its pid in its container, which NCCL reports.   state: letter of proc(5), T for stopped.
 
     library: the libnccl that it has mapped.   ras: where its RAS listens; it may share that with its children.
-    port: where it would listen.   apart: it has its own network (container), where nobody else can connect.
-    told: variables of TOLD in its environment.   gpu: it has one open.
+    port: where it would listen.   apart: it has its own network (container), where no other process can connect.
+    told: variables of REPORTED in its environment.   gpu: it has one open.
     """
 
     pid: int
@@ -121,12 +121,12 @@ def parse_users(text: str) -> Dict[int, str]:
 
 
 def parse_status(text: str) -> Dict[str, str]:
-    """Of /proc/PID/status."""
+    """Parse /proc/PID/status."""
     return {match.group(1): match.group(2) for match in map(_STATUS.fullmatch, text.splitlines()) if match}
 
 
 def ras_port(address: Optional[str]) -> int:
-    """Of a value of NCCL_RAS_ADDR; PORT where there is none, or it is none."""
+    """Return the port in a value of NCCL_RAS_ADDR; PORT if there is none, or it is invalid."""
     port = _PORT.search(address or "")
     return int(port.group(1)) if port and 0 < int(port.group(1)) < 65536 else PORT
 
@@ -145,7 +145,7 @@ def read(host: Host) -> Node:
             if library:
                 found.append(_process(host, pid, library, here, listeners, site, users, problems))
         except PermissionError:
-            # Where we are root in a container, init is the host's; it is no rank.
+            # For root in a container, init is the host's; it is not a rank.
             hidden += pid != "1"
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended meanwhile
@@ -244,7 +244,7 @@ def _environment(host: Host, pid: str) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for variable in data.split(b"\0"):
         name, _equals, value = variable.partition(b"=")
-        if name.decode("ascii", "replace") in TOLD:
+        if name.decode("ascii", "replace") in REPORTED:
             found.setdefault(name.decode("ascii"), value[:200].decode("utf-8", "replace"))
     return found
 
@@ -256,7 +256,7 @@ def _status(host: Host, pid: str) -> Dict[str, str]:
 
 
 def _open_files(host: Host, pid: str) -> Set[str]:
-    """Where a process's descriptors lead, unresolved: a file may lie on a server that does not answer."""
+    """Return the targets of a process's descriptors, unresolved: a file may lie on a server that does not respond."""
     folder = host.hardware("/proc/%s/fd" % pid)
     found = set()
     for name in os.listdir(folder):
@@ -268,7 +268,7 @@ def _open_files(host: Host, pid: str) -> Set[str]:
 
 
 def _namespace(host: Host, pid: str) -> str:
-    """Of a process's network; "" where it is not told."""
+    """Return a process's network namespace; "" if it cannot be read."""
     try:
         return os.readlink(host.hardware("/proc/%s/ns/net" % pid))
     except OSError:

@@ -1,13 +1,13 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Proof that a candidate nccl.conf means to the installed library what it was meant to say.
+"""Prove that the installed library reads a candidate nccl.conf as intended.
 
-The library's own reader judges, with no GPU and no driver: a child process with an empty environment shows the
+The library's reader judges, with no GPU and no driver: a child process with an empty environment shows the
 candidate as /etc/nccl.conf in its own mount namespace, calls ncclGetUniqueId, and reports which variables the
 library has set. It is written into memory that only this child sees: no file of the host is, not even for a while.
 
-A library that others than root may change is not loaded by root: it is loaded as nobody (reader), and its answer,
-which it may make up, is typed and bounded. So that proof is as good as whoever may write the library, and reports it.
+A library that others than root may change is not loaded by root, but without privileges (reader), and its result, which
+it may forge, is typed and bounded. Such a proof is only as good as the users who may write the library, and reports it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ..core.error_text import error_text
 from ..core.finding import printable
 from . import reader as nccl_reader
 
-_OUTPUT_LIMIT = 65536  # bytes of the library's own messages that are kept
-# Of an answer, which a library of somebody else's may make up. A real environment is a hundredth of this.
+_OUTPUT_LIMIT = 65536  # bytes of the library's messages that are stored
+# Bytes of a result, which an untrusted library may forge. A real environment is a hundredth of this.
 _RESULT_LIMIT = 256 * 1024
 _MESSAGE_LIMIT = 2000
 
 # What these two do at the first call (truncate a log file, load a library) must not happen in a proof. The candidate
-# names them by a stand-in of equal length, which NCCL's reader treats alike and which nobody reads.
+# names them by a stand-in of equal length, which NCCL's reader treats alike and which has no effect.
 _STAND_INS = (("NCCL_DEBUG_FILE", "NCCL_DEBUG_FIL_"), ("NCCL_ENV_PLUGIN", "NCCL_ENV_PLUGI_"))
 
 
@@ -44,8 +44,8 @@ class Proof:
     """outcome: "proven", "mismatch" or "not_provable".
 
     values: the environment that the library set.   rc: of ncclGetUniqueId (3 or 5: no network interface to use, which
-    does not touch what was read), None where it did not come to that.   message: what differs, or why no proof.
-    doubt: why the library was loaded as nobody and not as root, so that whoever may write it may have made this up.
+    does not affect what was read), None if it was not called.   message: what differs, or why no proof.
+    doubt: why the library was loaded without privileges: users who may write it may have forged this.
     """
 
     outcome: str
@@ -87,12 +87,12 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
 
 def _not_provable(doubt: str, message: str) -> Proof:
     if doubt:
-        message = "not proven, because %s, and as UID %d: %s" % (doubt, nccl_reader.NOBODY, message)
+        message = "not proven, because %s, and as UID %d: %s" % (doubt, nccl_reader.OVERFLOW_UID, message)
     return Proof("not_provable", message=message[:_MESSAGE_LIMIT], doubt=doubt)
 
 
 def _typed(answer: object) -> Optional[Dict[str, Any]]:
-    """The answer of a library that others may write, its types checked; None where reader sends no such form."""
+    """Return the result of an untrusted library, its types checked; None if it has another form."""
     if not isinstance(answer, dict):
         return None
     if isinstance(answer.get("refused"), str):
@@ -138,7 +138,7 @@ def _with_output(message: str, output: bytes) -> str:
 
 
 def _in_child(library_path: str, candidate: bytes, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
-    """What the child reported (None: nothing), what the library printed, and how the child ended."""
+    """Return the child's report (None: nothing), what the library printed, and how the child ended."""
     result_read, result_write = os.pipe()
     output_read, output_write = os.pipe()
     pid = os.fork()
@@ -160,8 +160,8 @@ def _in_child(library_path: str, candidate: bytes, timeout: float) -> Tuple[Opti
 
 
 def _as_nobody(library_path: str, candidate: bytes, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
-    """As ``_in_child``, by a Python that holds nothing of this process, and that ends the library's process when the
-    pipe to it closes."""
+    """Do as ``_in_child``, in a Python without any memory of this process, which ends the library's process when its
+    stdin closes."""
     if os.geteuid() != 0:
         return {"refused": "only root can load it as another user"}, b"", ""
     source = bundle.source_of(nccl_reader.__name__)
@@ -179,7 +179,7 @@ def _as_nobody(library_path: str, candidate: bytes, timeout: float) -> Tuple[Opt
             pass_fds=(result_write,),
             env={},
             cwd="/",
-            # Whoever ends our group leaves it the moment to end its own child.
+            # A signal to our group leaves it the time to end its child.
             start_new_session=True,
         )
         os.close(result_write)
@@ -239,18 +239,18 @@ def _collect(result_fd: int, output_fd: int, deadline: float) -> Tuple[bytes, by
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It ends by itself when its stdin closes; what is in uninterruptible sleep is abandoned."""
+    """Close its stdin, upon which it ends; a process in uninterruptible sleep is abandoned."""
     for patience in (2.0, 0.5):
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience)
             return
         process.kill()
-    # Nobody reaps it after this, and Popen would warn of it.
+    # It is not reaped after this, and Popen would warn.
     process.returncode = -signal.SIGKILL
 
 
 def _reap(pid: int) -> Optional[int]:
-    """How the child ended. One in uninterruptible sleep is abandoned after half a second (None)."""
+    """Return the child's status. One in uninterruptible sleep is abandoned after half a second (None)."""
     deadline = time.monotonic() + 0.5
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)

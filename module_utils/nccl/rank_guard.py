@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the rank guards of a job have said, typed and bounded: nodes that are not trusted have printed it."""
+"""Parse the output of a job's rank guards, typed and bounded: untrusted nodes have printed it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core.host import ParseError
 from . import rank_program
 
 MARK = rank_program.MARK
-# A job of 10,000 ranks is larger than any whose output is kept.
+# More ranks than in any job whose output is stored.
 MOST_RANKS = 16384
 _MOST_LINES = 5 * MOST_RANKS
 _MOST_RAILS = 64
@@ -30,8 +30,8 @@ _CPUS = re.compile(r"[0-9,-]{0,2000}")
 class Rank:
     """A rank as its guard found it before it started the program.
 
-    host: short name, lower case.   rank, world, local_rank: as the launcher says, None where it does not.
-    job: the launcher's name of the job, alike in all ranks of one job.   pmix: the program can ask who the others are.
+    host: short name, lower case.   rank, world, local_rank: as the launcher sets them, None if it does not.
+    job: the launcher's id of the job, equal in all its ranks.   pmix: the program can query the other ranks.
     cpus: the program may run on, such as ``0-31``.   gpus: on the node.   visible: of these, those CUDA will find.
     gpu: PCI address of the rank's GPU, "" where it finds none.   numa: its node, None where the firmware does not say.
     gpu_cpus: those next to the GPU.   near: RDMA devices nearest to it.
@@ -70,9 +70,9 @@ class Ending:
 
 @dataclass(frozen=True)
 class RankView:
-    """All that the guard of one rank has said.
+    """Output of one rank's guard.
 
-    variables: NCCL_* -> value, or ``#`` and a digest of it; None where that was not said.
+    variables: NCCL_* -> value, or ``#`` and a digest of it; None if not printed.
     rails: from local rank 0, what its node's ports had counted at the beginning and the end: RDMA device -> bytes sent
     and received. Less than two where the guard was killed.
     """
@@ -101,10 +101,10 @@ def program() -> str:
 
 
 def parse(text: str) -> Tuple[Tuple[RankView, ...], str]:
-    """What the guards have said, in the order of their first words, and the text without their lines.
+    """Return the ranks in the order of their first lines, and the text without the guards' lines.
 
-    Two ranks that say they are the same one stay two. Raises ParseError for a line that no guard has printed: lines of
-    a job that is one job are whole.
+    Two ranks with the same number stay two. Raises ParseError for a line that no guard has printed: lines of a single
+    job are complete.
     """
     found: List[_Said] = []
     last: Dict[Tuple[str, Optional[int]], _Said] = {}
@@ -117,7 +117,7 @@ def parse(text: str) -> Tuple[Tuple[RankView, ...], str]:
             continue
         lines += 1
         if kept and kept[-1] == "\n":
-            # The guard's own, before its line.
+            # The guard prints a line feed before its line.
             kept.pop()
         if lines > _MOST_LINES:
             raise ParseError("more than %d lines of rank guards" % _MOST_LINES)

@@ -1,11 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The rank guard: what runs on every node as the parent of each rank's program, sent there as ``python3 -c``.
+"""The rank guard: parent process of each rank's program on every node, sent there as ``python3 -c``.
 
-It says which rank it is, on which CPUs, GPU and variables it runs, and what the NICs have counted; it binds the program
-to the CPUs of its GPU; and it ends the program, and all that this has started, at the limit and when the launcher's
-process above it is gone. There are two of it, one below the other, should one be killed. Python 3.6 or later and its
-standard library suffice.
+It reports its rank, CPUs, GPU and variables, and the NICs' counters; it binds the program to the CPUs of its GPU; and
+it ends the program, and all that this has started, at the limit or when the launcher's process above it ends. Two
+guards run, one below the other, in case one is killed. Requires Python 3.6 or later and its standard library.
 
     --limit SECONDS --root DIRECTORY -- PROGRAM [ARGUMENT...]
 """
@@ -42,7 +41,7 @@ RANK = ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMIX_RANK")
 WORLD = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 # Of these the value is reported. Of the others a digest is, so that a different value on one node is seen.
-TOLD = re.compile(
+REPORTED = re.compile(
     r"NCCL_(ALGO|PROTO|DEBUG|DEBUG_SUBSYS|NET|NET_GDR_LEVEL|NET_GDR_READ|IB_HCA|IB_DISABLE|IB_GID_INDEX|IB_TC|IB_SL"
     r"|IB_TIMEOUT|IB_RETRY_CNT|IB_QPS_PER_CONNECTION|IB_SPLIT_DATA_ON_QPS|IB_PCI_RELAXED_ORDERING|IB_ADAPTIVE_ROUTING"
     r"|SOCKET_IFNAME|SOCKET_FAMILY|CROSS_NIC|P2P_DISABLE|P2P_LEVEL|SHM_DISABLE|NVLS_ENABLE|COLLNET_ENABLE"
@@ -59,7 +58,7 @@ def number(names: Tuple[str, ...]) -> Optional[int]:
 
 
 def text(path: str) -> str:
-    """What a small file says; "" where it cannot be read."""
+    """Return the text of a small file; "" if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(65536).decode("utf-8", "replace").strip()
@@ -109,7 +108,7 @@ class Gpu:
 
 
 def selected(gpus: List[Gpu]) -> List[Gpu]:
-    """Those of the usable GPUs that CUDA_VISIBLE_DEVICES leaves, in CUDA's order."""
+    """Return the usable GPUs that CUDA_VISIBLE_DEVICES selects, in CUDA's order."""
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
     if words is None:
         return gpus
@@ -163,7 +162,7 @@ def variables(job: str) -> Dict[str, str]:
     for name, value in sorted(os.environ.items()):
         if name.startswith("NCCL_"):
             digest = hashlib.sha256((job + value).encode("utf-8", "surrogateescape")).hexdigest()[:8]
-            found[name[:64]] = value[:80] if TOLD.fullmatch(name) and len(value) <= 80 else "#" + digest
+            found[name[:64]] = value[:80] if REPORTED.fullmatch(name) and len(value) <= 80 else "#" + digest
     return found
 
 
@@ -176,10 +175,10 @@ class Guard:
         self.host = socket.gethostname().partition(".")[0].lower()
         step = "%s.%s" % (os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", ""))
         self.job = os.environ.get("PMIX_NAMESPACE") or step
-        # Nobody reads what we say any more: that is no reason to leave the program alone.
+        # A closed stdout must not end the guard.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
-    def say(self, what: str, **said: Any) -> None:
+    def report(self, what: str, **said: Any) -> None:
         said.update(what=what, host=self.host, rank=self.rank)
         line = MARK + json.dumps(said, sort_keys=True, separators=(",", ":"))
         if len(line) > LINE_LIMIT:
@@ -194,14 +193,14 @@ class Guard:
                 break
             time.sleep(0.05)
         try:
-            # Whoever should read may be stopped: then nothing is said, for a full pipe would hold us past the limit.
+            # If the reader is stopped, drop the line: a full pipe would block past the limit.
             if select.select([], [1], [], 1.0)[1]:
                 os.write(1, ("\n%s\n" % line).encode("ascii"))
         except OSError:
             pass
 
     def introduce(self) -> None:
-        """Says who this is, and binds the program to the CPUs next to its GPU."""
+        """Report this rank, and bind the program to the CPUs next to its GPU."""
         order = os.environ.get("CUDA_DEVICE_ORDER", "")
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         addresses = sorted(map(os.path.basename, glob.glob(self.root + "proc/driver/nvidia/gpus/*")))
@@ -211,7 +210,7 @@ class Guard:
         near = cpus(mine.cpus) & os.sched_getaffinity(0) if mine else set()
         if near:
             os.sched_setaffinity(0, near)
-        self.say(
+        self.report(
             "begin",
             world=number(WORLD),
             local_rank=self.local_rank,
@@ -228,23 +227,23 @@ class Guard:
             order=order[:32],
             visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", "")[:200],
         )
-        self.say("variables", variables=variables(self.job))
+        self.report("variables", variables=variables(self.job))
         self.count()
 
     def count(self) -> None:
         if self.local_rank == 0:
-            self.say("rails", rails=rails(self.root))
+            self.report("rails", rails=rails(self.root))
 
     def run(self, argv: List[str]) -> int:
         """Runs the program below two keepers: whichever of them is killed, the other ends what is left."""
-        code, why, left = self.keeper.keep(lambda: leave(Keeper(self.end).keep(lambda: become(argv))[0]))
-        self.say("end", rc=None if why else code, why=why, left=left)
+        code, why, left = self.keeper.supervise(lambda: leave(Keeper(self.end).supervise(lambda: become(argv))[0]))
+        self.report("end", rc=None if why else code, why=why, left=left)
         self.count()
         return code
 
 
 class Keeper:
-    """Ends a process and all that it has started: at the end of the time, by a signal, and with our own parent."""
+    """End a process and all that it has started: at the limit, by a signal, and when our parent ends."""
 
     def __init__(self, end: float) -> None:
         """end: on the monotonic clock, in seconds."""
@@ -257,12 +256,12 @@ class Keeper:
     def stop(self, caught: int, _frame: Any) -> None:
         self.signal = caught
 
-    def keep(self, start: Callable[[], Any]) -> Tuple[int, str, int]:
-        """Starts a process. Its exit code, 128 + n for a signal; why it had to be ended; how many do not die.
+    def supervise(self, start: Callable[[], Any]) -> Tuple[int, str, int]:
+        """Start a process. Return exit code (128 + n for a signal), why it had to be ended, how many do not die.
 
-        start: what the new process does; it does not return.
+        start: runs in the new process; it does not return.
         """
-        # What is left of it becomes our child, and not init's.
+        # Orphans become our children instead of init's.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         child = os.fork()
         if child == 0:
@@ -311,7 +310,7 @@ class Keeper:
                 return len(below)
             late = time.monotonic() >= begin + TERM_GRACE
             for pid in below:
-                # A stopped process takes SIGTERM only when it goes on.
+                # A stopped process handles SIGTERM only when it continues.
                 for sent in [signal.SIGKILL] if late else [signal.SIGTERM, signal.SIGCONT] if pid not in told else []:
                     with contextlib.suppress(OSError):
                         os.kill(pid, sent)
@@ -341,7 +340,7 @@ def become(argv: List[str]) -> None:
 
 
 def leave(code: int) -> None:
-    """Ends this process."""
+    """End this process."""
     raise SystemExit(code)
 
 

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What NCCL's RAS answers about a running job: the text of 2.24 and later, and the JSON of 2.28.7 and later.
+"""Parse the status of a running job by NCCL's RAS: the text of 2.24 and later, and the JSON of 2.28.7 and later.
 
-One answer tells of the whole job, whichever of its processes is asked. The JSON has each rank with all it has launched;
-the text counts ranks that are alike and names those only that are few, so that a group may be larger than its names.
-Counts are of collectives that were launched, by the host's side of NCCL, and not of those that have ended; send and
+Any process of a job reports the whole job. The JSON has each rank with all it has launched; the text counts equal ranks
+and names only a few of them, so that a group may be larger than its names.
+Counts are of collectives that were launched, by the host's side of NCCL, not of those that have ended; send and
 receive (alltoall, pipeline stages) and CUDA graphs are not counted.
 Sources: NCCL 2.24.3 to 2.30.7, src/ras/client_support.cc, docs/userguide troubleshooting/ras.rst.
 """
@@ -35,7 +35,7 @@ MOST_RANKS, MOST_COMMUNICATORS, LARGEST = 1 << 17, 1 << 14, (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs. host: the IP address that NCCL knows it by.   pid: as the process itself sees it, -1 unknown.
+    """Process and GPU of a rank. host: its IP address for NCCL.   pid: within its container, -1 unknown.
 
     gpu: its number in the process (CUDA_VISIBLE_DEVICES counts).   nvml: its number on the node, as nvidia-smi has it.
     """
@@ -57,10 +57,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Missing:
-    """A rank that gave RAS no data. place: None where RAS does not know it.
+    """A rank that gave RAS no data. place: None if RAS does not know it.
 
-    reachable: its process answered, but is no member of the communicator (not yet, or not any more); None: not said.
-    dead: RAS has had no sign of it for a minute, and does not try any more.
+    reachable: its process responded, but is not a member of the communicator (not yet, or not any more); None: not
+    reported.
+    dead: RAS has had no sign of it for a minute, and has given up.
     """
 
     rank: int
@@ -71,10 +72,10 @@ class Missing:
 
 @dataclass(frozen=True)
 class Communicator:
-    """name: its hash and, where told, what makes it unique (``0xa98:0x90:0x11``). size: ranks it has to have.
+    """name: its hash and, if reported, what makes it unique (``0xa98:0x90:0x11``). size: ranks it must have.
 
     counts: collective -> groups by the number launched, most ranks first; in text only where ranks differ.
-    statuses, errors: groups by status and by kind of error.   whole: every rank with all it has is told (JSON).
+    statuses, errors: groups by status and by kind of error.   whole: every rank is reported with all it has (JSON).
     """
 
     name: str
@@ -101,7 +102,7 @@ class Communicator:
 
 @dataclass(frozen=True)
 class Absent:
-    """A process of the job that RAS cannot reach; which ranks it has, the text does not always say."""
+    """A process of the job that RAS cannot reach; the text does not always have its ranks."""
 
     host: str
     pid: int
@@ -120,8 +121,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """form: json or text.   processes: of the whole job, None where not told.   timeouts: of RAS's own network."""
+class RasStatus:
+    """form: json or text.   processes: of the whole job, None if not reported.   timeouts: of RAS's network."""
 
     form: str
     version: str
@@ -142,12 +143,12 @@ _HOST = re.compile(r"[0-9A-Fa-f:.]{1,45}(%[\w.-]{1,15})?|unknown")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 
-# 2.28.9 forgets the comma before the status of a rank that is missing, just where its answer matters.
+# 2.28.9 omits the comma before the status of a missing rank.
 _FORGOTTEN = re.compile(r'("nvml_dev": -?[0-9]{1,9})(\s{1,200}"status": \{)')
 
 
-def parse_json(text: str) -> Answer:
-    """Raises ParseError, which quotes what is not as it has to be."""
+def parse_json(text: str) -> RasStatus:
+    """Parse the JSON. Raises ParseError, which quotes what is wrong."""
     try:
         data = json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -160,7 +161,7 @@ def parse_json(text: str) -> Answer:
     communicators = tuple(_communicator(one, number) for number, one in enumerate(found))
     if len({one.name for one in communicators}) != len(communicators):
         raise ParseError("two communicators have the same hash")
-    return Answer(
+    return RasStatus(
         form="json",
         version=_text(top.get("nccl_version"), "nccl_version", _VERSION),
         communicators=communicators,
@@ -209,7 +210,7 @@ def _communicator(data: object, number: int) -> Communicator:
         rank = _rank(entry, at, size, missing)
         if rank in places:
             raise ParseError("%s.rank is %d, which is there and missing" % (at, rank))
-        # Not told by the first releases that answer in JSON.
+        # Absent in the first releases with JSON.
         state = _dict(entry.get("status", {}), at + ".status")
         silent = _flag(state["unresponsive"], at + ".status.unresponsive") if "unresponsive" in state else None
         dead = _flag(state.get("considered_dead", False), at + ".status.considered_dead")
@@ -233,7 +234,7 @@ def _groups(of: Mapping[Any, List[int]]) -> Tuple[Group, ...]:
 
 
 def _status(state: Mapping[str, object], at: str) -> str:
-    """As the text names it."""
+    """Return the status as the text names it."""
     if _flag(state.get("abort_flag"), at + ".status.abort_flag"):
         return ABORT
     ended = [_flag(state.get(key), "%s.status.%s" % (at, key)) for key in ("finalize_called", "destroy_flag")]
@@ -355,8 +356,8 @@ class _Draft:
         )
 
 
-def parse_text(text: str) -> Answer:
-    """An answer to ``verbose status``. Raises ParseError."""
+def parse_text(text: str) -> RasStatus:
+    """Parse the output of ``verbose status``. Raises ParseError."""
     if not text.endswith("\n"):
         raise ParseError("RAS's text breaks off after %r" % text[-60:])
     lines = text.split("\n")
@@ -389,8 +390,8 @@ def parse_text(text: str) -> Answer:
             else:
                 raise ParseError("%r, which is not known of RAS" % block[0][:80])
     for draft in drafts.values():
-        _bounded(draft)
-    return Answer(
+        _check_bounds(draft)
+    return RasStatus(
         form="text",
         version=version,
         communicators=tuple(draft.finished() for draft in drafts.values()),
@@ -402,7 +403,7 @@ def parse_text(text: str) -> Answer:
 
 
 def _parts(lines: Sequence[str]) -> Dict[str, List[str]]:
-    """Heading -> lines below it. Raises ParseError where one is missing: the answer breaks off."""
+    """Return heading -> lines below it. Raises ParseError if one is missing: the output breaks off."""
     found: Dict[str, List[str]] = {}
     current: Optional[List[str]] = None
     for number, line in enumerate(lines):
@@ -487,7 +488,7 @@ def _block(draft: _Draft, kind: str, lines: Sequence[str]) -> None:
             if kind == "INCOMPLETE":
                 draft.missing[rank] = Missing(rank, place, reachable=False)
             elif member.group(2):
-                groups.append(Group(_said(member.group(3), of_error), 1, (rank,)))
+                groups.append(Group(_state_of(member.group(3), of_error), 1, (rank,)))
                 group = None
             elif group is not None:
                 groups[group] = Group(groups[group].value, groups[group].number, groups[group].ranks + (rank,))
@@ -512,7 +513,7 @@ def _old_lines(draft: _Draft, kind: str, line: str, groups: List[Group]) -> None
 
 
 def _many(line: str, of_error: str) -> Optional[Group]:
-    """A line that tells of several ranks, which the lines below it may name."""
+    """Parse a line on several ranks, which the lines below it may name; None for another line."""
     launched = _MANY_LAUNCHED.fullmatch(line)
     if launched:
         return Group(int(launched.group(2) or 0), int(launched.group(1)), ())
@@ -525,8 +526,8 @@ def _many(line: str, of_error: str) -> Optional[Group]:
     return None
 
 
-def _said(text: str, of_error: str) -> Union[int, str]:
-    """Of one rank: what it has launched, its status, or its error."""
+def _state_of(text: str, of_error: str) -> Union[int, str]:
+    """Return what one rank has launched, its status, or its error."""
     launched = _LAUNCHED.fullmatch(text)
     if launched:
         return int(launched.group(1) or 0)
@@ -548,8 +549,8 @@ def _node(host: str, line: str) -> str:
     return host
 
 
-def _bounded(draft: _Draft) -> None:
-    """Raises ParseError for ranks and numbers that a communicator of this size cannot have."""
+def _check_bounds(draft: _Draft) -> None:
+    """Raise ParseError for ranks and numbers that a communicator of this size cannot have."""
     named = [*draft.places, *draft.missing]
     for groups in (draft.statuses, draft.errors, *draft.counts.values()):
         named += [rank for group in groups for rank in group.ranks]

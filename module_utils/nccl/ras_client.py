@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One conversation with NCCL's RAS, bounded in time and size: its status in JSON, or in text where it has no JSON.
+"""Query NCCL's RAS, bounded in time and size: its status in JSON, or in text before it had JSON.
 
-Asking changes nothing in the job: RAS collects what its own threads know. The process that has the port may be stopped,
-and then the kernel takes the connection all the same: whoever asks has to give up early and try again, for of several
-processes that share the port (SO_REUSEPORT) another one takes the next connection.
+A query does not affect the job: RAS collects what its threads know. The process that has the port may be stopped, and
+the kernel accepts the connection all the same: a client has to give up early and try again, since of several processes
+that share the port (SO_REUSEPORT) another one accepts the next connection.
 Sources: NCCL 2.30.7, src/ras/client.cc, client_support.cc, ras_internal.h (protocol 2).
 """
 
@@ -19,19 +19,19 @@ from . import ras_answer
 
 # Seconds. A RAS thread greets at once; for the status it waits for the threads of all processes.
 GREETING, STATUS = 2.0, 40.0
-# Of a whole answer: 500 bytes of JSON for each rank of each communicator.
+# Bytes of a response: 500 of JSON for each rank of each communicator.
 ANSWER_LIMIT = 32 << 20
 _LINE_LIMIT = 1024
 
 
-def ask(address: str, port: int, greeting: float = GREETING, status: float = STATUS) -> ras_answer.Answer:
+def query(address: str, port: int, greeting: float = GREETING, status: float = STATUS) -> ras_answer.RasStatus:
     """Raise ReadError without a timely response of a RAS, ParseError for an invalid response."""
     text, form = _converse(address, port, greeting, status)
     return ras_answer.parse_json(text) if form == "json" else ras_answer.parse_text(text)
 
 
 def name(address: str, port: int) -> str:
-    """As findings call it."""
+    """Return the port's name in findings."""
     return "RAS at %s" % (("[%s]:%d" if ":" in address else "%s:%d") % (address, port))
 
 
@@ -43,7 +43,7 @@ class _Talk:
         self.source = source
         self.held = b""
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         self.connection.sendall(line.encode("ascii") + b"\n")
 
     def line(self, deadline: float, what: str) -> str:
@@ -81,7 +81,7 @@ class _Talk:
 
 
 def _converse(address: str, port: int, greeting: float, status: float) -> Tuple[str, str]:
-    """What it answers to a status, and in which form."""
+    """Return the response to a status query, and its form."""
     source = name(address, port)
     step = "a connection"
     seconds = greeting
@@ -90,18 +90,18 @@ def _converse(address: str, port: int, greeting: float, status: float) -> Tuple[
             talk = _Talk(connection, source)
             deadline = time.monotonic() + greeting
             step = "its greeting"
-            talk.say("client protocol 2")
+            talk.send("client protocol 2")
             hello = talk.line(deadline, step)
             if not hello.startswith("SERVER PROTOCOL "):
                 raise ReadError(source, "greets with %.60r, expected 'SERVER PROTOCOL N': no RAS" % hello)
             step = "its response to 'set format json'"
-            talk.say("set format json")
+            talk.send("set format json")
             form = "json" if talk.line(deadline, step) == "OK" else "text"
             step = "its status"
             seconds = status
             deadline = time.monotonic() + status
-            # Verbose is of the text alone: it names more of the ranks that differ.
-            talk.say("status" if form == "json" else "verbose status")
+            # Only the text has verbose: it names more of the ranks that differ.
+            talk.send("status" if form == "json" else "verbose status")
             return talk.rest(deadline, step), form
     except socket.timeout:
         raise ReadError(source, "%s is not there within %g s" % (step, seconds)) from None

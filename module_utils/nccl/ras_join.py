@@ -1,23 +1,23 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Answers of RAS from several hosts as jobs and communicators, each once, with what has moved between two answers."""
+"""Join RAS responses of several hosts to jobs and communicators, each once, with their progress between two queries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from .ras_answer import Answer, Communicator
+from .ras_answer import Communicator, RasStatus
 from .ras_views import View, same_job
 
 
 def names(view: View) -> List[str]:
-    """Of the communicators that it tells of."""
+    """Return names of the communicators in a view."""
     return [one.name for one in view.now.communicators]
 
 
 def distinct(views: Sequence[View]) -> List[View]:
-    """Communicators of different users have different names: a hash is public, and anybody's process may answer it."""
+    """Make names of different users' communicators unique: a hash is public, and any process may use it."""
     owners: Dict[str, Tuple[str, ...]] = {}
     found = []
     for view in views:
@@ -27,7 +27,7 @@ def distinct(views: Sequence[View]) -> List[View]:
 
 
 def _renamed(view: View, taken: Set[str]) -> View:
-    def told(answer: Answer) -> Answer:
+    def rename(answer: RasStatus) -> RasStatus:
         said = " of %s" % ", ".join(view.users)
         return replace(
             answer,
@@ -37,7 +37,7 @@ def _renamed(view: View, taken: Set[str]) -> View:
             ),
         )
 
-    return replace(view, before=None if view.before is None else told(view.before), now=told(view.now))
+    return replace(view, before=None if view.before is None else rename(view.before), now=rename(view.now))
 
 
 def jobs(views: Sequence[View]) -> List[List[View]]:
@@ -60,7 +60,7 @@ def _together(one: View, other: View) -> bool:
 
 @dataclass(frozen=True)
 class Joined:
-    """A communicator over all views. elsewhere: ranks that are missing in the best view and answer in another one."""
+    """A communicator over all views. elsewhere: ranks that are missing in the best view and present in another one."""
 
     name: str
     before: Optional[Communicator]
@@ -81,7 +81,7 @@ class Joined:
 
 
 def join(views: Sequence[View]) -> List[Joined]:
-    """Each communicator once, whoever has told of it; the answer with most ranks counts."""
+    """Return each communicator once, from the response with most ranks."""
     found: Dict[str, List[Tuple[Optional[Communicator], Communicator, View]]] = {}
     for view in views:
         before = {one.name: one for one in view.before.communicators} if view.before else {}
@@ -111,7 +111,7 @@ def _joined(name: str, told: Sequence[Tuple[Optional[Communicator], Communicator
 
 
 def _moved(before: Communicator, now: Communicator) -> Optional[bool]:
-    """Whether any rank has launched something meanwhile; None where that is not told."""
+    """Return whether any rank has launched something in between; None if not known."""
     if before.whole and now.whole:
         old, new = before.launched, now.launched
         return any(old[rank] != new[rank] for rank in old.keys() & new.keys())
@@ -123,7 +123,7 @@ def _moved(before: Communicator, now: Communicator) -> Optional[bool]:
 
 
 def _back(before: Communicator, now: Communicator) -> List[int]:
-    """Ranks whose counts were higher before, which they cannot."""
+    """Return ranks whose counts were higher before, which is impossible."""
     old, new = before.launched, now.launched
     return [
         rank

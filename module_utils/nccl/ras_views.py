@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Asks the RAS of every job on a node twice, so that what moves can be told from what stands still.
+"""Query the RAS of every job on a node twice, to distinguish progress from standstill.
 
-Processes of one user share the port, whichever job they are of, and the kernel picks who takes a connection: a stopped
-one takes it, too, and says nothing. So it is asked again, a bounded number of times, until each of them was heard of.
+Processes of one user share the port across jobs, and the kernel picks the one that gets a connection, even a stopped
+one, which never responds. So queries are repeated, a bounded number of times, until each process was reported.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 from ..core.host import ParseError, Problem, ReadError
 from . import ras_client
 from .processes import Listener, Process
-from .ras_answer import Answer, Communicator, Group
+from .ras_answer import Communicator, Group, RasStatus
 
 # Asking costs every process of the job a message, and 2.26 and 2.27 have crashed on it: no more often than needed.
 MOST_ATTEMPTS = 16
 # Of one user on one node; what claims more fills memory.
 MOST_JOBS = 8
-# Seconds for one port, whoever answers there.
+# Seconds for one port, for all its processes.
 PATIENCE = 90.0
-Ask = Callable[[str, int], Answer]
+Ask = Callable[[str, int], RasStatus]
 
 
 @dataclass(frozen=True)
 class View:
-    """What RAS said at one port. users: whose processes listen there.   seconds: between ``before`` and ``now``.
+    """RAS status at one port. users: of the processes that listen there.   seconds: between ``before`` and ``now``.
 
-    before: None where it was asked, or has answered, only once.
+    before: None if there was only one query, or one response.
     """
 
     source: str
     users: Tuple[str, ...]
-    before: Optional[Answer]
-    now: Answer
+    before: Optional[RasStatus]
+    now: RasStatus
     seconds: float
 
 
 @dataclass(frozen=True)
 class Silence:
-    """A port where no valid answer came. pids: of the processes that listen there."""
+    """A port without a valid response. pids: of the processes that listen there."""
 
     problem: Problem
     users: Tuple[str, ...]
@@ -54,7 +54,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a listener's a
 
 
 def endpoints(processes: Sequence[Process]) -> Dict[Endpoint, Dict[int, List[Process]]]:
-    """Where to connect -> inode of each socket there -> its processes (children inherit it)."""
+    """Return endpoint -> inode of each socket there -> its processes (children inherit it)."""
     found: Dict[Endpoint, Dict[int, List[Process]]] = {}
     for process in processes:
         for listener in () if process.apart else process.ras:
@@ -66,14 +66,14 @@ def _target(listener: Listener) -> Endpoint:
     return _ANY.get(listener.address, listener.address), listener.port
 
 
-def pids(answer: Answer) -> FrozenSet[int]:
-    """Of all processes that an answer speaks of, on whatever host: for one node's listeners that will do."""
+def pids(answer: RasStatus) -> FrozenSet[int]:
+    """Return the pids of all processes in a response, on any host: enough for one node's listeners."""
     found = {place.pid for one in answer.communicators for place in one.places.values()}
     found |= {rank.place.pid for one in answer.communicators for rank in one.missing if rank.place is not None}
     return frozenset(found | {absent.pid for absent in answer.absent})
 
 
-def same_job(one: Answer, other: Answer) -> bool:
+def same_job(one: RasStatus, other: RasStatus) -> bool:
     names, others = ({each.name for each in answer.communicators} for answer in (one, other))
     # The text names no communicator whose ranks are alike.
     alike = one.form == other.form == "text" and one.processes == other.processes
@@ -83,11 +83,11 @@ def same_job(one: Answer, other: Answer) -> bool:
 def read(
     processes: Sequence[Process],
     interval: float,
-    ask: Ask = ras_client.ask,
+    ask: Ask = ras_client.query,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Tuple[List[View], List[Silence]]:
-    """interval: seconds between the two questions; 0 asks once."""
-    first: List[Tuple[Endpoint, Mapping[int, Sequence[Process]], List[Answer]]] = []
+    """Query every job. interval: seconds between the two queries; 0 queries once."""
+    first: List[Tuple[Endpoint, Mapping[int, Sequence[Process]], List[RasStatus]]] = []
     silent: List[Silence] = []
     for target, listeners in endpoints(processes).items():
         answers, problem = _every_job(target, listeners, ask)
@@ -121,15 +121,15 @@ def _silence(problem: Problem, listeners: Mapping[int, Sequence[Process]]) -> Si
 
 def _every_job(
     target: Endpoint, listeners: Mapping[int, Sequence[Process]], ask: Ask
-) -> Tuple[List[Answer], Optional[Problem]]:
-    """An answer of each job at a port, and the last problem."""
-    found: List[Answer] = []
+) -> Tuple[List[RasStatus], Optional[Problem]]:
+    """Return a response of each job at a port, and the last problem."""
+    found: List[RasStatus] = []
     problem: Optional[Problem] = None
     unheard: Set[int] = set(listeners)
     repeated = 0
     deadline = time.monotonic() + PATIENCE
     for _attempt in range(min(MOST_ATTEMPTS, 4 + 3 * len(listeners))):
-        answer, failed = _asked(target, ask)
+        answer, failed = _query(target, ask)
         problem = failed or problem
         if answer is not None:
             heard = pids(answer)
@@ -150,11 +150,11 @@ def _every_job(
     return found, problem
 
 
-def _again(target: Endpoint, answer: Answer, ask: Ask) -> Tuple[Optional[Answer], Optional[Problem]]:
+def _again(target: Endpoint, answer: RasStatus, ask: Ask) -> Tuple[Optional[RasStatus], Optional[Problem]]:
     problem: Optional[Problem] = None
     deadline = time.monotonic() + PATIENCE
     for _attempt in range(MOST_ATTEMPTS):
-        found, failed = _asked(target, ask)
+        found, failed = _query(target, ask)
         if found is not None and same_job(answer, found):
             return found, None
         problem = failed or problem
@@ -163,7 +163,7 @@ def _again(target: Endpoint, answer: Answer, ask: Ask) -> Tuple[Optional[Answer]
     return None, problem or Problem(ras_client.name(*target), "another job responds there now")
 
 
-def _asked(target: Endpoint, ask: Ask) -> Tuple[Optional[Answer], Optional[Problem]]:
+def _query(target: Endpoint, ask: Ask) -> Tuple[Optional[RasStatus], Optional[Problem]]:
     try:
         return ask(*target), None
     except ReadError as error:
@@ -187,7 +187,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def to_dict(view: View) -> Dict[str, Any]:
-    """As JSON; where ranks run is reported once, of what is now."""
+    """Return JSON data; the places of ranks are included once, in ``now``."""
     return {
         "source": view.source,
         "users": list(view.users),
@@ -197,7 +197,7 @@ def to_dict(view: View) -> Dict[str, Any]:
     }
 
 
-def _answer(answer: Answer, places: bool) -> Dict[str, Any]:
+def _answer(answer: RasStatus, places: bool) -> Dict[str, Any]:
     hosts: Dict[str, int] = {}
     return {
         "form": answer.form,
@@ -215,14 +215,15 @@ def _communicator(one: Communicator, hosts: Dict[str, int], places: bool) -> Dic
     def groups(of: Sequence[Group]) -> List[List[Any]]:
         return [[group.value, group.number, ranges(group.ranks)] for group in of]
 
-    def at(host: str) -> int:
+    def host_index(host: str) -> int:
         return hosts.setdefault(host, len(hosts))
 
     return {
         "name": one.name,
         "size": one.size,
         "places": [
-            [rank, at(place.host), place.pid, place.gpu, place.nvml] for rank, place in sorted(one.places.items())
+            [rank, host_index(place.host), place.pid, place.gpu, place.nvml]
+            for rank, place in sorted(one.places.items())
         ]
         if places
         else [],
@@ -232,7 +233,9 @@ def _communicator(one: Communicator, hosts: Dict[str, int], places: bool) -> Dic
         "missing": [
             [
                 rank.rank,
-                None if rank.place is None else [at(rank.place.host), rank.place.pid, rank.place.gpu, rank.place.nvml],
+                None
+                if rank.place is None
+                else [host_index(rank.place.host), rank.place.pid, rank.place.gpu, rank.place.nvml],
                 rank.reachable,
                 rank.dead,
             ]

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What runs in one process with a NCCL library: shows it a candidate as /etc/nccl.conf and reports what it made of it.
+"""Run in one process with a NCCL library: show it a candidate as /etc/nccl.conf and report what it has read.
 
-Started by proof, as a forked child for a library that is trusted, and as its own Python (main) for one that
-is not: that one begins with nothing of ours in its memory, and the library is loaded only when it is another user, in
-namespaces where it sees no process, no network and no file that it could write. So this file imports nothing of ours.
+Started by proof, as a forked child for a trusted library, and as a separate Python (main) for an untrusted one, which
+has no data of ours in memory. The library is then loaded without privileges, in namespaces without other processes,
+network or writable files. So this file imports no other module of the suite.
 Sources: unshare(2), mount(2), capabilities(7), pid_namespaces(7), prctl(2).
 """
 
@@ -24,9 +24,9 @@ import sys
 import time
 from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
 
-# The user that a library of somebody else's is loaded as: "nobody", who owns nothing, by the number that it has on
+# The user and group that an untrusted library is loaded as: the overflow UID, which owns no files, has this number on
 # Linux and in every container.
-NOBODY = 65534
+OVERFLOW_UID = 65534
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUTS = 0x04000000
 _CLONE_NEWIPC = 0x08000000
@@ -59,20 +59,20 @@ _LIMITS = (
 
 
 class _Refused(Exception):
-    """The child cannot go on; the message says why and what would help."""
+    """The child cannot continue; the message has the reason and the fix."""
 
 
 def forked(library_path: str, candidate: bytes, result_fd: int, output_fd: int) -> NoReturn:
     """Never returns, and runs nothing of the parent's: no exit handlers, no buffers."""
     try:
-        # A crash is an answer, not an event: no traceback of ours, no core file.
+        # A crash is a result: no traceback of ours, no core file.
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(output_fd, 1)
         os.dup2(output_fd, 2)
-        _send(_answer(lambda libc: _ask(libc, library_path, candidate)), result_fd)
+        _send(_answer(lambda libc: _read_candidate(libc, library_path, candidate)), result_fd)
     finally:
         os._exit(0)
 
@@ -91,13 +91,13 @@ def _answer(ask: Callable[[ctypes.CDLL], Tuple[Dict[str, str], int]]) -> Dict[st
 
 
 def _send(answer: Dict[str, Any], result_fd: int) -> None:
-    # What the library has printed is still in C's own buffer, and _exit drops it.
+    # The library's output is still in C's buffer, and _exit drops it.
     ctypes.CDLL(None).fflush(None)
     with os.fdopen(result_fd, "wb") as stream:
         stream.write(json.dumps(answer).encode("ascii"))
 
 
-def _ask(libc: ctypes.CDLL, library_path: str, candidate: bytes) -> Tuple[Dict[str, str], int]:
+def _read_candidate(libc: ctypes.CDLL, library_path: str, candidate: bytes) -> Tuple[Dict[str, str], int]:
     home = _home()
     # Loaded before /etc disappears: the loader needs its cache there.
     get_unique_id = _load(libc, library_path, library_path)
@@ -114,7 +114,7 @@ def _ask(libc: ctypes.CDLL, library_path: str, candidate: bytes) -> Tuple[Dict[s
 
 def _load(libc: ctypes.CDLL, path: str, name: str) -> Any:
     libc.clearenv()
-    # Stops the search for a libnccl-env.so that could answer in place of the environment (2.28.7 and later).
+    # Stops the search for a libnccl-env.so that could replace the environment (2.28.7 and later).
     libc.setenv(b"NCCL_ENV_PLUGIN", b"none", 1)
     try:
         return ctypes.CDLL(path).ncclGetUniqueId
@@ -130,7 +130,7 @@ def _call(libc: ctypes.CDLL, get_unique_id: Any) -> Tuple[Dict[str, str], int]:
 
 
 def _home() -> str:
-    """The home directory that releases before 2.30 ask for; with HOME unset later ones read no user file at all."""
+    """Return the home directory that releases before 2.30 use; with HOME unset later ones read no user file at all."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -174,7 +174,7 @@ def _namespace_message(what: str, error: int) -> str:
 
 
 def _environment(libc: ctypes.CDLL) -> Dict[str, str]:
-    """The C library's environment; Python's own copy knows nothing of what NCCL has set."""
+    """Return the C library's environment; Python's copy lacks what NCCL has set."""
     environ = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, "environ")
     values: Dict[str, str] = {}
     index = 0
@@ -189,10 +189,10 @@ def _environment(libc: ctypes.CDLL) -> Dict[str, str]:
 
 
 def main(result_fd: int) -> NoReturn:
-    """Loads the library as another user. stdin: one line of JSON, and then nothing until whoever asked has enough.
+    """Load the library as another user. stdin: one line of JSON; it is closed to end the process.
 
-    Ends with what the library's process ended with, as a shell does. It is the first of its namespace: with it goes
-    all that it has started.
+    Exits with the status of the library's process, as a shell does. That process is the first of its namespace: its end
+    ends all that it has started.
     """
     asked = json.loads(sys.stdin.buffer.readline().decode("ascii"))
     end = time.monotonic() + asked["timeout"]
@@ -260,18 +260,18 @@ def _ask_as_nobody(libc: ctypes.CDLL, path: str, result_fd: int) -> Tuple[Dict[s
 
 
 def _drop(libc: ctypes.CDLL) -> None:
-    """From root to nobody, for good. Raises OSError, _Refused."""
+    """Drop root's privileges for good. Raises OSError, _Refused."""
     word = ctypes.c_ulong
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, word(1), word(0), word(0), word(0)) != 0:
         raise _Refused("no_new_privs: %s" % os.strerror(ctypes.get_errno()))
     os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
-    # Also where the securebits would leave them.
+    os.setresgid(OVERFLOW_UID, OVERFLOW_UID, OVERFLOW_UID)
+    os.setresuid(OVERFLOW_UID, OVERFLOW_UID, OVERFLOW_UID)
+    # Also if the securebits would retain them.
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, none) != 0:
         raise _Refused("no giving up of capabilities: %s" % os.strerror(ctypes.get_errno()))
     # A change of user forgets it, so after that.
     libc.prctl(_PR_SET_PDEATHSIG, word(signal.SIGKILL), word(0), word(0), word(0))
-    if os.getresuid() != (NOBODY,) * 3 or os.getresgid() != (NOBODY,) * 3 or os.getgroups():
+    if os.getresuid() != (OVERFLOW_UID,) * 3 or os.getresgid() != (OVERFLOW_UID,) * 3 or os.getgroups():
         raise _Refused("is still UID %d" % os.getuid())

@@ -1,13 +1,13 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What each node of a job runs in the roll call, sent there as ``python3 -c``: who it is, and what its gate says.
+"""Program of each node of a job in the roll call, sent there as ``python3 -c``: report its name and its gate's verdict.
 
     SECONDS STATE [PROGRAM [ARGUMENT...]]
 
-With a program its exit code counts: 0 nothing critical, 1 or 3 something is, any other no verdict. Without one it is
-the last verdict of the gate, which root has written into the file STATE: of this boot, and not old.
+With a program its exit code counts: 0 nothing critical, 1 or 3 something is, any other no verdict. Without one the
+gate's last verdict counts, which root has written into the file STATE, if it is of this boot and not old.
 
-Python 3.6 or later and its standard library suffice.
+Requires Python 3.6 or later and its standard library.
 """
 
 import json
@@ -27,7 +27,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def last(path: str) -> Tuple[Optional[int], str]:
-    """What the last verdict in a file comes to; None where there is no gate."""
+    """Return exit code and text of the last verdict in a file; None if there is no gate."""
     try:
         with open(path, encoding="utf-8") as stream:
             state = json.loads(stream.read(1 << 20))
@@ -48,8 +48,8 @@ def last(path: str) -> Tuple[Optional[int], str]:
     return found, said or "its verdict is %s" % verdict
 
 
-def ask(seconds: float, gate: List[str]) -> Tuple[Optional[int], str]:
-    """What a program comes to, and its first words; None where it is not installed."""
+def run_gate(seconds: float, gate: List[str]) -> Tuple[Optional[int], str]:
+    """Return exit code and first line of output of a program; None if it is not installed."""
     if not os.access(gate[0], os.X_OK):
         return None, ""
     try:
@@ -69,7 +69,7 @@ def ask(seconds: float, gate: List[str]) -> Tuple[Optional[int], str]:
 
 
 def main(argv: List[str]) -> None:
-    gate, said = ask(float(argv[0]), argv[2:]) if argv[2:] else last(argv[1])
+    gate, said = run_gate(float(argv[0]), argv[2:]) if argv[2:] else last(argv[1])
     told = {"node": os.environ.get("SLURMD_NODENAME", ""), "host": socket.gethostname(), "gate": gate}
     told["said"] = said[:300]
     os.write(1, ("\n%s%s\n" % (MARK, json.dumps(told))).encode("ascii"))

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What shell text sets of NCCL's variables, as far as it can be told without running it.
+"""Find NCCL's variables that shell text sets, as far as is possible without running it.
 
 ``parse`` splits text into words as a shell does (sh, bash; csh's setenv), and takes from them the forms whose effect
-is certain. What mentions a variable in any other form is told as ``unclear``: nobody shall take silence for "not set".
+is certain. Any other mention of a variable is reported as ``unclear``, never as "not set".
 Source: POSIX.1-2017, Shell Command Language; bash(1).
 """
 
@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-# NCCL's own variables, and those of the libraries that its plugins bring along (variables).
+# NCCL's variables, and those of its plugins' libraries (variables).
 NAME = r"(?:OFI_NCCL|NCCL|UCX|FI|SHARP_COLL)_[A-Z0-9_]+"
 MENTION = re.compile(r"(?<![A-Za-z0-9_])%s" % NAME)
-# More is no file of settings; and each byte is looked at.
+# A larger file is not one of settings; and each byte is parsed.
 LONGEST = 256 * 1024
 
 _RUN = re.compile(r"[^\s'\"\\$`#;&|()<>]+")
@@ -46,10 +46,10 @@ _HARMLESS = (
 class Assignment:
     """A variable that shell text sets.
 
-    value: None where only running the text would tell.   line: of the text, from 1.
-    scope: "environment" of all programs that follow, "command" of one command alone, "argument" handed on by the
-    program that is started, "shell" not exported and so seen by no program, "printed" to stdout, "unclear" where only
-    running the text would tell.
+    value: None if it depends on running the text.   line: of the text, from 1.
+    scope: "environment" of all programs that follow, "command" of one command alone, "argument" passed on by the
+    program that is started, "shell" not exported and so seen by no program, "printed" to stdout, "unclear" if it
+    depends on running the text.
     conditional: within if, case, a function or behind &&.
     """
 
@@ -72,7 +72,7 @@ class _Word(NamedTuple):
 
 
 def parse(text: str) -> List[Assignment]:
-    """What the text sets, in its order. Any text has a reading."""
+    """Return what the text sets, in its order. Any text can be parsed."""
     found = _Reader()
     for words, conditional in _commands(text):
         found.command(words, conditional)
@@ -221,7 +221,7 @@ class _Reader:
             self._add(name, None if word.opaque and "$" in value else value, word, scope, conditional)
 
     def _arguments(self, rest: List[_Word], conditional: bool) -> None:
-        """Of a program or function that is not known: a launcher hands them on, others do what they like."""
+        """Take the arguments of an unknown program or function: a launcher passes them on, others may do anything."""
         for number, word in enumerate(rest):
             if number and rest[number - 1].text in ("-c", "-lc", "-ec") and " " in word.text:
                 inner = parse(word.text)  # the script of another shell
@@ -372,7 +372,7 @@ def _words(text: str) -> Iterator[_Word]:
 
 
 def _double_quoted(text: str, at: int) -> Tuple[int, str, bool]:
-    """From behind the quote: where it ends, what it holds, and whether a shell would expand something in it."""
+    """Return the end, the content, and whether a shell would expand part of it. at: after the quote."""
     parts: List[str] = []
     expands = False
     while at < len(text):

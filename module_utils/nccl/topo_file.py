@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""NCCL_TOPO_FILE: is it named where a guest's PCI tree is flat, is it there, and is it of this machine.
+"""Judge NCCL_TOPO_FILE: set if a guest's PCI tree is flat, present, and for this machine.
 
 Where the hypervisor hides the switches, every NIC seems to lie behind the host bridge from every GPU. NCCL's default
-ends before that (PXB), so it copies all data through the host. The cloud's topology file says what lies where, and
-NCCL then uses GPUDirect RDMA, with virtual functions, too. What it costs to be without GPUDirect RDMA: two virtual
+ends before that (PXB), so it copies all data through the host. The cloud's topology file has the real tree, and NCCL
+then uses GPUDirect RDMA, with virtual functions, too. What it costs to be without GPUDirect RDMA: two virtual
 machines of 8 A100 at about 4 instead of 186 GB/s (Azure/AKS issue 3507).
 Sources: NCCL src/graph/topo.cc (default path), paths.cc (level); Azure/aks-rdma-infiniband pull request 36; nccl#749
 (a link that the file makes slower than it is slows all).
@@ -45,10 +45,10 @@ not too slow; checked if profile or site name one, and in a guest that shows no 
 
 @dataclass(frozen=True)
 class Have:
-    """path: None where nobody names a file and there is none at NCCL's default place.   named: by whom, for people.
+    """path: None if no setting names a file and NCCL's default one is absent.   named: the setting, for people.
 
-    picture, problem: what the file says, or why it says nothing.
-    dropped: the file that the present nccl.conf names, and the one to be written does not.
+    picture, problem: the parsed file, or why it is not valid.
+    dropped: the file that the present nccl.conf names, and the new one does not.
     """
 
     path: Optional[str] = None
@@ -59,7 +59,7 @@ class Have:
 
 
 def is_flat(topology: Topology, rails: Sequence[Nic]) -> bool:
-    """Whether this is a guest in which no rail's NIC shares a bridge with any GPU."""
+    """Return whether this is a guest in which no rail's NIC shares a bridge with any GPU."""
     if not topology.virtualization.is_vm or not rails or not topology.gpus:
         return False
     return not any(is_near(topology, gpu, nic) for gpu in topology.gpus for nic in rails)
@@ -112,8 +112,8 @@ def judge(have: Have, topology: Topology, profile: Profile, rails: Rails) -> Fin
 
 
 def _differences(picture: nccl_topology.NcclTopology, topology: Topology, profile: Profile, rails: Rails) -> List[str]:
-    """A sentence for each kind of thing that the file says otherwise than the machine or the profile. Paths only where
-    the profile names the file: what the guest shows of them is what the file is there to correct."""
+    """Return a sentence per kind of difference between the file and machine or profile. Paths count only if the
+    profile names the file: it exists to correct the guest's."""
     here = {gpu.pci: gpu for gpu in topology.gpus}
     listed = {gpu.busid for gpu in picture.gpus}
     nics = [nic for _number, nic in sorted(rails.nics.items())]
@@ -154,7 +154,7 @@ def _differences(picture: nccl_topology.NcclTopology, topology: Topology, profil
 
 
 def _most(device: PciDevice) -> Optional[PcieLink]:
-    """What the device and its slot can; None where the machine does not say."""
+    """Return the most that the device and its slot can; None if the machine does not show it."""
     if device.max_speed_gts is None or not device.max_width:
         return None
     return PcieLink(device.max_speed_gts, device.max_width)

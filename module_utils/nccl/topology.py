@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""NCCL's own picture of the machine: the XML of NCCL_TOPO_DUMP_FILE and NCCL_TOPO_FILE.
+"""Parse NCCL's topology of the machine: the XML of NCCL_TOPO_DUMP_FILE and NCCL_TOPO_FILE.
 
-A dump is what NCCL found, a topology file what a cloud tells it to find; the second has no <gpu> and <net>, and
+A dump is what NCCL found, a topology file what a cloud declares; the second has no <gpu> and <net>, and
 its switches have made-up bus ids (ffff:ff:01.0). In both, a <pci> inside a <pci> is a device behind a switch.
 Source: NCCL src/graph/{xml,topo,paths}.cc (2.30).
 """
@@ -52,10 +52,9 @@ class NcclTopology:
     gpus: Tuple[NcclGpu, ...]
     nets: Tuple[NcclNet, ...]
     # (GPU bus id, label of the net) -> PIX, PXB, PHB or SYS as the file nests them. NCCL makes one switch of a
-    # two-level Broadcom switch only after it wrote the file: its log can say PIX where this says PXB.
+    # two-level Broadcom switch only after it wrote the file: its log can have PIX where this has PXB.
     paths: Dict[Tuple[str, str], str]
-    # Bus id of each GPU and NIC -> links from itself up to the CPU, as the file says them; those it is silent on are
-    # left out, and NCCL reads them from sysfs.
+    # Bus id of each GPU and NIC -> links from itself up to the CPU, as in the file; NCCL reads absent ones from sysfs.
     links: Dict[str, Tuple[PcieLink, ...]] = field(default_factory=dict)
 
 
@@ -90,9 +89,9 @@ def parse(text: str) -> NcclTopology:
 def _devices(
     parent: Element, above: Tuple[int, ...], up: Tuple[PcieLink, ...]
 ) -> Iterator[Tuple[Element, Tuple[int, ...], Tuple[PcieLink, ...]]]:
-    """Every <pci> below, with what is above it: the number of its CPU, then of each switch within the one before.
+    """Yield every <pci> below, with what is above it: the number of its CPU, then of each switch within the one before.
 
-    Then the links from it up to the CPU, its own first; up: those of the parent.
+    Then the links from it up to the CPU, the nearest first; up: those of the parent.
     """
     if len(above) > _MAX_DEPTH:
         raise ParseError("<pci> are nested more than %d deep" % _MAX_DEPTH)
@@ -203,8 +202,8 @@ def net_of(nccl: NcclTopology, nic: Nic) -> Optional[NcclNet]:
 
 
 def _nic_of(net: NcclNet, topology: Topology) -> Optional[Nic]:
-    """The one NIC whose paths are the net's. Fused ports sit where their parts meet and Data Direct has a path of
-    its own: none."""
+    """Return the only NIC with the net's paths. None for fused ports, which sit where their parts meet, and for Data
+    Direct, which has a separate path."""
     for nic in topology.nics:
         if _is_at(net, nic) or (nic.rdma is not None and nic.rdma.name == net.name):
             return nic
@@ -212,5 +211,5 @@ def _nic_of(net: NcclNet, topology: Topology) -> Optional[Nic]:
 
 
 def _is_at(net: NcclNet, nic: Nic) -> bool:
-    """Whether an unnamed net is this NIC. NCCL writes function 0 for every port of a card."""
+    """Return whether an unnamed net is this NIC. NCCL writes function 0 for every port of a card."""
     return net.name is None and net.busid is not None and net.busid[:-1] == nic.pci[:-1]

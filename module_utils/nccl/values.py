@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is wrong with a variable's value: NCCL takes it for another, or for none, or it costs what nobody meant."""
+"""Find faults in a variable's value: NCCL reads it as another one, or ignores it, or it has unintended costs."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ _SUBSYSTEMS.update(
     }
 )
 _MAX_HCAS = 32
-_DRIVERS = ("mlx4", "mlx5")  # end in a digit and are meant as prefixes
+_DRIVERS = ("mlx4", "mlx5")  # end in a digit and are intended as prefixes
 
 
 def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -192,7 +192,7 @@ def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
     if wrong:
         yield from wrong
         return
-    advice = _advice(name, value)
+    advice = _recommendation(name, value)
     if advice is not None:
         yield Fault(ADVICE, "no line", advice[1], severity=advice[0])
     newest = use.since(_DYNAMIC_GID)
@@ -201,7 +201,7 @@ def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
 
 
 def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
-    """What NCCL takes otherwise than it is intended, or a path switched off."""
+    """Yield values that NCCL reads otherwise than intended, and paths switched off."""
     kind = VARIABLES[name].kind if name in VARIABLES else "unknown"
     if name in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"):
         yield from _device_list(name, value, use)
@@ -232,8 +232,8 @@ def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
         yield _bad(name, "one of " + ", ".join(_MERGE_LEVELS), "Any other word means LOC: nothing is merged.")
 
 
-def _advice(name: str, value: str) -> Optional[Tuple[str, str]]:
-    """Severity and why of a value that NCCL accepts and that nobody should give."""
+def _recommendation(name: str, value: str) -> Optional[Tuple[str, str]]:
+    """Return severity and why for a value that NCCL accepts, but that should not be set."""
     if name == "NCCL_BUFFSIZE" and strtoll(value)[0] > _BUFFSIZE:
         return "minor", "Larger buffers cost GPU memory for every channel and peer and rarely gain anything."
     if name == "NCCL_IB_TIMEOUT" and strtoll(value)[0] > _LONGEST_USUAL_TIMEOUT:
@@ -274,7 +274,7 @@ def _integer(name: str, value: str, use: Use) -> Iterator[Fault]:
 
 
 def socket_threads(values: Mapping[str, str]) -> Iterator[Fault]:
-    """Of two variables together. values: all that one file sets."""
+    """Yield faults of two variables together. values: all that one file sets."""
     threads = strtoll(values.get("NCCL_SOCKET_NTHREADS", ""))[0]
     sockets = strtoll(values.get("NCCL_NSOCKS_PERTHREAD", ""))[0]
     if threads * sockets > 64:
@@ -349,7 +349,7 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
     elif not exact:
         # Names are numbered without leading zeros: mlx5_0 is the beginning of no other, mlx5_1 that of mlx5_10.
         single = sorted((d[-1], d) for d in names if re.fullmatch(r".*[^0-9][1-9]", d) and d not in _DRIVERS)
-        # An excluded docker1 or virbr1 is meant to take its kind along.
+        # An excluded docker1 or virbr1 is intended to exclude its kind.
         if single and not (exclude and name != "NCCL_IB_HCA"):
             number, device = single[0]
             why = PREFIX_MATCH.why % ("%s also matches %s0 to %s9" % ((show(device, 40),) * 3))
@@ -371,7 +371,7 @@ def _known_devices(names: Sequence[str], exclude: bool, exact: bool, listed: str
         yield Fault(UNKNOWN_HCA, "devices of the host", why, severity="critical")
     elif missing and not exclude:
         yield Fault(UNKNOWN_HCA, "devices of the host", UNKNOWN_HCA.why % (show(", ".join(missing)), here))
-    # A prefix that is no device itself, such as mlx5, is meant as a prefix.
+    # A prefix that is not a device, such as mlx5, is intended as a prefix.
     extra = {device: [h for h in found if h not in names] for device, found in matched.items() if device in hcas}
     surplus = ["%s also takes in %s" % (device, ", ".join(found)) for device, found in extra.items() if found]
     if surplus:
@@ -419,7 +419,7 @@ def _tuning(name: str, value: str, use: Use) -> Iterator[Fault]:
 
 
 def _excludes_sharp(value: str) -> bool:
-    """Whether no algorithm is left to all-reduce that reduces in a switch."""
+    """Return whether all-reduce has no algorithm left that reduces in a switch."""
     lists = dict(part.rpartition(":")[::2] for part in value.lower().split(";") if part)
     listed = lists.get("allreduce", lists.get("", "^"))
     in_switches = {"collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree"}

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which variables NCCL reads, from which version to which, and which ones it never read.
+"""Table of the variables that NCCL reads, with their versions, and of ones that it never read.
 
-From the sources of 2.3.5 to 2.30.7 and the binaries of 2.31.2 and 2.32.3. An installed library says for itself what
-it reads (library); this table adds what it cannot say: kinds, history, successors and the names of plugins.
+From the sources of 2.3.5 to 2.30.7 and the binaries of 2.31.2 and 2.32.3. An installed library shows what it
+reads (library); this table adds what that does not show: kinds, history, successors and the names of plugins.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NCCL_TESTS = "nccl-tests"
 GOOGLE_PLUGIN = "Google's network plugin (TCPX, FasTrak, gIB)"
 BUILD = "builds and scripts"
 
-# Variables of plugins and of the libraries that they bring along. The first prefix that fits decides.
+# Variables of plugins and of their libraries. The first matching prefix decides.
 _PLUGIN_PREFIXES = (
     ("OFI_NCCL_", OFI_PLUGIN),
     ("FI_", OFI_PLUGIN),
@@ -258,7 +258,7 @@ VARIABLES: Dict[str, Variable] = _table()
 
 
 def reader(name: str) -> Optional[str]:
-    """Who reads a variable: "library" (some release of it), the name of a plugin or program, None for nobody known."""
+    """Return a variable's reader: "library" (some release), the name of a plugin or program; None if unknown."""
     variable = VARIABLES.get(name)
     if variable is not None:
         return variable.reader

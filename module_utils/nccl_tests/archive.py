@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Archives of nccl-tests: sources that a site brings to a node, and builds that one node hands to another."""
+"""Unpack archives of nccl-tests: sources that a site copies to a node, and builds of another node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def unpack_sources(path: str, digest: str, commit: str, directory: str) -> None:
     """
     with _errors(path):
         with open(path, "rb") as stream:
-            # The bytes that are verified are those that are unpacked, whoever may write the file meanwhile.
+            # Verify and unpack the same bytes, even if the file is written meanwhile.
             content = io.BytesIO(stream.read(LIMIT + 1))
         found = programs.digest(content)
         if found != digest or len(content.getbuffer()) > LIMIT:
@@ -80,7 +80,7 @@ def unpack_build(path: str, digest: str, directory: str) -> Marker:
     """Bring the build in an archive to ``directory``, which must not exist, and read its marker. Raises ReadError.
 
     digest: SHA-256 of the archive, as the control node has it. The archive holds what the marker names and nothing
-    else; whether the programs are those that it names is for ``programs.wrong`` to say.
+    else; ``programs.wrong`` checks that the programs are those that it names.
     """
     found = programs.sha256(path)
     if found != digest:
@@ -137,7 +137,7 @@ def _leaves(path: str) -> bool:
 
 @contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """What a damaged or hostile archive raises, as ReadError."""
+    """Raise ReadError for what a damaged or hostile archive raises."""
     try:
         yield
     except OSError as error:

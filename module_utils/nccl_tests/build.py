@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Makes a build of nccl-tests, or takes over another host's, beside the present build, and exchanges the two whole.
+"""Build nccl-tests, or install another host's build, beside the present build, and swap the two atomically.
 
-Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19); nccl.md 6.1 and 6.2.
+Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .marker import LOG, MARKER, Inputs, Marker, Runtime, render_marker
 from .plan import Have, Want, require_equal
 from .toolchain import PATH
 
-# The sources have some fifteen files to compile: more jobs than that only take memory from the node's own work.
+# The sources have some fifteen files to compile: more jobs only take memory from the node's work.
 JOBS_LIMIT = 16
-# The part of a log that goes into a message: nvcc's last error and what make says of it.
+# Lines of a log in a message: nvcc's last error and make's.
 TAIL_LINES = 15
-# Sites that reach their git host through a proxy say so in the task's environment.
+# Sites that reach their git host through a proxy set it in the task's environment.
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "ALL_PROXY")
 
 
 def make_argv(made_from: Inputs, cuda_home: str, scratch: str, jobs: int) -> List[str]:
-    """The build's command line, in a scratch directory that holds ``source`` and, as ``link_layout`` has it, ``links``.
+    """Return the command line, in a scratch directory that holds ``source`` and, as ``link_layout`` has it, ``links``.
 
     The defaults of NVCC_GENCODE differ between releases and cost four times the time; these are the host's own GPUs.
     """
@@ -80,7 +80,7 @@ class Builder:
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
         self.destination = os.path.realpath(host.system(want.path))
-        # Beside the build, so that a rename puts it in place; the name is fixed, and whoever has the lock may empty it.
+        # Beside the build, so that a rename installs it; the name is fixed, and the lock's holder may empty it.
         folder, name = os.path.split(self.destination)
         self.scratch = os.path.join(folder, ".%s.build" % name)
         if PATH.fullmatch(self.scratch) is None:
@@ -99,7 +99,7 @@ class Builder:
         }
 
     def commands(self, made_from: Inputs) -> List[str]:
-        """What ``make`` executes, in order, as lines. The address of the repository may hold a token: it is masked."""
+        """Return a build's commands, in order, as lines. The repository's address may hold a token: it is masked."""
         tarball = self.want.tarball
         lines = ["unpack %s" % self.host.system(tarball)] if tarball else []
         argvs = ([] if tarball else self._git_argvs()) + [self._make_argv(made_from)]
@@ -112,7 +112,7 @@ class Builder:
                 self._fetch()
                 self._link(made_from)
                 if made_from.mpi is not None:
-                    # The linker looks for what libmpi itself needs here, and not where -L says.
+                    # The linker searches libmpi's dependencies here, not in -L.
                     folder = os.path.dirname(self.host.system(made_from.mpi.library))
                     self.environment["LD_LIBRARY_PATH"] = folder
                 argv = self._make_argv(made_from)
@@ -156,7 +156,7 @@ class Builder:
                 os.unlink(path)
             raise
 
-    def last_lines(self) -> str:
+    def log_tail(self) -> str:
         """The end of the log of the build that failed."""
         try:
             with open(self.failed_log, encoding="utf-8", errors="replace") as stream:

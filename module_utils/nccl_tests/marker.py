@@ -12,7 +12,7 @@ claim what is not there. The marker:
      "arch": ["9.0"],
      "runtime": {"machine": "x86_64", "release": "ubuntu 24.04", "glibc": "glibc 2.39",
                  "libstdcxx": "libstdc++.so.6.0.33"} or null,
-     "library_path": ["directories that LD_LIBRARY_PATH needs: nothing in the programs says which libnccl they mean"],
+     "library_path": ["directories that LD_LIBRARY_PATH needs: the programs do not name their libnccl"],
      "argv": ["make", ...],
      "binaries": {"all_reduce_perf": "<64 hex>", ...}}
 """
@@ -71,7 +71,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a program takes from its host besides the libraries in Inputs: where it is equal, the program runs."""
+    """Needs of a program from its host besides the libraries in Inputs: on a host with an equal runtime it runs."""
 
     machine: str  # x86_64
     release: str  # "ubuntu 24.04": ID and VERSION_ID of os-release
@@ -81,7 +81,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Marker:
-    """What a build is. runtime is None where it could not be read; such a build is for its own host only."""
+    """Description of a build. runtime is None if it could not be read; such a build is for its host only."""
 
     commit: str
     archive_sha256: Optional[str]

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Whether the build of nccl-tests that is there is of the wanted commit and of what this host has now.
+"""Judge whether the present build of nccl-tests is of the wanted commit and of this host's present inputs.
 
 Hosts with the same commit, archive, inputs and runtime form a class: what one of them has built runs on the others.
 Which host of a class builds is the control node's choice (plugin_utils/nccl_tests_share.py).
@@ -81,7 +81,7 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Want:
-    """What the inventory asks for. Empty text: not set.
+    """Wanted build by the inventory. Empty text: not set.
 
     path: directory of the build.   commit: 40 hex digits.   repository: what git clones, where tarball is empty.
     tarball: archive of the sources on the node, with its sha256.   libraries: those of the site's jobs, best first.
@@ -172,7 +172,7 @@ def read(host: Host, want: Want) -> Have:
         cuda=part("cuda", lambda: toolchain.read_cuda(host, want.cuda_home)),
         nccl=part("nccl", lambda: toolchain.read_nccl(host, want.libraries)),
         mpi=None if want.mpi == "off" else part("mpi", lambda: toolchain.read_mpi(host, want.mpi_home)),
-        arch=part("arch", lambda: toolchain.parse_capabilities(host.ask(toolchain.QUERY)), query),
+        arch=part("arch", lambda: toolchain.parse_capabilities(host.query(toolchain.QUERY)), query),
         runtime=part("runtime", lambda: toolchain.read_runtime(host)),
         archive=part("source", lambda: _read_archive(host, want.tarball)),
         missing_tools=toolchain.missing_tools(host, ("make", "g++") if want.tarball else ("make", "g++", "git")),
@@ -181,7 +181,7 @@ def read(host: Host, want: Want) -> Have:
 
 
 def _occupied(host: Host, path: str) -> str:
-    """What lies where the build belongs and is not a build of ours; "" for nothing.
+    """Return what occupies the build's path and is not a build of ours; "" for nothing.
 
     A build of ours was renamed into place with its marker, which may be damaged by now.
     Raises ReadError, also where others than root may put something in the build's place.
@@ -190,7 +190,7 @@ def _occupied(host: Host, path: str) -> str:
     above = os.path.dirname(os.path.realpath(full))
     while not os.path.isdir(above):
         above = os.path.dirname(above)
-    # Whoever may rename the build may put another in its place.
+    # A user who may rename the build may replace it.
     doubt = trusted.doubt(above, os.path.realpath(host.system_root))
     inside = [path, *("%s/%s" % (path, name) for name in (os.listdir(full) if os.path.isdir(full) else ()))]
     doubt = doubt or next(filter(None, map(host.doubt, inside if os.path.lexists(full) else ())), "")
@@ -225,7 +225,7 @@ def _read_archive(host: Host, path: str) -> Optional[str]:
 
 
 def inputs(have: Have, want: Want) -> Optional[Inputs]:
-    """What a build on this host is made from; None while something is missing or unknown."""
+    """Return the inputs of a build on this host; None if one is missing or unknown."""
     if any(name in have.problems for name in _INPUTS):
         return None
     if have.cuda is None or have.nccl is None or not have.arch or (have.mpi is None and want.needs_mpi):
@@ -259,12 +259,12 @@ def plan(have: Have, want: Want, copied: bool = False) -> Plan:
 
 
 def current(planned: Plan) -> bool:
-    """Whether the build that is there is the build that was asked for."""
+    """Return whether the present build is the wanted one."""
     return any(finding.check == BUILD.id and finding.ok for finding in planned.findings)
 
 
 def class_id(have: Have, want: Want) -> Optional[str]:
-    """The same digits on hosts of which one may build for the others; None where this host cannot be compared."""
+    """Return equal digits on hosts of which one may build for the others; None if this host cannot be compared."""
     made_from = inputs(have, want)
     if made_from is None or have.runtime is None:
         return None
@@ -274,7 +274,7 @@ def class_id(have: Have, want: Want) -> Optional[str]:
 
 
 def share(have: Have, want: Want) -> Dict[str, bool]:
-    """What this host can do in its class: it ``has`` the build, ``can_build`` it, ``can_copy`` it."""
+    """Return what this host can do in its class: it ``has`` the build, ``can_build`` it, ``can_copy`` it."""
     planned = plan(have, want)
     return {
         # A build from before an upgrade of the system goes on here, and may not run elsewhere.
@@ -285,7 +285,7 @@ def share(have: Have, want: Want) -> Dict[str, bool]:
 
 
 def require_equal(source: str, directory: str, marker: Marker, have: Have, want: Want) -> None:
-    """Raises ReadError unless the build in ``directory`` is whole and is what this host would have made.
+    """Raise ReadError unless the build in ``directory`` is whole and is what this host would have made.
 
     source: the archive that the build was in, for the message.
     """
@@ -297,7 +297,7 @@ def require_equal(source: str, directory: str, marker: Marker, have: Have, want:
 
 
 def differences(have: Have, want: Want) -> Dict[str, str]:
-    """Input or file -> in what the present build differs from a build made now. Unknown inputs are not compared."""
+    """Return input or file -> how the present build differs from a build made now. Unknown inputs are not compared."""
     marker = have.marker
     if marker is None:
         return {"build": "none"}
@@ -376,7 +376,7 @@ def _build(have: Have, want: Want, differing: Mapping[str, str], blocker: Option
     elif have.marker is None:
         found = have.damage or "none"
     elif not differing:
-        # With an input unknown, nobody can say that the build is of it.
+        # With an unknown input the build cannot be compared.
         state, found = ("ok", "built from these") if blocker is None else ("unknown", "cannot be compared")
     wanted = "built from commit %.12s with the CUDA, NCCL and MPI found, for these GPUs" % want.commit
     return BUILD.judge(want.path, state, wanted, found, "%s/%s" % (want.path, MARKER), fix, because)

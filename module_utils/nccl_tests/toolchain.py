@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What this host has to build nccl-tests with: CUDA, NCCL, MPI, the GPUs' architecture, tools, and its own runtime.
+"""Find what this host needs to build nccl-tests: CUDA, NCCL, MPI, the GPUs' architecture, tools, and its runtime.
 
-What is compiled, linked or run as root has to be root's alone (core/trusted.py); else it is Untrusted.
-Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19); nccl.md 6.1 and 6.2; os-release(5).
+What is compiled, linked or run as root has to belong to root (core/trusted.py); else it is Untrusted.
+Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19); os-release(5).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def require_trust(host: Host, *paths: str) -> None:
 def read_cuda(host: Host, home: str) -> Optional[Cuda]:
     """The toolkit in ``home``, where that is given, else the first in the usual places. Raises ReadError."""
     lacking = []
-    for place in [home] if home else _found(host, _CUDA_HOMES):
+    for place in [home] if home else _glob_paths(host, _CUDA_HOMES):
         nvcc = "%s/bin/nvcc" % place
         if not os.path.isfile(host.system(nvcc)):
             if home:
@@ -165,7 +165,7 @@ def read_nccl(host: Host, libraries: Sequence[str]) -> Optional[Nccl]:
     Raises ReadError, also where there are libraries and none has its header.
     """
     bare = []
-    for path in libraries or _found(host, _NCCL_LIBRARIES):
+    for path in libraries or _glob_paths(host, _NCCL_LIBRARIES):
         full = host.system(path)
         if not os.path.isfile(full):
             bare.append(Problem(path, "is not there"))
@@ -206,9 +206,9 @@ def read_mpi(host: Host, home: str) -> Optional[Mpi]:
     Raises ReadError, also for an MPI without its development files.
     """
     pairs = [] if home else _ask_mpicc(host)
-    for place in [home] if home else _found(host, _MPI_HOMES):
+    for place in [home] if home else _glob_paths(host, _MPI_HOMES):
         # EL has the headers of /usr/lib64/openmpi in /usr/include/openmpi-x86_64.
-        includes = ["%s/include" % place, *_found(host, ("/usr/include/%s-*" % posixpath.basename(place),))]
+        includes = ["%s/include" % place, *_glob_paths(host, ("/usr/include/%s-*" % posixpath.basename(place),))]
         pairs += [(include, "%s/%s" % (place, lib)) for include in includes for lib in ("lib", "lib64")]
     for include, folder in pairs:
         header, library = "%s/mpi.h" % include, "%s/libmpi.so" % folder
@@ -256,14 +256,14 @@ def read_runtime(host: Host) -> Runtime:
         glibc = os.confstr("CS_GNU_LIBC_VERSION")
     if not glibc:
         raise ReadError("CS_GNU_LIBC_VERSION", "is not known here: the C library is not glibc")
-    found = _found(host, _LIBSTDCXX)
+    found = _glob_paths(host, _LIBSTDCXX)
     if not found:
         raise ReadError("libstdc++.so.6", "is in none of the usual places: %s" % ", ".join(_LIBSTDCXX))
     return Runtime(os.uname().machine, release, glibc, posixpath.basename(_real(host, found[0])))
 
 
 def missing_tools(host: Host, names: Sequence[str]) -> Tuple[str, ...]:
-    """Of these tools those that are not installed and, with the reason, those that others than root may change."""
+    """Return the tools that are not installed and, with the reason, those that others than root may change."""
     missing = []
     for name in names:
         try:
@@ -275,8 +275,8 @@ def missing_tools(host: Host, names: Sequence[str]) -> Tuple[str, ...]:
     return tuple(missing)
 
 
-def _found(host: Host, patterns: Sequence[str]) -> List[str]:
-    """Paths that match, in the patterns' order; of those that match the same pattern, the highest number first."""
+def _glob_paths(host: Host, patterns: Sequence[str]) -> List[str]:
+    """Return matching paths, in the patterns' order; of one pattern's matches, the highest number first."""
     root = "" if host.system_root == "/" else host.system_root.rstrip("/")
     found: List[str] = []
     for pattern in patterns:
@@ -287,7 +287,7 @@ def _found(host: Host, patterns: Sequence[str]) -> List[str]:
 
 
 def _real(host: Host, path: str) -> str:
-    """With links followed, as seen from the system root. Raises ReadError for a link that leaves it."""
+    """Return the path with links followed, from the system root. Raises ReadError for a link that leaves it."""
     real, root = os.path.realpath(host.system(path)), os.path.realpath(host.system_root)
     if root == "/":
         return real

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Addresses, policy rules and routes that an owner's files give an interface, in the words of ip.
+"""Parse addresses, policy rules and routes that an owner's files give an interface, in ip's syntax.
 
 Sources: ip-rule(8), ip-route(8); systemd.network(5); nm-settings(5); ifcfg and rule files of network-scripts.
 """
@@ -25,9 +25,9 @@ Words = Sequence[str]
 
 @dataclass(frozen=True)
 class Addressing:
-    """Hold what an owner brings.
+    """Addressing by an owner's files.
 
-    addresses: IPv4 ones as ``10.0.0.1/24``; None where they are not known. dynamic: DHCP may bring others.
+    addresses: IPv4 ones as ``10.0.0.1/24``; None if not known. dynamic: DHCP may bring others.
 
     rules, routes: policy rules, and (table, route).
     """
@@ -72,7 +72,7 @@ def _route(words: Words, name: str) -> Tuple[str, Route]:
     return pairs.get("table", "main"), Route(destination, pairs.get("via", ""), pairs.get("src", ""), name)
 
 
-def of_networkd(blocks: Sequence[Tuple[str, Sequence[Setting]]], name: str) -> Addressing:
+def parse_networkd(blocks: Sequence[Tuple[str, Sequence[Setting]]], name: str) -> Addressing:
     """Read the sections of a .network file and of its drop-ins."""
     addresses: List[str] = []
     rules, routes, dynamic = [], [], False
@@ -91,7 +91,7 @@ def of_networkd(blocks: Sequence[Tuple[str, Sequence[Setting]]], name: str) -> A
     return make(addresses, dynamic, rules, routes, name)
 
 
-def of_keyfile(values: Mapping[str, str], name: str) -> Addressing:
+def parse_keyfile(values: Mapping[str, str], name: str) -> Addressing:
     """Read section ipv4 of a profile of NetworkManager."""
     method = values.get("method", "")
     addresses: List[str] = []
@@ -113,13 +113,13 @@ def of_keyfile(values: Mapping[str, str], name: str) -> Addressing:
     return make(addresses, not manual and method in ("", "auto"), rules, routes, name)
 
 
-def of_ifcfg(values: Mapping[str, str], name: str, rules: Iterable[str], routes: Iterable[str]) -> Addressing:
+def parse_ifcfg(values: Mapping[str, str], name: str, rules: Iterable[str], routes: Iterable[str]) -> Addressing:
     """Read an ifcfg file, and the lines of the files with rules and routes beside it."""
     addresses = []
     for key, text in values.items():
         if key.startswith("IPADDR") and text:
             number = key[len("IPADDR") :]
-            # Without a length the address's old class decides, which is no wish of anybody.
+            # Without a length the address's class decides, which is never intended.
             lengths = [values[word + number] for word in ("PREFIX", "PREFIXLEN", "NETMASK") if word + number in values]
             addresses.append(text if "/" in text else "%s/%s" % (text, (lengths or ["unknown"])[0]))
     own = [text for key, text in values.items() if key.startswith("ROUTING_RULE_")]
@@ -127,7 +127,7 @@ def of_ifcfg(values: Mapping[str, str], name: str, rules: Iterable[str], routes:
     return make(addresses, "dhcp" in values.get("BOOTPROTO", ""), lines, [line.split() for line in routes], name)
 
 
-def of_ifupdown(stanzas: Iterable[Tuple[str, Sequence[Tuple[str, str]]]], name: str) -> Addressing:
+def parse_ifupdown(stanzas: Iterable[Tuple[str, Sequence[Tuple[str, str]]]], name: str) -> Addressing:
     """Read the stanzas of family inet: (method, options)."""
     addresses, rules, routes, dynamic = [], [], [], False
     for method, options in stanzas:

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A Claim says that a program sets an interface up at boot, by which file, and how we may write into it.
+"""A Claim: a program sets an interface up at boot, by this file, and how we may write into it.
 
-Each program has a file beside this one, with what it reads and a kind of Claim of its own.
+Each program has a module beside this one, with its reader and its subclass of Claim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLE_COMMENT = "Written by Busbar (role multirail): a table for what comes from
 
 @dataclass(frozen=True)
 class Table:
-    """A routing table of a rail's own. number: of the table, and the priority of its rules, one for each source.
+    """The routing table of a rail. number: of the table, and the priority of its rules, one for each source.
 
     sources: IPv4 addresses whose packets go by this table.
     """
@@ -46,7 +46,7 @@ class Table:
 class Claim:
     """path: file that sets the interface up. target: file that an MTU has to be written to, with its text and mode.
 
-    mtu: what the interface gets, None where nothing says; source: the file that says so. ident: what the program calls
+    mtu: of the interface, None if not set; source: the file that sets it. ident: what the program calls
     the interface: a section of the target, a stanza, or section/ID of netplan. before: None where there is no target.
     refused: why the MTU cannot be written there, and what to do; "" where it can. reload: makes the program read its
     files again, None where nothing has to.
@@ -85,7 +85,7 @@ class Claim:
         raise NotImplementedError
 
     def overridden(self, mtu: int) -> bool:
-        """Whether a file that counts more than the target says something else."""
+        """Return whether a file with precedence over the target sets another MTU."""
         return False
 
     def table_file(self, rail: int) -> str:
@@ -97,12 +97,12 @@ class Claim:
         raise NotImplementedError
 
     def table_advice(self, table: Table, name: str) -> str:
-        """Say where the owner of the interface ``name`` takes the rules and routes of a table from."""
+        """Return where the owner of the interface ``name`` takes the rules and routes of a table from."""
         lines = "; ".join(table.rule_lines + table.route_lines)
         return "let a file of netplan or systemd-networkd set %s up, which Busbar gives this: %s" % (name, lines)
 
 
-# By interface: what sets it up, and what could not be read or understood of that.
+# By interface: claims, and doubts about what could not be read or understood.
 Claims = Dict[str, List[Claim]]
 Doubts = Dict[str, List[str]]
 

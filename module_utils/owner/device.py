@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""An interface as the programs that set it up see it: by its names, addresses, driver and place.
+"""Read an interface as the programs that set it up see it: names, addresses, driver and path.
 
 Sources: kernel Documentation/ABI/testing/sysfs-class-net; ip-link(8); systemd.network(5), systemd.link(5) of 252.
 """
@@ -22,7 +22,7 @@ LINKS = ("ip", "-j", "link", "show")
 
 @dataclass(frozen=True)
 class Device:
-    """kind: DEVTYPE of the kernel, "" for a NIC. permanent: its own MAC address, None where it has another one now.
+    """kind: DEVTYPE of the kernel, "" for a NIC. permanent: its own MAC address, None if it has another one now.
 
     path: udev's ID_PATH, "" where it has none. altnames: None where they are not known. lower, upper: interfaces below
     and above it, one step. properties: as udev has recorded them.
@@ -46,14 +46,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """What ip knows of a Device. permanent: hardware address that it came with, "" where it still has that."""
+    """Data of ip on a Device. permanent: original hardware address, "" if it still has that."""
 
     altnames: Tuple[str, ...] = ()
     permanent: str = ""
 
 
 def parse_links(text: str) -> Dict[str, Link]:
-    """By interface, of what LINKS prints. Raises ParseError."""
+    """Return the links by interface, from the output of LINKS. Raises ParseError."""
     try:
         found: Any = json.loads(text)
         return {
@@ -66,8 +66,8 @@ def parse_links(text: str) -> Dict[str, Link]:
 
 
 def read(host: Host, netdevs: Sequence[Netdev], problems: List[Problem]) -> Dict[str, Device]:
-    """By name, all Ethernet and InfiniBand interfaces of ``netdevs``. problems: gets what could not be read."""
-    # Without an answer the other names are not known, which is told where it makes a difference.
+    """Return all Ethernet and InfiniBand interfaces of ``netdevs`` by name. problems: gets what could not be read."""
+    # If ip fails, the alternative names are unknown, which is reported where it matters.
     links = attempt(lambda: parse_links(host.run(LINKS).stdout), " ".join(LINKS), [])
     lower = {one.name: set(one.lower) for one in netdevs}
     for one in netdevs:
@@ -89,7 +89,7 @@ def _device(
 
     kinds = [line[8:] for line in value("uevent").splitlines() if line.startswith("DEVTYPE=")]
     driver = attempt(lambda: host.realpath("%s/device/driver" % one.source), one.source, []) or ""
-    # 0: the address is the device's own. A bond gives its members another one.
+    # 0: the permanent address. A bond gives its members another one.
     permanent = one.mac if value("addr_assign_type") == "0" and one.master is None else None
     index = value("ifindex")
     link = (links or {}).get(one.name)
@@ -114,7 +114,7 @@ def _device(
 
 
 def globs(words: Sequence[str], text: str) -> bool:
-    """Whether a text fits patterns as systemd's net_condition_test_strv has it: an exclamation mark excludes."""
+    """Return whether a text matches patterns as systemd's net_condition_test_strv: an exclamation mark excludes."""
     if any(word[:1] == "!" and fnmatchcase(text, word[1:]) for word in words):
         return False
     positive = [word for word in words if word[:1] != "!"]
@@ -122,7 +122,7 @@ def globs(words: Sequence[str], text: str) -> bool:
 
 
 def same_mac(one: str, other: str) -> bool:
-    """However the two are written."""
+    """Compare two MAC addresses in any notation."""
     return _digits(one) == _digits(other)
 
 

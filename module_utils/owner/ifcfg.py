@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """ifcfg files: of network-scripts and NetworkManager on EL, of wicked on SUSE.
 
-Sources: ifcfg(5), nm-settings-ifcfg-rh(5); host.md 2.4.
+Sources: ifcfg(5), nm-settings-ifcfg-rh(5).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ifcfg(claim.Claim):
 
 
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
-    """Adds what has a file, by its name or by its hardware address. Raises ReadError."""
+    """Add claims of interfaces with a file, by name or hardware address. Raises ReadError."""
     used = (networkmanager.is_used(host) or host.has("ifup"), host.has("wicked"))
     again = networkmanager.reload(host) if any(used) else None
     by_scripts = host.has("ifup")
@@ -78,7 +78,7 @@ def _claim(
     again: Optional[Command],
     doubts: List[str],
 ) -> Claim:
-    """Make the claim of one file.   conf: of NetworkManager where it reads the file, else None."""
+    """Make the claim of one file.   conf: of NetworkManager if it reads the file, else None."""
     found, folder, name = parse(text), path.rpartition("/")[0], device.name
     unmanaged, why = conf.unmanaged(device) if conf is not None else (False, "")
     if conf is not None and found.get("NM_CONTROLLED") == "no":
@@ -86,12 +86,12 @@ def _claim(
     if unmanaged is None:
         doubts.append("whether NetworkManager manages %s is not known (%s)" % (name, why))
     if unmanaged:
-        return networkmanager.left_alone(path, why)
+        return networkmanager.unmanaged_claim(path, why)
     # NetworkManager takes rules from the ifcfg file itself, and leaves the others to a dispatcher's script.
     beside = conf is None or any(host.mode_system(one) is not None for one in _DISPATCHERS)
     files = ["%s/%s-%s" % (folder, kind, name) for kind in ("rule", "route")]
     rules, routes = ((host.read_system(one) or "").split("\n") for one in files)
-    given = addressing.of_ifcfg(found, name, rules if beside else [], routes)
+    given = addressing.parse_ifcfg(found, name, rules if beside else [], routes)
     mtu, mode = mtu_of(found.get("MTU", ""), path, doubts), host.mode_system(path) or 0o644
     priority, ident = networkmanager.priority(found.get("AUTOCONNECT_PRIORITY", "")), "nmcli" if conf else ""
     claim = Ifcfg(path, path, mtu, path, ident, text, mode, reload=again, addressing=given, priority=priority)

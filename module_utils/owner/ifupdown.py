@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """ifupdown: stanzas of /etc/network/interfaces and of the files that it sources.
 
-Sources: interfaces(5) and ifup 0.8.41; host.md 2.4.
+Sources: interfaces(5) and ifup 0.8.41.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _STANZAS = (
     "no-scripts",
     "template",
 )
-# Where ifup knows the option "mtu"; it passes over it in the others without a word.
+# Methods with the option "mtu"; ifup silently ignores it in others.
 _MTU_METHODS = ("static", "manual")
 _HOOKS = ("pre-up", "up", "post-up")
 
 
 @dataclass(frozen=True)
 class Ifupdown(claim.Claim):
-    """target: the file that has the interface's stanza, or the one that says its MTU. ident: the interface."""
+    """target: the file that has the interface's stanza, or the one that sets its MTU. ident: the interface."""
 
     stack: ClassVar[str] = "ifupdown"
     secret: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class Ifupdown(claim.Claim):
 
 
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
-    """Adds what has a stanza. Raises ReadError and ParseError."""
+    """Add claims of interfaces with a stanza. Raises ReadError and ParseError."""
     if not host.has("ifup"):
         return
     files: Dict[str, str] = {}
@@ -77,12 +77,12 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         mtu = min((number for number in numbers if number is not None), default=None)
         mode = host.mode_system(path) or 0o644
         stanzas = [one for text in files.values() for one in parse(text)[0] if one.name == name]
-        given = addressing.of_ifupdown([(one.method, one.pairs) for one in stanzas if one.family == "inet"], name)
+        given = addressing.parse_ifupdown([(one.method, one.pairs) for one in stanzas if one.family == "inet"], name)
         claims[name].append(Ifupdown(path, path, mtu, path, name, files[path], mode, refused, addressing=given))
 
 
 def _gather(host: Host, path: str, files: Dict[str, str]) -> bool:
-    """Adds the text of ``path``, and of all files that it sources, to ``files``. Whether any of them has a mapping.
+    """Add ``path`` and all files that it sources to ``files``. Return whether any of them has a mapping.
 
     Raises ReadError and ParseError.
     """
@@ -119,7 +119,7 @@ class Iface:
 
     @property
     def mtus(self) -> List[str]:
-        """Every MTU that it sets, as it is written."""
+        """Return every MTU that it sets, as it is written."""
         found = []
         for name, value, _first, _last in self.options:
             words = value.split()

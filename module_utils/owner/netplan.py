@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """netplan: YAML files that are merged by ID, of which it makes files for networkd or NetworkManager at boot.
 
-Sources: netplan(5), netplan-generate(8) of 0.106; host.md 2.4.
+Sources: netplan(5), netplan-generate(8) of 0.106.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .claim import TABLE_COMMENT, Table
 from .yaml_text import Node
 
 FOLDERS = ("/run/netplan", "/etc/netplan", "/lib/netplan")
-# Our files, of all roles: they define no interface.
+# Prefix of our files, of all roles: they define no interface.
 _OWN = "90-busbar-"
-# Where ours are.
+# Folder of our files.
 FOLDER = FOLDERS[1]
 FILE = FOLDER + "/90-busbar-mtu.yaml"
 _TABLE_FILE = FOLDER + "/90-busbar-multirail-%d.yaml"
@@ -192,7 +192,7 @@ def _words(values: Definition, but: str = "") -> List[str]:
 
 
 def render(comment: str, definitions: Mapping[str, Sequence[str]]) -> str:
-    """definitions: ``section/ID`` -> lines. netplan adds them to what other files say of the same ID."""
+    """Return a file's text. definitions: ``section/ID`` -> lines, which netplan adds to other files' of the same ID."""
     lines = ["# %s" % comment, "network:", "  version: 2"]
     for section in SECTIONS:
         names = sorted(ident.partition("/")[2] for ident in definitions if ident.startswith(section + "/"))

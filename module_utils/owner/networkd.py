@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """systemd-networkd, whose .network files set interfaces up, and udev, whose .link files may bring them an MTU.
 
-Sources: systemd.network(5), systemd.link(5), networkd's and udev's sources of 252; host.md 2.4.
+Sources: systemd.network(5), systemd.link(5), networkd's and udev's sources of 252.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Networkd(claim.Claim):
 
 @dataclass(frozen=True)
 class Link(claim.Claim):
-    """A .link file that brings an MTU, where nobody sets the interface up."""
+    """A .link file that sets an MTU for an interface that no program sets up."""
 
     stack: ClassVar[str] = "link"
 
@@ -89,7 +89,7 @@ class ConfigFile:
         return [setting for _path, text in self.parts for setting in ini.settings(text)]
 
     def last(self, section: str, key: str) -> Tuple[str, str]:
-        """The value that counts and the file that it is in; "" where nothing sets it."""
+        """Return the value that counts and its file; "" if nothing sets it."""
         value, source = "", ""
         for path, text in self.parts:
             for setting in ini.settings(text):
@@ -105,7 +105,7 @@ def table_files(host: Host) -> List[str]:
 
 
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
-    """Adds what networkd sets up, netplan's part of it included. Raises ReadError."""
+    """Add claims of networkd, including netplan's. Raises ReadError."""
     running = host.read_system("/run/systemd/netif/state") is not None
     if not running and not systemd_files.wanted_at_boot(host, UNIT):
         return
@@ -115,7 +115,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
     for name, device in devices.items():
         one, doubt = first_match(files, device)
         if doubt:
-            # What networkd itself took is as good, as long as it runs.
+            # While networkd runs, its state names the file that it took.
             state = host.read_system("/run/systemd/netif/links/%s" % device.index) if device.index else None
             taken = {setting.key: setting.value for setting in ini.settings(state or "")}
             one = by_path.get(taken.get("NETWORK_FILE", ""))
@@ -138,17 +138,17 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         value, source = one.last("Link", "MTUBytes")
         target = _DROPIN % one.name
         mtu = mtu_of(value, source, doubts[name])
-        before, given = text_of(host, target), addressing.of_networkd(one.blocks, name)
+        before, given = text_of(host, target), addressing.parse_networkd(one.blocks, name)
         claims[name].append(Networkd(one.path, target, mtu, source, "Link", before, addressing=given))
 
 
 def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[str]) -> Optional[Link]:
-    """The .link file that brings the device an MTU; None where none does. links: all .link files."""
+    """Return the .link file that gives the device an MTU; None without one. links: all .link files."""
     named = [one for one in links if one.last("Link", "MTUBytes")[0] and not one.path.startswith("/run/")]
     possible = [one for one in named if matches(one.settings, device) is not False]
     one, doubt = first_match(links, device) if possible else (None, "")
     if doubt:
-        # An MTU that may come from there is one that is not known.
+        # An MTU that may come from there is unknown.
         doubts.append(doubt)
     if one is None or one not in possible:
         return None
@@ -166,7 +166,7 @@ def text_of(host: Host, path: str) -> Optional[str]:
 
 
 def config_files(host: Host, suffix: str) -> List[ConfigFile]:
-    """By name, whatever folder they are in; the first folder that has a name wins. An empty file masks. ReadError."""
+    """Return files by name; the first folder that has a name wins, and an empty file masks. Raises ReadError."""
     found, read = [], host.read_system if suffix == ".link" else partial(text_of, host)
     for name, path in systemd_files.by_name(host, FOLDERS, suffix):
         text = read(path)
@@ -178,7 +178,7 @@ def config_files(host: Host, suffix: str) -> List[ConfigFile]:
 
 
 def first_match(files: Sequence[ConfigFile], device: Device) -> Tuple[Optional[ConfigFile], str]:
-    """The file that counts for a device, and what makes it uncertain."""
+    """Return the file that counts for a device, and the reason for doubt."""
     for one in files:
         answer = matches(one.settings, device)
         if answer is None:
@@ -191,7 +191,7 @@ def first_match(files: Sequence[ConfigFile], device: Device) -> Tuple[Optional[C
 
 
 def matches(found: Iterable[Setting], device: Device) -> Optional[bool]:
-    """Whether the [Match] sections fit a device; None where that hangs on something that is not known here."""
+    """Return whether the [Match] sections fit a device; None if that needs facts that are not known here."""
     wanted: Dict[str, List[str]] = {}
     for setting in found:
         if setting.section == "Match":
@@ -215,7 +215,7 @@ def matches(found: Iterable[Setting], device: Device) -> Optional[bool]:
 def _match(key: str, words: Sequence[str], device: Device) -> Optional[bool]:
     if key == "Property":
         values = ["%s=%s" % pair for pair in device.properties.items()]
-        # What udev has recorded is known of a running node only.
+        # udev's record is known only on a running node.
         return all(word[:1] != "!" and word in values for word in words) or (False if values else None)
     if key in ("Name", "OriginalName"):
         if any(globs(words, name) for name in (device.name, *(device.altnames or ()))):

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""NetworkManager: one keyfile a profile, of which it takes the one that fits and has the highest priority.
+"""Read NetworkManager's keyfiles: of the profiles that fit, the one with the highest priority counts.
 
-Sources: nm-settings-keyfile(5), nm-settings(5), NetworkManager.conf(5); host.md 2.4.
+Sources: nm-settings-keyfile(5), nm-settings(5), NetworkManager.conf(5).
 """
 
 from __future__ import annotations
@@ -80,24 +80,24 @@ def priority(text: str) -> int:
 
 
 def is_used(host: Host) -> bool:
-    """Whether it runs, or is started at boot. Raises ReadError."""
+    """Return whether it runs, or is started at boot. Raises ReadError."""
     running = host.listdir_system("/run/NetworkManager")
     return bool(running) or systemd_files.wanted_at_boot(host, UNIT)
 
 
 def reload(host: Host) -> Optional[Command]:
-    """Makes it read its files again; None without its tool."""
+    """Return the command by which it reads its files again; None without its tool."""
     return _RELOAD if host.has("nmcli") else None
 
 
 def state(host: Host, device: Device) -> Dict[str, str]:
-    """What it says of a device in its state file: whether it is managed, and by which connection. Raises ReadError."""
+    """Return a device's entry of its state file: managed or not, and the connection. Raises ReadError."""
     text = host.read_system("/run/NetworkManager/devices/%s" % device.index) or ""
     return {one.key: one.value for one in ini.settings(text, continued=False) if one.section == "device"}
 
 
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
-    """Adds what its keyfiles set up, netplan's part of it included. Raises ReadError."""
+    """Add claims of its keyfiles, including netplan's. Raises ReadError."""
     if not is_used(host):
         return
     generated, again, conf = netplan.Reader(host), reload(host), networkmanager_conf.read(host)
@@ -111,7 +111,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         if unmanaged is None and fitting:
             doubts[name].append("whether NetworkManager manages %s is not known (%s)" % (name, why))
         elif unmanaged:
-            claims[name] += [left_alone(one.path, why) for one in fitting[:1]]
+            claims[name] += [unmanaged_claim(one.path, why) for one in fitting[:1]]
         if unmanaged or about.get("managed") == "false":
             continue
         best = [one for one in fitting if one.priority == max(each.priority for each in fitting)]
@@ -151,7 +151,7 @@ def _taken(winner: Profile, own: Profile) -> Tuple[str, str]:
     return said, "nmcli connection modify '%s' connection.autoconnect-priority %d" % (ident, winner.priority + 1)
 
 
-def left_alone(path: str, why: str) -> NetworkManager:
+def unmanaged_claim(path: str, why: str) -> NetworkManager:
     """Claim that NetworkManager has a file for an interface, and is configured to leave it alone."""
     said = "NetworkManager does not manage it (%s), so that %s has no effect" % (why, path)
     fix = "remove the interface there and restart NetworkManager; or set it up by another program, and remove %s" % path
@@ -180,12 +180,12 @@ def _of_keyfile(host: Host, profile: Profile, again: Optional[Command], name: st
         fix %= profile.values.get(("connection", "id"), path)
         refused = ("%s is not the administrator's file" % path, fix)
     mode = host.mode_system(path) or 0o600
-    given = addressing.of_keyfile({key: value for (of, key), value in profile.values.items() if of == "ipv4"}, name)
+    given = addressing.parse_keyfile({key: value for (of, key), value in profile.values.items() if of == "ipv4"}, name)
     return NetworkManager(path, path, mtu, path, section, text, mode, refused, again, given)
 
 
 def matches(profile: Mapping[Tuple[str, str], str], device: Device) -> Optional[bool]:
-    """Whether NetworkManager connects a device by a profile on its own; None where that is not known here.
+    """Return whether NetworkManager automatically connects a device by a profile; None if not known here.
 
     profile: (section, key) -> value.
     """

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""NetworkManager's own configuration: which devices it leaves alone, and what profiles get that say nothing.
+"""Read NetworkManager's configuration: unmanaged devices, and defaults of profiles.
 
 Source: NetworkManager.conf(5) of 1.42, and what ``NetworkManager --print-config`` makes of several files.
 """

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who sets an interface up at boot: netplan, NetworkManager, systemd-networkd, ifupdown or an ifcfg file.
+"""Find the program that sets an interface up at boot: netplan, NetworkManager, systemd-networkd, ifupdown or ifcfg.
 
-Each is read by its own rules, in the file with its name. Where the owner is not clear, an Owner says why.
+Each has its rules, in the module of its name. If the owner is not clear, Owner.unclear has the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Owner:
 
     @property
     def unclear(self) -> str:
-        """Why nobody knows what will count; "" where it is clear."""
+        """Return why the owner is unknown; "" if it is clear."""
         if self.doubt or len(self.claims) < 2:
             return self.doubt
         said = " and ".join(map(str, self.claims))
@@ -48,7 +48,7 @@ class Owner:
 
 
 def read(host: Host, devices: Mapping[str, Device]) -> Dict[str, Owner]:
-    """By interface. What cannot be read is a doubt about all of them."""
+    """Return owners by interface. What cannot be read is a doubt about all of them."""
     claims: Dict[str, List[Claim]] = {name: [] for name in devices}
     doubts: Dict[str, List[str]] = {name: [] for name in devices}
     links: List[networkd.ConfigFile] = []
@@ -101,7 +101,7 @@ def _in_use(host: Host, device: Device, claims: Sequence[Claim]) -> Tuple[Claim,
 
 
 def _with_link(host: Host, device: Device, owner: Owner, links: Sequence[networkd.ConfigFile]) -> Owner:
-    """A .link file's MTU holds where the owner names none. Where nobody else sets the device up, it is the owner."""
+    """Apply a .link file's MTU if the owner sets none. If no program sets the device up, udev is the owner."""
     if owner.unclear or (owner.claims and owner.claims[0].mtu is not None):
         return owner
     doubts: List[str] = []

@@ -1,11 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What busbar-roce-qos@.service runs: one port is given its RoCE settings again, by the role's own reader and planner.
+"""Program of busbar-roce-qos@.service: restore a port's RoCE settings with the role's reader and planner.
 
-It runs when the port's netdev has come: at boot, after a reload of the driver, and for a new virtual function. Then
-nobody can use the link yet, and a changed PFC mask may bounce it; where somebody does, that is left, and told. A bounce
-adds no netdev, so that it starts nothing.
-Sources: host.md 1.5, 3.2.
+It runs when the port's netdev appears: at boot, after a reload of the driver, and for a new virtual function. No
+process uses the link then, and a changed PFC mask may bounce it; if one does, that setting is left and reported. A
+bounce adds no netdev, so that it starts nothing.
+Sources: systemd.device(5); kernel drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .execute import execute
 from .port import Port, ports
 from .want import Want
 
-# Below the system root. What the last run of each port came to; gone with the next boot.
+# Below the system root: the last result of each port, until the next boot.
 RESULTS = "/run/busbar-roce-qos"
 # Seconds that a netdev's RDMA device may come after it.
 PATIENCE = 30.0
-# States that a run leaves to the role's live findings: no run of this unit could mend them.
+# States that no run of this unit could fix: the role's live findings report them.
 _NOT_OURS = ("unsupported", "not_owned")
 
 
 @dataclass(frozen=True)
 class Intent:
-    """What the unit is to bring the ports to; a file of the node holds it as JSON with these keys.
+    """Wanted state of the ports; a file of the node holds it as JSON with these keys.
 
     ports: PCI address -> whether an RDMA device belongs to it.
     roce, settings: as the options of the module roce_qos, by their names.
@@ -54,18 +54,18 @@ class Intent:
     system_root: str = "/"
 
     def want(self) -> Want:
-        """Raises ParseError."""
+        """Return the wanted settings. Raises ParseError."""
         try:
-            return Want.of(chain.resolve(self.roce, self.settings), self.settings)
+            return Want.from_values(chain.resolve(self.roce, self.settings), self.settings)
         except TypeError as error:
             raise ParseError("holds a setting of another type: %s" % error) from error
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run for one port came to. said: lines for people.
+    """Result of a run for one port. said: lines for people.
 
-    state: ok, failed, started for a run that has not ended; unread where ``said`` tells why nobody knows.
+    state: ok, failed, started for a run that has not ended; unread if it is not known, and ``said`` has the reason.
     """
 
     state: str
@@ -73,7 +73,7 @@ class Result:
 
 
 def parse_intent(text: str) -> Intent:
-    """Of the JSON that the role writes. Raises ParseError."""
+    """Parse the JSON that the role writes. Raises ParseError."""
     data = _mapping(text)
     data.pop(written.KEY, None)
     try:
@@ -87,7 +87,7 @@ def parse_intent(text: str) -> Intent:
 
 
 def parse_result(text: str) -> Result:
-    """Of the JSON that a run leaves in RESULTS. Raises ParseError."""
+    """Parse the JSON that a run writes below RESULTS. Raises ParseError."""
     data = _mapping(text)
     if data.get("state") not in ("ok", "failed", "started") or not isinstance(data.get("said"), list):
         raise ParseError("is not what busbar-roce-qos@.service writes")
@@ -105,14 +105,14 @@ def _mapping(text: str) -> Dict[str, Any]:
 
 
 def result_path(address: str) -> str:
-    """Below the system root. address: of the port's PCI function."""
+    """Return the path below the system root. address: of the port's PCI function."""
     return "%s/%s.json" % (RESULTS, address)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """arguments: path of the Intent's file, PCI address of the netdev's function.
+    """Run for one port. arguments: path of the Intent's file, PCI address of the netdev's function.
 
-    Returns the exit status: 0 where all is as asked for afterwards.
+    Return the exit status: 0 if all is as wanted afterwards.
     """
     path, function = arguments
     try:
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write("%s: not a rail, nothing to set\n" % function)
             return 0
         # Runs for a port and for its virtual functions come one after another.
-        with locks.alone(host, "roce_qos-%s.lock" % address, math.inf):
+        with locks.hold(host, "roce_qos-%s.lock" % address, math.inf):
             _note(host, address, Result("started"))
             result = bring(host, intent, address)
             _note(host, address, result)
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) -> Result:
-    """Waits for one port and sets it. patience: seconds. Raises ParseError and ReadError."""
+    """Wait for one port and set it. patience: seconds. Raises ParseError and ReadError."""
     port = _wait(host, address, intent.ports[address], patience)
     if port is None:
         return Result("failed", ("%s: no netdev came within %g s: look at dmesg" % (address, patience),))
@@ -150,7 +150,7 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
         if not users:
             reasons, problems, _idle = guard.read(host, [address], ())
             users.append(Busy(tuple(reasons), tuple(problems)))
-        return found.refuse(users[0].against)
+        return found.block(users[0].against)
 
     done, failed = execute(host, qos.read(host, (port,), wanted), wanted, permit)
     after = permit(qos.plan(qos.read(host, (port,), wanted), wanted, failed))
@@ -165,7 +165,7 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
 
 
 def _wait(host: Host, address: str, has_rdma: bool, patience: float) -> Optional[Port]:
-    """The port, once its netdev and its RDMA device are there; None where there is no netdev in time."""
+    """Return the port, once its netdev and its RDMA device are there; None without a netdev in time."""
     end = time.monotonic() + patience
     while True:
         port = _port(host, address)
@@ -183,7 +183,7 @@ def _port(host: Host, address: str) -> Optional[Port]:
 
 
 def _port_of(host: Host, function: str) -> str:
-    """The function itself, or the physical one of a virtual function on its host."""
+    """Return the function, or the physical function of a virtual one on its host."""
     physical = host.realpath("%s/%s/physfn" % (pci.DEVICES, pci.parse_address(function)))
     return function if physical is None else physical.rpartition("/")[2]
 

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""From the traffic class that a job asks for to the queue that is lossless: one value in five places.
+"""Resolve the DSCP chain from a job's traffic class to the lossless queue: one value in five places.
 
-Traffic class -> DSCP -> priority -> PFC and ECN. The DSCP and the priority are declared once, in busbar_roce; the
-settings of the NIC that nobody declares follow from these two. Arithmetic: host.md 2.1.
+Traffic class -> DSCP -> priority -> PFC and ECN. DSCP and priority are declared once, in busbar_roce; undeclared
+settings of the NIC follow from these two. Source: RFC 2474 and RFC 3168 (traffic class = DSCP * 4 + ECN).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CNP_DSCP = 48
 
 @dataclass(frozen=True)
 class Chain:
-    """What the ports of a node's RoCE rails have to be set to. A setting that is None or empty is not asked for.
+    """Wanted settings of the ports of a node's RoCE rails. None or empty: not wanted.
 
     dscp, priority: of RDMA traffic. DSCPs are 0 to 63, priorities 0 to 7.
     cnp_dscp, cnp_priority: of congestion notification packets (CNP).
     trust: the header field from which the NIC takes a packet's priority, a word of TRUSTS.
-    dscp2prio: DSCP -> priority, the entries of the NIC's map that have to be so; all other entries stay as they are.
+    dscp2prio: DSCP -> priority, wanted entries of the NIC's map; all other entries stay as they are.
     pfc: priorities with PFC, every other priority is without; () is a fabric without any PFC, which is lossy.
     ecn: priorities on which the NIC marks congestion and reacts to it.
     tos: type of service byte, 0 to 255, that rdma_cm gives its connections.
@@ -47,12 +47,12 @@ class Chain:
     traffic_class: Optional[int] = None
 
     def priority_of(self, dscp: int) -> int:
-        """The priority of packets with this DSCP: by dscp2prio, else by the NIC's default map, eight DSCPs each."""
+        """Return the priority of a DSCP: by dscp2prio, else by the NIC's default map, eight DSCPs each."""
         return self.dscp2prio.get(dscp, dscp >> 3)
 
 
 def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = "") -> Chain:
-    """The chain that the inventory asks for.
+    """Return the chain that the inventory declares.
 
     roce: the value of busbar_roce: dscp, priority, cnp_dscp, cnp_priority.
     settings: trust, dscp2prio, pfc, ecn, tos, traffic_class; one that is None or absent follows from roce.
@@ -119,7 +119,7 @@ def _priorities(values: Mapping[str, object], name: str, errors: List[str]) -> O
     value = values.get(name)
     if value is None:
         return None
-    if not isinstance(value, (list, tuple)) or any(_not_in(one, 7) for one in value):
+    if not isinstance(value, (list, tuple)) or any(_is_outside(one, 7) for one in value):
         errors.append("%s is %r, expected a list of priorities 0 to 7" % (name, value))
         return None
     return tuple(sorted({int(one) for one in value}))
@@ -137,13 +137,13 @@ def _map(values: Mapping[str, object], errors: List[str]) -> Dict[int, int]:
         return found
     for key, priority in value.items():
         dscp = whole(key) if isinstance(key, str) else key
-        if _not_in(dscp, 63) or _not_in(priority, 7):
+        if _is_outside(dscp, 63) or _is_outside(priority, 7):
             errors.append("dscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % (key, priority))
         else:
             found[dscp] = priority
     return found
 
 
-def _not_in(value: object, most: int) -> bool:
-    """Whether the value is not a whole number from 0 to most."""
+def _is_outside(value: object, most: int) -> bool:
+    """Return whether the value is not a whole number from 0 to most."""
     return isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most

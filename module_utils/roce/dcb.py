@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``dcb`` of iproute2: what its ``-j`` prints, and the calls that change it.
 
-``dcb app replace`` ends with 0 whatever happened, so nothing it says is a proof. Rates are not set here: up to
-iproute2 6.1 they are wrong by a factor of 125. Source: iproute2 dcb/*.c of 6.1 and 7.1; host.md 1.6.
+``dcb app replace`` always ends with 0, so its output proves nothing. Rates are not set here: up to iproute2 6.1 they
+are wrong by a factor of 125. Source: iproute2 dcb/*.c of 6.1 and 7.1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _APP = (
     *("ethtype_prio", "dscp_prio", "stream_port_prio", "dgram_port_prio", "port_prio", "pcp_prio"),
     "default_prio",
 )
-# Behind a pair: nothing, or in iproute2 6.15 (Debian 13) the blank that is to part it from the next in plain text.
+# After a pair: nothing, or in iproute2 6.15 (Debian 13) the blank that separates pairs in plain text.
 _BEHIND = ([], [" "])
 _ETS = (
     *("willing", "ets_cap", "cbs", "tc_bw", "pg_bw", "tc_tsa", "prio_tc"),
@@ -149,7 +149,7 @@ def flush_dscp(netdev: str) -> Tuple[str, ...]:
 
 
 def set_pfc(netdev: str, priorities: Iterable[int]) -> Tuple[str, ...]:
-    """On for these, off for all others. A mask that differs bounces the link."""
+    """Enable PFC on these priorities and disable it on all others. A mask that differs bounces the link."""
     on = set(priorities)
     states = ["%d:%s" % (priority, "on" if priority in on else "off") for priority in range(8)]
     return (TOOL, "pfc", "set", "dev", netdev, "prio-pfc", *states)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Sets what a plan of roce/qos.py asks for, port by port, and reads each write back."""
+"""Execute a plan of roce/qos.py port by port, and read each write back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def execute(
 
 
 def _do(host: Host, step: Step) -> None:
-    """Raises ReadError."""
+    """Execute one step. Raises ReadError."""
     if not step.path:
         apply.run(host, step)
     else:
@@ -58,7 +58,7 @@ def _do(host: Host, step: Step) -> None:
 
 
 def _write(host: Host, path: str, value: str) -> None:
-    """Never makes the file: an attribute that is not there is an error."""
+    """Write an existing attribute: an absent one is an error. Raises ReadError."""
     try:
         if path.startswith(CONFIGFS):
             # So rdma_cm shows the device. The directory stays, since no check makes one; the unit's stop removes it.

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What ``mlnx_qos -i NETDEV`` prints, and the calls that change it.
+"""Parse ``mlnx_qos -i NETDEV``, and build the calls that change settings.
 
-It has no JSON, and its text changed with the years: lines came and went, old ones name kernel priorities below the
-traffic classes, pages turned its TABs into blanks. What is not known is refused: a line passed over may be the one
-that matters. Source: Mellanox/mlnx-tools, python/mlnx_qos from 2016 to release 26.07.
+It has no JSON, and its text differs between releases: lines came and went, old ones name kernel priorities below the
+traffic classes, copies have blanks instead of TABs. Unknown lines are refused: a skipped one may be the one that
+matters. Source: Mellanox/mlnx-tools, python/mlnx_qos from 2016 to release 26.07.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEADINGS = {
     "default priority:": "default",
     "PFC configuration:": "pfc",
 }
-# A line holds eight. What is left follows with the priority again, before 2018 without it.
+# A line holds eight; the next one repeats the priority, except before 2018.
 _DSCP_LINE = re.compile(r"(?:prio:([0-7]) dscp:)?((?:[0-9]{2},){1,8})")
 _DEFAULT_LINE = re.compile(r"prio:[0-7]")
 _TABLE_HEAD = re.compile(r"priority +0 +1 +2 +3 +4 +5 +6 +7")
@@ -52,7 +52,7 @@ _SKPRIO = re.compile(r"skprio: [0-9]{1,2}(?: \([a-z0-9: ]+\))?")
 
 
 class NotSupported(ParseError):
-    """The tool cannot tell anything of this interface: none of that name, a virtual function, a driver without DCB."""
+    """The tool cannot read this interface: no such name, a virtual function, a driver without DCB."""
 
 
 class _Class(NamedTuple):
@@ -68,7 +68,7 @@ class _Class(NamedTuple):
 
 
 def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
-    """What is set, and what the driver cannot do, in the tool's words. Lines depend on the version and the driver.
+    """Return the settings, and what the driver cannot do, in the tool's words. Lines depend on version and driver.
 
     Raises NotSupported, and ParseError that quotes the first line that is not known or says what is missing.
     """
@@ -137,7 +137,7 @@ def _simple(line: str, values: Dict[str, str]) -> bool:
 
 
 def _entry(line: str, headings: List[str], pairs: List[Tuple[int, int]]) -> bool:
-    """Of the map of DSCPs, or of the list of default priorities that versions before 2022 print."""
+    """Parse an entry of the DSCP map, or of the list of default priorities of versions before 2022."""
     entry = _DSCP_LINE.fullmatch(line)
     if entry is not None and headings[-1:] == ["map"] and (entry.group(1) or pairs):
         priority = int(entry.group(1) or pairs[-1][1])
@@ -192,7 +192,7 @@ def set_dscp2prio(netdev: str, pairs: Iterable[Tuple[int, int]]) -> Tuple[str, .
 
 
 def set_pfc(netdev: str, priorities: Iterable[int]) -> Tuple[str, ...]:
-    """On for these, off for all others. A mask that differs bounces the link."""
+    """Enable PFC on these priorities and disable it on all others. A mask that differs bounces the link."""
     on = set(priorities)
     return (*show(netdev), "--pfc", _list(int(priority in on) for priority in range(8)))
 

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Each setting of a port that RoCE depends on: why it matters, who asks for it, how it is read, compared and written.
+"""Declare each port setting that RoCE depends on: reason, when it is wanted, how it is read, compared and written.
 
-``mlnx_qos`` or ``dcb`` speaks for those that have ``kinds``; the others have a reader of their own.
-Sources: host.md 1 and 2; kernel mlx5 en_dcbnl.c; ABI testing/configfs-rdma_cm; OFED's ecn and tc directories.
+``mlnx_qos`` or ``dcb`` reads those that have ``kinds``; the others have a reader.
+Sources: kernel mlx5 en_dcbnl.c; ABI testing/configfs-rdma_cm; OFED's ecn and tc directories.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..core import advice
+from ..core import fix_command
 from ..core.check import Check
 from ..core.host import Host, ParseError, ReadError
 from ..machine import netdev, rdma
@@ -28,11 +28,11 @@ CONFIGFS = "/sys/kernel/config/rdma_cm"
 # The number alone is how it is written.
 _GLOBAL_CLASS = re.compile(r"(?:Global tclass=)?(-1|[0-9]{1,3})")
 _PAUSE = re.compile(r"(Autonegotiate|RX|TX):\s*(on|off)")
-_RUN = advice.run("roce_qos")
+_RUN = fix_command.run_tag("roce_qos")
 
 
-class Unread(Exception):
-    """Raised by a reader that has no value. gap: why."""
+class Unreadable(Exception):
+    """Raised by a reader that has no value. gap: the reason."""
 
     def __init__(self, gap: Gap) -> None:
         self.gap = gap
@@ -40,8 +40,8 @@ class Unread(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a noun comes to on one port: is it as wanted, both in words, and what would make it so.
+class Comparison:
+    """Comparison of a noun on one port: whether it is as wanted, both in words, and the changes.
 
     calls: argv of tools.   writes: (path, value) of attributes in sysfs or configfs.
     """
@@ -57,16 +57,16 @@ class Answer:
 class Noun:
     """One setting of a port.
 
-    asked: whether somebody asks for it.
-    answer: compares. What is wanted it says also of a state in which the setting could not be read.
+    enabled: whether it is wanted.
+    answer: compares; it names the wanted value even if the setting could not be read.
     kinds: of the objects of dcb that show it; the first is named as the source.
-    read: adds the value to the state, or raises Unread; None where mlnx_qos or dcb tells it.
-    place: the file or command that ``read`` asks.
+    read: adds the value to the state, or raises Unreadable; None if mlnx_qos or dcb reads it.
+    place: the file or command of ``read``.
     """
 
     check: Check
-    asked: Callable[[Want], bool]
-    answer: Callable[[State, Want], Answer]
+    enabled: Callable[[Want], bool]
+    answer: Callable[[State, Want], Comparison]
     kinds: Tuple[str, ...] = ()
     read: Optional[Callable[[Host, State, Want], State]] = None
     place: Optional[Callable[[Port], str]] = None
@@ -83,7 +83,7 @@ class Noun:
 
 
 def _tool(state: State) -> ModuleType:
-    """The module of the tool that speaks for the port: both have setters of the same names for most nouns."""
+    """Return the module of the port's tool: both have setters of the same names for most nouns."""
     return dcb if state.tool == dcb.TOOL else mlnx_qos
 
 
@@ -93,11 +93,11 @@ def _or_unread(source: str, fix: str = "") -> Iterator[None]:
     try:
         yield
     except (ParseError, ReadError) as error:
-        raise Unread(Gap("unknown", str(error), source, fix or "look at %s" % source)) from error
+        raise Unreadable(Gap("unknown", str(error), source, fix or "look at %s" % source)) from error
 
 
 def _number(host: Host, path: str) -> int:
-    """Raises ParseError, and ReadError also where there is no such file."""
+    """Read a number. Raises ParseError, and ReadError also if the file is absent."""
     return parse_decimal(host.require(path))
 
 
@@ -111,19 +111,19 @@ DCBX = Check(
 "Does the kernel own the port's DCB settings, with no lldpad running; or, if configured, the firmware"
 
 
-def _dcbx(state: State, want: Want) -> Answer:
+def _dcbx(state: State, want: Want) -> Comparison:
     expected = want.dcbx or "os"
     words = {"os": "the kernel owns the port", "firmware": "firmware and the switch own the port"}
     owner = state.dcb.owner
     if owner == expected:
-        return Answer(True, words[expected], words[expected])
+        return Comparison(True, words[expected], words[expected])
     name = state.port.netdev
     calls: Tuple[Tuple[str, ...], ...] = ()
     if want.dcbx and state.tool == mlnx_qos.TOOL:
         calls = (mlnx_qos.set_dcbx(name, want.dcbx),)
     elif want.dcbx == "os":
         calls = (dcb.set_host(name),)
-    return Answer(False, words[expected], words.get(owner or "", "not shown"), calls)
+    return Comparison(False, words[expected], words.get(owner or "", "not shown"), calls)
 
 
 PAUSE = Check(
@@ -142,7 +142,7 @@ def _ethtool(port: Port) -> Tuple[str, ...]:
 def _read_pause(host: Host, state: State, want: Want) -> State:
     argv = _ethtool(state.port)
     with _or_unread(" ".join(argv), as_root(argv)):
-        state = replace(state, pause=parse_pause(host.ask(argv)))
+        state = replace(state, pause=parse_pause(host.query(argv)))
     return state
 
 
@@ -159,19 +159,19 @@ def parse_pause(text: str) -> Pause:
 
 
 def as_root(argv: Sequence[str]) -> str:
-    """What to do where a tool gives no answer."""
+    """Return the fix for a tool that failed."""
     return "run %s as root and look at dmesg" % " ".join(argv)
 
 
-def _pause(state: State, want: Want) -> Answer:
+def _pause(state: State, want: Want) -> Comparison:
     pause, argv = state.pause or Pause(False, False, False), ["ethtool", "-A", state.port.netdev]
     if pause.autonegotiate:
         argv += ["autoneg", "off"]
     have = "RX %s, TX %s" % tuple("on" if flag else "off" for flag in (pause.rx, pause.tx))
-    return Answer(not pause.rx and not pause.tx, "RX off, TX off", have, ((*argv, "rx", "off", "tx", "off"),))
+    return Comparison(not pause.rx and not pause.tx, "RX off, TX off", have, ((*argv, "rx", "off", "tx", "off"),))
 
 
-# -- what mlnx_qos or dcb tells --------------------------------------------------------------------------------------
+# -- read by mlnx_qos or dcb --------------------------------------------------------------------------------------
 
 TRUST = Check(
     "roce_qos.trust",
@@ -181,14 +181,14 @@ TRUST = Check(
 "Does the port take the priority from the DSCP, as configured"
 
 
-def _trust(state: State, want: Want) -> Answer:
+def _trust(state: State, want: Want) -> Comparison:
     name, trust = state.port.netdev, want.chain.trust or ""
     if state.tool == dcb.TOOL:
         every = [(dscp, want.chain.priority_of(dscp)) for dscp in range(64)]
         call = dcb.set_dscp2prio(name, every) if trust == "dscp" else dcb.flush_dscp(name)
     else:
         call = mlnx_qos.set_trust(name, trust)
-    return Answer(state.dcb.trust == trust, trust, state.dcb.trust or "not shown", (call,))
+    return Comparison(state.dcb.trust == trust, trust, state.dcb.trust or "not shown", (call,))
 
 
 DSCP2PRIO = Check(
@@ -199,7 +199,7 @@ DSCP2PRIO = Check(
 "Does the map of DSCPs give the priority of the chain"
 
 
-def _dscp2prio(state: State, want: Want) -> Answer:
+def _dscp2prio(state: State, want: Want) -> Comparison:
     """A DSCP that is not listed has priority 0 in hardware. One that is listed twice is wrong in any case."""
     asked = sorted(want.chain.dscp2prio.items())
     name, words = state.port.netdev, ", ".join("%d:%d" % pair for pair in asked)
@@ -209,13 +209,13 @@ def _dscp2prio(state: State, want: Want) -> Answer:
             [] if state.tool == dcb.TOOL else [(dscp, priority) for dscp, priority in asked if priority != dscp >> 3]
         )
         calls = (mlnx_qos.set_dscp2prio(name, wrong),) if wrong else ()
-        return Answer(False, words, "not in force: trust is %s" % state.dcb.trust, calls)
+        return Comparison(False, words, "not in force: trust is %s" % state.dcb.trust, calls)
     have: Dict[int, List[int]] = {}
     for dscp, priority in state.dcb.dscp2prio:
         have.setdefault(dscp, []).append(priority)
     wrong = [(dscp, priority) for dscp, priority in asked if have.get(dscp, [0]) != [priority]]
     have_words = ["%d:%s" % (dscp, "+".join(map(str, have.get(dscp, [0])))) for dscp, _priority in asked]
-    return Answer(not wrong, words, ", ".join(have_words), (_tool(state).set_dscp2prio(name, wrong),))
+    return Comparison(not wrong, words, ", ".join(have_words), (_tool(state).set_dscp2prio(name, wrong),))
 
 
 PRIO2TC = Check(
@@ -227,10 +227,10 @@ PRIO2TC = Check(
 "If configured: is each priority in its traffic class"
 
 
-def _prio2tc(state: State, want: Want) -> Answer:
+def _prio2tc(state: State, want: Want) -> Comparison:
     classes = want.prio2tc or ()
     call = _tool(state).set_prio2tc(state.port.netdev, classes)
-    return Answer(state.dcb.prio2tc == classes, _comma(classes), _comma(state.dcb.prio2tc or ()), (call,))
+    return Comparison(state.dcb.prio2tc == classes, _comma(classes), _comma(state.dcb.prio2tc or ()), (call,))
 
 
 ETS = Check(
@@ -242,7 +242,7 @@ ETS = Check(
 "If configured: has each traffic class its algorithm and its share of the bandwidth"
 
 
-def _ets(state: State, want: Want) -> Answer:
+def _ets(state: State, want: Want) -> Comparison:
     """A class that no priority uses is not shown by mlnx_qos, and makes no difference."""
     tsa, bandwidth = want.tsa or (), want.bandwidth or ()
     have_tsa, have_bandwidth = state.dcb.tsa or (), state.dcb.bandwidth or ()
@@ -253,7 +253,7 @@ def _ets(state: State, want: Want) -> Answer:
         and (algorithm != tsa[number] or (algorithm == "ets" and have_bandwidth[number] != bandwidth[number]))
     ]
     call = _tool(state).set_ets(state.port.netdev, tsa, bandwidth)
-    return Answer(not wrong, _shares(tsa, bandwidth), _shares(have_tsa, have_bandwidth), (call,))
+    return Comparison(not wrong, _shares(tsa, bandwidth), _shares(have_tsa, have_bandwidth), (call,))
 
 
 def _shares(tsa: Sequence[Optional[str]], bandwidth: Sequence[Optional[int]]) -> str:
@@ -275,10 +275,10 @@ PFC = Check(
 "Is PFC on for the priority of the chain, and for no other"
 
 
-def _pfc(state: State, want: Want) -> Answer:
+def _pfc(state: State, want: Want) -> Comparison:
     on = want.chain.pfc or ()
     words = ["on for %s" % _comma(mask) if mask else "off" for mask in (on, state.dcb.pfc or ())]
-    return Answer(state.dcb.pfc == on, words[0], words[1], (_tool(state).set_pfc(state.port.netdev, on),))
+    return Comparison(state.dcb.pfc == on, words[0], words[1], (_tool(state).set_pfc(state.port.netdev, on),))
 
 
 BUFFERS = Check(
@@ -290,7 +290,7 @@ BUFFERS = Check(
 "If configured: are the length of the cable and the receive buffers as declared"
 
 
-def _buffers(state: State, want: Want) -> Answer:
+def _buffers(state: State, want: Want) -> Comparison:
     tool, have = _tool(state), state.dcb
     calls: List[Tuple[str, ...]] = []
     want_words, have_words = [], []
@@ -308,7 +308,7 @@ def _buffers(state: State, want: Want) -> Answer:
             have_words.append("%s %s" % (words, _comma(given or ()) or "not shown"))
             if given != asked:
                 calls.append(set_it(state.port.netdev, asked))
-    return Answer(not calls, "; ".join(want_words), "; ".join(have_words), tuple(calls))
+    return Comparison(not calls, "; ".join(want_words), "; ".join(have_words), tuple(calls))
 
 
 def _comma(values: Sequence[int]) -> str:
@@ -350,7 +350,7 @@ def _read_folder(host: Host, state: State, want: Want, paths: Sequence[str]) -> 
             settings += " CNP_DSCP_P%d=%d CNP_802P_PRIO_P%d=%d" % values
         fix = "mlxconfig -d %s -y set %s, then reboot; or install OFED (role mofed)" % (port.pci, settings)
         missing = "no ecn directory: with the kernel's own driver ECN is firmware configuration"
-        raise Unread(Gap("unsupported", missing, folder, fix))
+        raise Unreadable(Gap("unsupported", missing, folder, fix))
     numbers = dict(state.numbers)
     # Of several that cannot be read the last is reported.
     for path in reversed(paths):
@@ -359,7 +359,7 @@ def _read_folder(host: Host, state: State, want: Want, paths: Sequence[str]) -> 
     return replace(state, numbers=numbers)
 
 
-def _ecn(state: State, want: Want) -> Answer:
+def _ecn(state: State, want: Want) -> Comparison:
     priorities = want.chain.ecn
     off = [
         (side, priority)
@@ -369,7 +369,7 @@ def _ecn(state: State, want: Want) -> Answer:
     ]
     have = ", ".join("roce_%s off for %d" % pair for pair in off) or "on for %s" % _comma(priorities)
     writes = tuple((enable_path(state.port, side, priority), "1") for side, priority in off)
-    return Answer(not off, "marking and reaction on for %s" % _comma(priorities), have, writes=writes)
+    return Comparison(not off, "marking and reaction on for %s" % _comma(priorities), have, writes=writes)
 
 
 CNP = Check(
@@ -389,12 +389,12 @@ def _read_cnp(host: Host, state: State, want: Want) -> State:
     return _read_folder(host, state, want, cnp_paths(state.port))
 
 
-def _cnp(state: State, want: Want) -> Answer:
+def _cnp(state: State, want: Want) -> Comparison:
     paths, wanted = cnp_paths(state.port), (want.chain.cnp_dscp, want.chain.cnp_priority)
     have = tuple(map(state.numbers.get, paths))
     writes = [(path, str(value)) for path, value, now in zip(paths, wanted, have) if value != now]
     words = "DSCP %s, priority %s"
-    return Answer(not writes, words % wanted, words % have, writes=tuple(writes))
+    return Comparison(not writes, words % wanted, words % have, writes=tuple(writes))
 
 
 # -- the RDMA device -------------------------------------------------------------------------------------------------
@@ -417,20 +417,20 @@ def _read_tos(host: Host, state: State, want: Want) -> State:
     if not os.path.isdir(host.hardware(CONFIGFS)):
         problem = "%s is not there: rdma_cm is not loaded, or configfs not mounted" % CONFIGFS
         fix = "modprobe rdma_cm && mount -t configfs none /sys/kernel/config, as far as either is missing"
-        raise Unread(Gap("unknown", problem, path, fix))
+        raise Unreadable(Gap("unknown", problem, path, fix))
     if not os.path.isdir(host.hardware("%s/%s" % (CONFIGFS, state.port.rdma))):
         return state
     with _or_unread(path):
         return replace(state, numbers={**state.numbers, path: _number(host, path)})
 
 
-def _tos(state: State, want: Want) -> Answer:
+def _tos(state: State, want: Want) -> Comparison:
     path, value = tos_path(state.port), str(want.chain.tos)
     have = state.numbers.get(path)
     said = (
         "not shown: rdma_cm has no directory for the device; the kernel's default is 0" if have is None else str(have)
     )
-    return Answer(have == want.chain.tos, value, said, writes=((path, value),))
+    return Comparison(have == want.chain.tos, value, said, writes=((path, value),))
 
 
 TRAFFIC_CLASS = Check(
@@ -456,7 +456,7 @@ def _read_traffic_class(host: Host, state: State, want: Want) -> State:
             text = ""
         if text is None:
             fix = "install OFED (role mofed), or leave traffic_class unset and give jobs NCCL_IB_TC"
-            raise Unread(Gap("unsupported", "only OFED's driver can force a traffic class", path, fix))
+            raise Unreadable(Gap("unsupported", "only OFED's driver can force a traffic class", path, fix))
         state = replace(state, numbers={**state.numbers, path: parse_traffic_class(text)})
     return state
 
@@ -472,21 +472,20 @@ def parse_traffic_class(text: str) -> int:
     return int(match.group(1))
 
 
-def _traffic_class(state: State, want: Want) -> Answer:
+def _traffic_class(state: State, want: Want) -> Comparison:
     path, wanted = class_path(state.port), want.chain.traffic_class
     values = (-1 if wanted is None else wanted, state.numbers.get(path, -1))
     words = ["none forced" if value < 0 else str(value) for value in values]
-    return Answer(values[0] == values[1], words[0], words[1], writes=((path, str(values[0])),))
+    return Comparison(values[0] == values[1], words[0], words[1], writes=((path, str(values[0])),))
 
 
 # -- all of them -----------------------------------------------------------------------------------------------------
 
-# In the order in which they are written: whoever owns the port comes first, and pause before PFC, which shares its
-# register.
+# In the order of writing: the port's owner comes first, and pause before PFC, which shares its register.
 NOUNS: Mapping[str, Noun] = {
     noun.name: noun
     for noun in (
-        Noun(DCBX, lambda want: bool(want.dcbx) or any(NOUNS[name].asked(want) for name in DCB), _dcbx, ("dcbx",)),
+        Noun(DCBX, lambda want: bool(want.dcbx) or any(NOUNS[name].enabled(want) for name in DCB), _dcbx, ("dcbx",)),
         Noun(PAUSE, lambda want: want.pause_off, _pause, (), _read_pause, lambda port: " ".join(_ethtool(port))),
         Noun(TRUST, lambda want: want.chain.trust is not None, _trust, ("app",)),
         Noun(DSCP2PRIO, lambda want: bool(want.chain.dscp2prio) and want.chain.trust != "pcp", _dscp2prio, ("app",)),
@@ -507,10 +506,10 @@ NOUNS: Mapping[str, Noun] = {
         ),
     )
 }
-# What whoever owns DCBX overwrites.
+# Nouns that the owner of DCBX overwrites.
 DCB = tuple(name for name, noun in NOUNS.items() if noun.kinds and name != "dcbx")
 
 
-def asked(want: Want) -> Tuple[str, ...]:
-    """Names of the nouns that somebody asks for, in the order of NOUNS."""
-    return tuple(name for name, noun in NOUNS.items() if noun.asked(want))
+def enabled(want: Want) -> Tuple[str, ...]:
+    """Return names of the wanted nouns, in the order of NOUNS."""
+    return tuple(name for name, noun in NOUNS.items() if noun.enabled(want))

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The Ethernet ports of the rails, and what is set at each: RoCE's settings as mlnx_qos, dcb and sysfs tell them."""
+"""The Ethernet ports of the rails, and RoCE's settings of each as mlnx_qos, dcb and sysfs report them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..machine import netdev, rdma
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
 
-# Belongs to the RDMA device, the rest to the port.
+# Nouns of the RDMA device; all others belong to the port.
 OF_RDMA = ("tos", "traffic_class")
 _MELLANOX = 0x15B3
 
@@ -50,11 +50,11 @@ class Port:
 
     @property
     def number(self) -> int:
-        """In the names of firmware's variables: each port of a card is a function."""
+        """Return the port's number in names of firmware variables: each port of a card is a function."""
         return int(self.pci[-1]) + 1
 
     def has(self, noun: str) -> bool:
-        """Whether the noun is asked of this port at all."""
+        """Return whether the noun applies to this port."""
         return self.of_rdma if noun in OF_RDMA else self.of_port
 
     def gap_of(self, noun: str) -> Optional[Gap]:
@@ -64,7 +64,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Dcb:
-    """What mlnx_qos or dcb says of a port; None: it does not say it.
+    """Settings of a port that mlnx_qos or dcb reports; None: not reported.
 
     owner: of DCBX, os or firmware.   lldpad: mlnx_qos has seen it run.   trust: pcp, dscp, both, none.
     dscp2prio: (DSCP, priority) in the order of the kernel's list, which means nothing. A DSCP that is not in it has
@@ -89,7 +89,7 @@ class Dcb:
 
 @dataclass(frozen=True)
 class Pause:
-    """Global pause as it is configured, which need not be what was negotiated."""
+    """Global pause as configured, which may differ from what was negotiated."""
 
     autonegotiate: bool
     rx: bool

@@ -1,10 +1,10 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Reads the RoCE settings of the rails' ports, and plans what brings them to what is asked for.
+"""Read the RoCE settings of the rails' ports, and plan the changes to the wanted ones.
 
-``mlnx_qos`` speaks for ConnectX where OFED's tools are installed, ``dcb`` of iproute2 else. Both end with 0 on some
-failures, so that every write is read back. A changed PFC mask bounces the link: what is equal is never written.
-Sources: host.md 1 and 2.
+ConnectX is read by ``mlnx_qos`` if OFED's tools are installed, else by ``dcb`` of iproute2. Both end with 0 on some
+failures, so that every write is read back. A changed PFC mask bounces the link: equal values are never written.
+Sources: Mellanox/mlnx-tools; dcb(8); kernel mlx5 en_dcbnl.c.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..machine import netdev
 from ..machine.profile import Profile, roce_rails
 from . import dcb, mlnx_qos
 from .chain import Chain
-from .nouns import DCBX, NOUNS, Answer, Unread, as_root, asked
+from .nouns import DCBX, NOUNS, Comparison, Unreadable, as_root, enabled
 from .port import Dcb, Gap, Port, State
 from .want import Want
 
@@ -51,11 +51,11 @@ class Step(Command):
         return "echo %s > %s" % (self.value, self.path) if self.path else super().__str__()
 
 
-# -- what is there ---------------------------------------------------------------------------------------------------
+# -- state ---------------------------------------------------------------------------------------------------
 
 
 def read(host: Host, ports: Sequence[Port], wanted: Want) -> Have:
-    """Only what is asked for is read."""
+    """Read the wanted settings."""
     return Have(_lldpad_runs(host), tuple(read_port(host, port, wanted) for port in ports))
 
 
@@ -70,7 +70,7 @@ def _lldpad_runs(host: Host) -> bool:
 
 def read_port(host: Host, port: Port, wanted: Want) -> State:
     port = replace(port, gap=port.gap or _of_subfunction(host, port))
-    nouns = [noun for noun in asked(wanted) if port.has(noun)]
+    nouns = [noun for noun in enabled(wanted) if port.has(noun)]
     gaps = {noun: gap for noun in nouns for gap in [port.gap_of(noun)] if gap is not None}
     left = [noun for noun in nouns if noun not in gaps]
     state = State(port)
@@ -83,7 +83,7 @@ def read_port(host: Host, port: Port, wanted: Want) -> State:
         if reader is not None:
             try:
                 state = reader(host, state, wanted)
-            except Unread as error:
+            except Unreadable as error:
                 gaps[noun] = error.gap
     return replace(state, gaps=gaps)
 
@@ -97,8 +97,8 @@ def _of_subfunction(host: Host, port: Port) -> Optional[Gap]:
 
 
 def _read_dcb(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Dict[str, Gap]) -> Tuple[str, Dcb]:
-    """The tool that speaks for the port, and what it says. Of two it is the one that says more: mlnx_qos breaks off, or
-    leaves lines out, on kernels and drivers that it was not written for, where dcb may know."""
+    """Return the port's tool, and its output. Of two the one that reports more counts: mlnx_qos breaks off, or omits
+    lines, on kernels and drivers that it was not written for, where dcb may work."""
     tools = (mlnx_qos.TOOL, dcb.TOOL) if port.is_mellanox else (dcb.TOOL, mlnx_qos.TOOL)
     answers: List[Tuple[str, Dcb, Dict[str, Gap]]] = []
     for tool in tools:
@@ -120,14 +120,14 @@ def _by_mlnx_qos(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gap
     argv = mlnx_qos.show(port.netdev)
     try:
         done = host.run(argv)
-        # It ends with 1, and says why in its output, where the driver has no DCB.
+        # If the driver has no DCB, it ends with 1, and its output has the reason.
         refused = "not supported on your system" in done.stdout
         found, cannot = mlnx_qos.parse(done.stdout if refused else done.answer())
     except mlnx_qos.NotSupported as error:
         gaps.update(dict.fromkeys(nouns, _no_dcb(str(error), argv)))
         return Dcb()
     except (ParseError, ReadError) as error:
-        gaps.update(dict.fromkeys(nouns, _unread(error, argv)))
+        gaps.update(dict.fromkeys(nouns, _failed_query(error, argv)))
         return Dcb()
     if found.trust == "none":
         gap = _no_dcb("this driver can neither report nor set its trust mode", argv)
@@ -149,12 +149,12 @@ def _by_dcb(host: Host, port: Port, wanted: Want, nouns: Sequence[str], gaps: Di
             continue
         argv = dcb.show(kind, port.netdev)
         try:
-            found = parse(host.ask(argv), found)
+            found = parse(host.query(argv), found)
         except (ParseError, ReadError) as error:
             # The second: the kernel answers, without an attribute of this kind.
             refused = any(words in str(error) for words in ("Operation not supported", "Attribute not found"))
             gap = _no_dcb("dcb has no %s for this driver or interface" % kind, argv) if refused else None
-            gaps.update(dict.fromkeys(shown, gap or _unread(error, argv)))
+            gaps.update(dict.fromkeys(shown, gap or _failed_query(error, argv)))
     return found
 
 
@@ -163,7 +163,7 @@ def _no_dcb(text: str, argv: Sequence[str]) -> Gap:
     return Gap("unsupported", text, " ".join(argv), fix)
 
 
-def _unread(error: Exception, argv: Sequence[str]) -> Gap:
+def _failed_query(error: Exception, argv: Sequence[str]) -> Gap:
     return Gap("unknown", str(error), " ".join(argv), as_root(argv))
 
 
@@ -171,7 +171,7 @@ def _unread(error: Exception, argv: Sequence[str]) -> Gap:
 
 
 def plan(have: Have, wanted: Want, failed: Optional[Mapping[Tuple[str, str], str]] = None) -> Plan:
-    """failed: (port's label, noun) -> what a write of it has come to, after a run."""
+    """Plan. failed: (port's label, noun) -> error of its write, after a run."""
     lldpad = _lldpad(have, wanted)
     findings = [] if lldpad is None else [lldpad]
     steps: List[Step] = []
@@ -183,8 +183,8 @@ def plan(have: Have, wanted: Want, failed: Optional[Mapping[Tuple[str, str], str
 
 
 def _lldpad(have: Have, wanted: Want) -> Optional[Finding]:
-    """One process for all ports; None where nothing is asked that it would overwrite."""
-    if wanted.dcbx == "firmware" or "dcbx" not in asked(wanted) or not any(one.port.of_port for one in have.ports):
+    """Judge lldpad, one process for all ports; None if nothing wanted would be overwritten by it."""
+    if wanted.dcbx == "firmware" or "dcbx" not in enabled(wanted) or not any(one.port.of_port for one in have.ports):
         return None
     runs = have.lldpad or any(state.dcb.lldpad for state in have.ports)
     return DCBX.judge(
@@ -203,9 +203,9 @@ def _plan_port(
     findings: Dict[str, Finding] = {}
     steps: List[Step] = []
     label = state.port.label
-    # Says who else sets the port.
+    # The other program that sets the port.
     owner = None if lldpad is None or lldpad.ok else lldpad
-    for name in asked(wanted):
+    for name in enabled(wanted):
         if not state.port.has(name):
             continue
         noun, gap = NOUNS[name], state.gaps.get(name)
@@ -235,7 +235,7 @@ def _plan_port(
     return list(findings.values()), steps
 
 
-def _steps(label: str, disruption: str, noun: str, answer: Answer) -> List[Step]:
+def _steps(label: str, disruption: str, noun: str, answer: Comparison) -> List[Step]:
     todo = [(argv, "", "") for argv in answer.calls] + [((), path, value) for path, value in answer.writes]
     why = "%s of %s" % (noun, label)
     return [Step(argv, why, disruption, 60.0, label, noun, path, value) for argv, path, value in todo]
@@ -253,7 +253,7 @@ def _lost_at_once(state: State, findings: Dict[str, Finding]) -> None:
 
 
 def _not_ours(state: State, wanted: Want) -> Tuple[str, str]:
-    """State and way out where somebody else owns the port and no call changes that."""
+    """Return state and fix if another program owns the port and no call changes that."""
     if wanted.dcbx == "firmware":
         return "unsupported", "install mlnx-tools: only mlnx_qos hands a port over (mlnx_qos -i %s -d fw)" % (
             state.port.netdev
@@ -262,7 +262,7 @@ def _not_ours(state: State, wanted: Want) -> Tuple[str, str]:
 
 
 def diff(planned: Plan) -> List[Dict[str, str]]:
-    """Ansible's diff structure, one per port: what its writes change."""
+    """Return Ansible's diff structure, one per port: the changes by its writes."""
     written = {(step.port, step.noun) for step in planned.commands if isinstance(step, Step)}
     result = []
     for label in dict.fromkeys(port for port, _noun in sorted(written)):
@@ -276,7 +276,7 @@ def diff(planned: Plan) -> List[Dict[str, str]]:
 
 
 def notes(chain: Chain, asked: Profile, ports: Sequence[Port]) -> List[str]:
-    """Why there is no finding where a reader might look for it. PFC for no priority is a decision, too."""
+    """Return why there is no finding where a reader might expect one. PFC for no priority is a decision, too."""
     said = []
     if roce_rails(asked) and (chain.dscp, chain.trust, chain.pfc) == (None, None, None):
         said.append("busbar_roce is not set: trust, PFC, ECN and DSCP of the RoCE rails are not judged")

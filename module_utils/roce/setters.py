@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What else sets a port's values at boot: lldpad, and scripts, hooks, units, rules of udev and cron that run the tools.
+"""Find other setters of a port's values at boot: lldpad, and scripts, hooks, units, udev rules and cron jobs.
 
-Sources: host.md 1.2, 1.5, 3.2; lldpad(8); NetworkManager-dispatcher(8); udev(7); crontab(5); mlnx_qos of mlnx-tools.
+Sources: lldpad(8); NetworkManager-dispatcher(8); udev(7); crontab(5); mlnx_qos of mlnx-tools.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _cron(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Lin
     return [line for line in lines if line[2].startswith("@reboot")]
 
 
-# Where commands that a boot runs may be. A new place needs one row.
+# Places of commands that a boot runs. A new place needs one row.
 PLACES: Tuple[Callable[[Host, Sequence[Port], List[Problem]], List[Line]], ...] = (_scripts, _units, _rules, _cron)
 
 
@@ -103,7 +103,7 @@ _OPTIONS = {
     "dcb": {"dev": "port"},
 }
 _OPTIONS["mlnx_qos"].update({"-F": "pfc", "--specific_pfc": "pfc", "--dscp2prio": "map"})
-# What a shell writes into a file of a port's interface or of its RDMA device.
+# A shell's write into a file of a port's interface or of its RDMA device.
 _WRITE = re.compile(
     r"echo\s+(?:-n\s+)?[\"']?([-\w$]+)[\"']?\s*>+\s*[\"']?/sys/(?:class|kernel/config)/\w+/([^/\s]+)"
     r"/(?:ecn/roce_[nr]p/enable|tc|ports)/(\d)(?:/(?:default_roce_)?(tos|traffic_class))?(?![/\w])"

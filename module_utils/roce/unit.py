@@ -1,12 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What gives the ports their RoCE settings again after a boot or a reload of the driver: a udev rule, a unit, a script.
+"""Restore the ports' RoCE settings after a boot or a reload of the driver: a udev rule, a unit, a script.
 
-The script is boot.py with all that it imports, in one file for the system's own Python; it gets what is wanted,
-and not a list of calls. The rule wants the unit for a port when its netdev comes, and gives that netdev the name of a
-device unit by PCI address, which the unit is bound to: so it runs once for each time that the netdev comes. A link that
-goes down and up adds none.
-Sources: systemd.device(5), systemd.unit(5), udev(7), host.md 3.2.
+The script is boot.py with all that it imports, in one file for the system's Python; it gets the wanted state, not a
+list of calls. The rule wants the unit for a port when its netdev appears, and names a device unit by PCI address, which
+the unit is bound to: so it runs once for each appearance of the netdev. A link that goes down and up adds none.
+Sources: systemd.device(5), systemd.unit(5), udev(7).
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import apply, written
-from ..core import advice, bundle
+from ..core import bundle, fix_command
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Command, FileChange, Plan
 from . import boot, chain
 from .boot import Intent, Result
-from .nouns import asked
+from .nouns import enabled
 from .port import Port
 from .want import Want
 
@@ -35,9 +34,9 @@ RULE = "/etc/udev/rules.d/90-busbar-roce-qos.rules"
 OWN = (SCRIPT, INTENT, UNIT, RULE)
 # Without it no device has a unit.
 _SYSTEMD_RULES = ("/usr/lib/udev/rules.d/99-systemd.rules", "/lib/udev/rules.d/99-systemd.rules")
-# Where a file for one port comes before the unit of all.
+# Folders in which a file for one port overrides the unit of all.
 _IN_FRONT = ("/etc/systemd/system", "/run/systemd/system")
-_RUN = advice.run("roce_qos")
+_RUN = fix_command.run_tag("roce_qos")
 _UNSET = (None, "", {})
 # Longer than the unit itself may take.
 _START_TIMEOUT = 400.0
@@ -109,8 +108,8 @@ class Have:
     udev: whether devices have units of systemd here.   systemctl: whether the tool is there.
 
     masked: empty files that stand in front of ours for one port, as systemctl mask makes them.
-    results: PCI address -> what the unit's last run for that port came to, or why that is not known. Ports for which it
-        has not run are left out.
+    results: PCI address -> result of the unit's last run for that port, or why it is not known. Ports for which it has
+        not run are left out.
     """
 
     files: Mapping[str, Optional[str]]
@@ -129,8 +128,8 @@ def intent(
     hardware_root: str,
     system_root: str,
 ) -> Optional[Intent]:
-    """What the script is to be given; None where nothing is asked of any port. roce, settings: as in Intent."""
-    able = [port for port in ports if any(map(port.has, asked(want)))]
+    """Return the script's input; None if nothing is wanted of any port. roce, settings: as in Intent."""
+    able = [port for port in ports if any(map(port.has, enabled(want)))]
     able = [port for port in able if port.gap is None or port.gap.state != "unsupported"]
     if not able:
         return None
@@ -146,9 +145,9 @@ def intent(
 def with_unset(
     text: Optional[str], roce: Optional[Mapping[str, Any]], given: Mapping[str, Any]
 ) -> Tuple[Mapping[str, Any], Mapping[str, Any], List[str]]:
-    """Return roce and settings, in which what the inventory does not set is as the node's own INTENT has it, and notes.
+    """Return roce and settings, completed from the node's INTENT where the inventory sets nothing, and notes.
 
-    text: of INTENT.   roce, given: as the module has them; an empty ``roce`` says that nothing else is wanted.
+    text: of INTENT.   roce, given: as the module has them; an empty ``roce`` means that nothing else is wanted.
     """
     if text is None or roce == {}:
         return roce or {}, given, []
@@ -156,7 +155,7 @@ def with_unset(
         stored = boot.parse_intent(text)
         kept = {name: value for name, value in stored.settings.items() if value not in _UNSET and given[name] in _UNSET}
         whole, settings = stored.roce if roce is None else roce, {**given, **kept}
-        Want.of(chain.resolve(whole, settings), settings)
+        Want.from_values(chain.resolve(whole, settings), settings)
     except (ParseError, TypeError, KeyError):
         return roce or {}, given, []
     names = sorted(kept) + (["busbar_roce"] if whole is not roce and whole else [])
@@ -165,7 +164,7 @@ def with_unset(
 
 
 def read(host: Host, wanted: Optional[Intent]) -> Have:
-    """Raises ReadError where a file of ours cannot be read."""
+    """Read the files. Raises ReadError if one of ours cannot be read."""
     files = {path: host.read_system(path) for path in OWN}
     if wanted is None:
         return Have(files, systemctl=host.has("systemctl"))
@@ -178,7 +177,7 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
         masked=tuple(
             path
             for path in ("%s/%s" % (top, instance(address)) for top in _IN_FRONT for address in sorted(wanted.ports))
-            # Empty, or a link to /dev/null; another text is somebody's own unit.
+            # Empty, or a link to /dev/null; another text is an administrator's unit.
             if host.read_system(path) == ""
         ),
         results={address: result for address, result in results if result is not None},
@@ -186,7 +185,7 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
 
 
 def _result(host: Host, address: str) -> Optional[Result]:
-    """What the unit's last run for a port came to, or why that is not known. None: it has not run since the boot."""
+    """Return the result of the unit's last run for a port, or why it is not known. None: no run since the boot."""
     path = boot.result_path(address)
     problems: List[Problem] = []
 
@@ -199,7 +198,7 @@ def _result(host: Host, address: str) -> Optional[Result]:
 
 
 def render(wanted: Intent) -> Dict[str, str]:
-    """Path -> text of OWN."""
+    """Return path -> text of OWN."""
     addresses = sorted(wanted.ports)
     physical = "|".join("*PCI_SLOT_NAME=%s*" % one for one in addresses)
     rule = _RULE_TEXT % {"ports": "|".join(addresses), "physical": physical, "then": _THEN}
@@ -214,8 +213,8 @@ def render(wanted: Intent) -> Dict[str, str]:
 
 @functools.lru_cache(maxsize=None)
 def _script() -> str:
-    """The same for every intent; a run asks for it before and after what it does."""
-    code = bundle.plain(bundle.closure([boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
+    """Return the script, the same for every intent; a run builds it before and after its changes."""
+    code = bundle.plain_script(bundle.closure([boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
     return written.seal(SCRIPT, _SCRIPT_HEAD + code, "")
 
 
@@ -223,9 +222,9 @@ def _script() -> str:
 
 
 def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: Optional[Finding] = None) -> Plan:
-    """wanted: None takes our files away.
+    """Plan our files. wanted: None removes them.
 
-    missing: the finding of a rail that is not there; what is written stays as it is then, and serves the other ports.
+    missing: the finding of a missing rail; the files then stay as they are, and serve the other ports.
     """
     if wanted is not None and not have.udev:
         text = "%s is not there: without udev and systemd nothing sets the ports" % _SYSTEMD_RULES[0]
@@ -247,7 +246,7 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
             have.files[path],
             texts.get(path),
             mode_before=have.modes.get(path),
-            # Of the script only what it begins with, its sum among it.
+            # Only the script's head, which holds its hash.
             shown=(_head(have.files[path]), _head(texts.get(path))) if path == SCRIPT else None,
         )
         for path in OWN
@@ -268,19 +267,19 @@ def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: O
 
 
 def execute(host: Host, planned: Plan) -> None:
-    """Raises ReadError where a file cannot be written, or systemd does not take it."""
+    """Write the files and run the commands. Raises ReadError if a file cannot be written, or systemd refuses it."""
     for change in planned.changes:
         apply.write(host, change)
     for command in planned.commands:
         if command.argv[1] == "daemon-reload":
             apply.run(host, command)
         else:
-            # What it has come to is read afterwards.
+            # Its result is read afterwards.
             host.run(command.argv, timeout=command.timeout, leaves=True)
 
 
 def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]:
-    """The live findings: one for each port for which the unit has run."""
+    """Return the live findings: one for each port for which the unit has run."""
     found = []
     for port in ports:
         result = have.results.get(port.pci) if port.pci in wanted.ports else None

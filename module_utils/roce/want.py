@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the site asks of the rails' ports: the chain that busbar_roce declares, and what is said beside it."""
+"""The site's settings of the rails' ports: the chain that busbar_roce declares, and further options."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TSA = ("strict", "ets", "vendor")
 
 @dataclass(frozen=True)
 class Want:
-    """None, or empty, is not asked for. Lists of eight are by priority (prio2tc, prio2buffer) or by class or buffer.
+    """Wanted settings, else None or empty. Lists of eight: by priority (prio2tc, prio2buffer) or by class or buffer.
 
     bandwidth: per cent.   cable_length: metres.   buffer_size: bytes.
-    dcbx: the kernel's for "", whoever has it now; os takes it over; firmware leaves all to the switch.
+    dcbx: "" for the kernel's, with its present owner; os takes it over; firmware leaves all to the switch.
     """
 
     chain: Chain = field(default_factory=Chain)
@@ -34,10 +34,10 @@ class Want:
     pause_off: bool = False
 
     @classmethod
-    def of(cls, chain: Chain, given: Mapping[str, Any], prefix: str = "") -> Want:
+    def from_values(cls, chain: Chain, given: Mapping[str, Any], prefix: str = "") -> Want:
         """given: prio2tc, tsa, tc_bandwidth, cable_length, prio2buffer, buffer_size, dcbx, pause_off.
 
-        prefix: of their names, in messages. Raises ParseError that names all that cannot be.
+        prefix: of their names, in messages. Raises ParseError that names every invalid one.
         """
         errors: List[str] = []
         prio2tc, prio2buffer = (_eight(given, name, 7, errors) for name in ("prio2tc", "prio2buffer"))
@@ -70,13 +70,13 @@ class Want:
             prio2buffer=prio2buffer,
             buffer_size=buffer_size,
             dcbx=dcbx,
-            # Without PFC, pause is nobody's rival.
+            # Without PFC, pause is no conflict.
             pause_off=bool(given.get("pause_off") and chain.pfc),
         )
 
     @property
     def sizes_buffers(self) -> bool:
-        """The length of the cable goes with PFC, and needs no driver that tells its buffers."""
+        """Return whether buffers are sized: the cable's length needs PFC, and no driver that reports its buffers."""
         return self.prio2buffer is not None or self.buffer_size is not None
 
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Classes of checks: what each needs before it can be judged on a machine that no inventory describes.
+"""Classes of checks: what each needs to be judged on a machine without an inventory.
 
 The longest entry of TABLE that a check's id begins with, in whole words, has its class. A test holds that every check
 of the suite has one, and every entry a check.
@@ -8,11 +8,11 @@ of the suite has one, and every entry a check.
 
 from __future__ import annotations
 
-# Wrong, whatever anybody wants; unlike the assumed platform; unlike the other rails; unlike the other hosts.
+# Always wrong; unlike the assumed platform; unlike the other rails; unlike the other hosts.
 FACT, PLATFORM, SIBLINGS, FLEET = "fact", "platform", "siblings", "fleet"
-# Only the site knows: listed with the value that was seen. What the inventory sets is intent.
+# A decision of the site, listed with the current value. What the inventory sets is intent.
 UNDECIDED, INTENT = "undecided", "intent"
-# A file or unit of Busbar's own, whose effect is judged instead; what another command answers.
+# A file or unit of Busbar, whose effect is judged instead; a check of another command.
 OWN, OTHER = "own", "other"
 
 _CLASSES = {
@@ -28,10 +28,10 @@ _CLASSES = {
     OWN: "node_health.record ofed.repository ofed.hold pcie_path.unit roce_qos.unit nccl_conf.file"
     " nccl_conf.proof nccl_conf.containers",
     OTHER: "nccl_tests gate reboot drain drift_timer preflight remediate lock sharp rail_ping perftest counters"
-    " ib_fabric nccl_perf nccl_benchmark nccl_cluster localise nccl_hang nccl_log kubernetes",
+    " ib_fabric nccl_perf nccl_benchmark nccl_cluster localise nccl_hang nccl_log recorder kubernetes",
 }
 TABLE = {entry: kind for kind, entries in _CLASSES.items() for entry in entries.split()}
-# Checks of a tool or file that does not work: that it gave no result is the fault.
+# Checks of a broken tool or file: that it gave no result is the fault.
 _BROKEN = "platform.gpu_tool host_limits.docker host_limits.containerd host_limits.kubernetes"
 BROKEN = frozenset(_BROKEN.split())
 
@@ -43,5 +43,5 @@ def entry_of(check: str) -> str:
 
 
 def class_of(check: str) -> str:
-    """Return the class of a check; one that is not known is another command's."""
+    """Return the class of a check; an unknown one belongs to another command."""
     return TABLE.get(entry_of(check), OTHER)

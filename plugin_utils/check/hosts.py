@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Query hosts over their connections, compare them, by the suite's own comparison and numbers of parts, and report.
+"""Audit hosts over their connections, compare them, by the suite's comparison and numbers of parts, and report.
 
-Of three hosts of a kind and more, those that differ from two thirds are accused; of fewer it is only reported.
+Of three or more hosts of a kind, those that differ from two thirds are accused; of fewer it is only reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .classes import FLEET
 from .judge import Row, Verdict
 from .question import Values
 
-# What a host registers; seconds for it, and for each call of a tool there.
+# Name of a host's registered result; seconds for it, and for each call of a tool there.
 RESULT, LIMIT, PATIENCE = "host_check_result", 30.0, 3.0
 
 PARTS = Check(
@@ -79,7 +79,7 @@ def report(variables: Values) -> Values:
 
 
 def join(verdicts: Sequence[Verdict], groups: Mapping[str, Sequence[str]]) -> None:
-    """Add to each verdict what only a look at all hosts can find. groups: of the inventory."""
+    """Add to each verdict the findings of the comparison of all hosts. groups: of the inventory."""
     fleet, members, agree = Fleet(), {}, defaultdict(list)
     for one in verdicts:
         if one.assumed is not None:

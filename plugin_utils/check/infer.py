@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Infer the values of a machine's audit from what it shows. Pure.
+"""Infer the values of a machine's audit from its hardware. Pure.
 
-Only the platform is assumed, from the shipped profiles. The values of rails are those that most of them have: they
-accuse a rail that differs and acquit none. What the inventory sets is intent, and is taken as it is.
+Only the platform is assumed, from the shipped profiles. Values of rails are those that most rails have: they
+accuse a rail that differs and clear none. Values that the inventory sets are intent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from . import question
 from .question import Data, Values
 
-# So many more of a node's rails have to agree than differ, before one that differs is accused.
+# A rail that differs is accused if this many more rails of the node agree than differ.
 MAJORITY = 3
 _FABRIC = {layer: name for name, layer in profile.FABRICS.items()}
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
@@ -35,7 +35,7 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {
 }
 _TOGETHER = (("busbar_roce", "roce_qos_"), ("multirail_",), ("host_limits_",))
 _NO_GPU = {"description": "no GPU", "gpus": {"count": 0, "models": ["none"]}, "rails": []}
-# Of a result; its evidence would fill the control node's memory.
+# Keys of a result; its evidence would fill the control node's memory.
 _USED = ("failed", "msg", "findings", "passed", "rail_info", "facts")
 _FACTS = ("nvswitches", "architecture", "guest", "cloud", "product", "fabric")
 
@@ -62,7 +62,7 @@ class Assumed:
 
     @property
     def inferred(self) -> Values:
-        """The values that are not the inventory's, which may hold secrets, and those that a draft repeats."""
+        """Return the values that are not the inventory's, which may hold secrets, and those that a draft repeats."""
         repeated = ("busbar_platform", "busbar_fabric", "busbar_hardware_root", "busbar_system_root")
         return {name: value for name, value in self.values.items() if name in repeated or name not in self.given}
 
@@ -72,7 +72,7 @@ class Assumed:
         try:
             return question.steps(self.values, self.profile, name)
         except ParseError:
-            # What the rails have may be nothing that the suite would set.
+            # Values of the rails may be invalid in the suite.
             least = {
                 key: self.values[key] for key in (*self.given, "busbar_platform", "busbar_fabric") if key in self.values
             }
@@ -80,10 +80,10 @@ class Assumed:
 
 
 def query(ask: Callable[[list[Values]], list[Values]], given: Data, folder: Path, draft: bool) -> Values:
-    """Return what the judgement of a host needs, as plain data. Raises ParseError where it gives no result.
+    """Return the inputs of a host's judgement, as plain data. Raises ParseError where it gives no result.
 
-    ask: makes calls of modules there.   given: what the inventory sets; an empty platform is not set.
-    folder: of the site's profiles.
+    ask: calls modules there.   given: values of the inventory; an empty platform is not set.   folder: of the site's
+    profiles.
     """
     given = {name: value for name, value in given.items() if name != "busbar_platform" or value}
     roots = {key: given[name] for key in ("hardware_root", "system_root") if (name := f"busbar_{key}") in given}
@@ -101,9 +101,9 @@ def query(ask: Callable[[list[Values]], list[Values]], given: Data, folder: Path
 
 
 def assume(read: Data, given: Data, platform: Data | None = None) -> Assumed:
-    """Infer what the inventory does not set. read: of the host.   given: what the inventory sets.
+    """Infer the values that the inventory does not set. read: of the host.   given: values of the inventory.
 
-    platform: the profile that it names. Raises ParseError where that profile is wrong.
+    platform: the profile that it names. Raises ParseError where the profile is wrong.
     """
     facts = read["recognition"]
     shipped = profile_files.shipped()
@@ -116,7 +116,7 @@ def assume(read: Data, given: Data, platform: Data | None = None) -> Assumed:
         name, data, reason, undecided = given["busbar_platform"], platform, "set by the inventory", ""
     elif name:
         data = {**shipped[name], "rails": own["rails"]} if undecided else shipped[name]
-    # Values that go together are the inventory's, or inferred, as a whole.
+    # Values that belong together are the inventory's, or inferred, as a whole.
     taken = tuple(prefix for group in _TOGETHER if any(one.startswith(group) for one in given) for prefix in group)
     values = {key: value for key, value in _inferred(facts, nics, data).items() if not key.startswith(taken)}
     values.update({**given, "busbar_platform": name or "unknown"})
@@ -138,7 +138,7 @@ def usual(values: Sequence[Any]) -> Any:
 
 
 def describe_rails(rails: Sequence[Data]) -> str:
-    """Return what the Ethernet rails are set to, in words, for a person to decide whether that is right."""
+    """Return a text on the settings of the Ethernet rails, for a person to decide whether they are right."""
     parts = []
     for name in _SHOWN:
         counts = Counter(_SHOWN[name](rail[name]) for rail in rails if name in rail).most_common()
@@ -148,7 +148,7 @@ def describe_rails(rails: Sequence[Data]) -> str:
 
 
 def _inferred(facts: Data, nics: Sequence[recognise.Nic], data: Data) -> Values:
-    """Return the fabric, what most rails have, and the container runtimes whose limits somebody has set."""
+    """Return the fabric, the majority's rail values, and the container runtimes with limits."""
     runtimes = [name for name, is_set in facts["runtimes"].items() if is_set]
     values: Values = {"host_limits_container_runtimes": runtimes}
     if facts["resources"] != []:
@@ -186,7 +186,7 @@ def _of_ports(most: Data) -> Values:
     if most.get("owner") == "firmware":
         return {**found, "roce_qos_dcbx": "firmware"}
     if not most.get("pfc") and most.get("switch_pfc"):
-        # The rails are not set up, and the switches are: each switch port is held to what most of them have.
+        # The rails are not configured, but the switches are: each switch port is compared with most of them.
         most = {"pfc": most["switch_pfc"], "dscp2prio": most.get("switch_dscp", {}), "cnp": most.get("cnp", (-1, -1))}
     found.update({f"roce_qos_{name}": most[name] for name in ("trust", "pfc", "ecn", "traffic_class") if name in most})
     pfc, ways = most.get("pfc") or [], {int(dscp): to for dscp, to in most.get("dscp2prio", {}).items()}

@@ -22,10 +22,10 @@ from . import classes
 from .infer import MAJORITY, Assumed, describe_rails
 from .question import Data
 
-# Nouns whose values an inventory sets, and the variable that does.
+# Nouns with values of the inventory, and the variable.
 _SET_BY = {"netdev_mtu": "busbar_mtu", "multirail": "multirail_policy", RAIL_FIRMWARE.id: "busbar_firmware"}
 _SET_BY |= dict.fromkeys(("roce_qos", "lldp"), "busbar_roce")
-# Check of a boot -> the check of its effect right now, where that has another name.
+# Check of persisted settings -> the check of the live effect, where that has another name.
 _LIVE = {gpudirect.PERSISTED.id: gpudirect.PATH.id}
 _DENIED = ("Permission denied", "Operation not permitted", "needs root")
 _NO_GPU = "nothing to judge: no NVIDIA GPU on the PCI bus"
@@ -34,7 +34,7 @@ _NO_BUS = "nothing to judge: the PCI bus cannot be seen, as in a container witho
 
 @dataclass(frozen=True)
 class Row:
-    """A finding and its basis: a word of classes.py.   reference: by what it is expected, for people."""
+    """A finding and its basis: a word of classes.py.   reference: source of the expected value, for people."""
 
     finding: Finding
     basis: str
@@ -46,8 +46,8 @@ class Verdict:
     """The verdict on one host.
 
     assumed: None where the host gave no result.   passed: number of checks that are ok.
-    undecided: what only the site can decide.   empty: it has no GPU, and nothing else matters.
-    need_root: number of checks that root could have answered.   results: role -> result.
+    undecided: decisions of the site.   empty: it has no GPU, and nothing else matters.
+    need_root: number of checks that need root.   results: role -> result.
     """
 
     host: str
@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def code(self) -> int:
-        """The exit code: a minor finding alone is good."""
+        """Return the exit code: a minor finding alone is good."""
         if any(_is_fault(row.finding) for row in self.rows):
             return exit_code.FINDINGS
         whole = self.assumed is not None and not self.assumed.undecided
@@ -124,7 +124,7 @@ def _sort(found: Verdict, assumed: Assumed, group: Sequence[Finding], agree: int
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         found.undecided.append(f"{first.check} ({first.subject}{more}): {first.have or 'nothing'}")
         return
-    # Devices lose single requests while the bus is set up, and that was counted since the boot.
+    # Devices lose single requests while the bus is set up: these were counted since the boot.
     right_now = right_now or (first.check == AER.id and all(one.severity != "critical" for one in group))
     reference = {classes.PLATFORM: assumed.platform, classes.SIBLINGS: f"{agree} others"}.get(basis, "")
     for finding in group:
@@ -144,6 +144,6 @@ def _basis(check: str, assumed: Assumed) -> str:
         if "busbar_platform" in assumed.given:
             return classes.INTENT
         if not assumed.platform or (of_rail and assumed.undecided):
-            # Held to what most of the machine's parts have, which says nothing about their number.
+            # Compared with most of the machine's parts, which proves nothing about their number.
             return classes.SIBLINGS if of_rail else classes.OWN
     return kind

@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The module calls of a first verdict: those of the audit, from the roles' own variables, without Ansible.
+"""Build the module calls of a first verdict: those of the audit, from the roles' variables, without Ansible.
 
-The roles' templates are plain expressions of Jinja, and everything that they name is a value of the intent. A test
-holds that host_audit makes the same calls of the same values.
+The roles' templates are plain expressions of Jinja over values of the intent. A test
+compares the calls with those of host_audit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MORE = {"node_health": {"record": False, "since_boot": True}}
 
 
 def recognition(roots: Mapping[str, str], draft: bool) -> Values:
-    """Return the step that reads what tells the platform. roots: hardware_root, system_root.   draft: of a profile."""
+    """Return the step that reads the platform's facts. roots: hardware_root, system_root.   draft: of a profile."""
     more = {"draft": True, "known_profiles": profile_files.shipped()} if draft else {}
     return {"role": "platform", "module": "topology_info", "arguments": {"recognition": True, **roots, **more}}
 
@@ -53,7 +53,6 @@ def steps(values: Data, profile: Data, name: str) -> list[Values]:
 
 @functools.cache
 def _variables(role: str) -> Values:
-    """Return the variables of a role's query; its arguments come last."""
     read = profile_files.read(profile_files.BUILT_IN.parent / "roles" / role / "vars" / "main.yml")
     names = sorted((name for name in read if name.startswith(f"__{role}_")), key=lambda one: one.endswith("_arguments"))
     return {name: read[name] for name in names}

@@ -49,7 +49,6 @@ def _host(one: Verdict) -> Values:
 
 
 def _rest(verdicts: Sequence[Verdict]) -> Iterator[list[str]]:
-    """Return the sections below the findings, each of one line on the screen."""
     several = len(verdicts) > 1
     known = [(one, one.assumed) for one in verdicts if one.assumed]
     kinds = nodeset.grouped((text, one.host) for one, of in known for text in (_machine(of.facts), _assumed(one, of)))
@@ -62,7 +61,7 @@ def _rest(verdicts: Sequence[Verdict]) -> Iterator[list[str]]:
     denied = sum(one.need_root for one in verdicts)
     yield [f"not read: {denied} results need root: run it as root{' (-b)' * several}"] if denied else []
     if known and all(one.empty for one, _facts in known):
-        yield ["next: busbar check -i 'host1,host2,' checks hosts over ssh; busbar lab create makes simulated ones"]
+        yield ["next: busbar check -i 'host1,host2,' checks hosts over ssh; in a checkout, make demo simulates two"]
     elif any(one.assumed and not (one.assumed.draft or "busbar_platform" in one.assumed.given) for one in verdicts):
         sites = any("site.yml" in row.finding.fix for one in verdicts for row in one.rows)
         yield ["next: busbar check --write DIR drafts an inventory" + ", which site.yml needs" * sites]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Compare hosts with each other by the rules of the table: unique, equal, and subnets. Linear in the number of hosts.
 
-A host has one vote, whatever it reports: a host that lies is the odd one, and accuses no other.
+A host has one vote, whatever it reports: a host with false data is the odd one, and accuses no other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Judged:
 
 @dataclass
 class Comparisons:
-    """The result. judged: host -> one for each comparison that it took part in. notes: host -> what limits them."""
+    """The result. judged: host -> one for each comparison that it took part in. notes: host -> limits of them."""
 
     judged: dict[str, list[Judged]] = field(default_factory=lambda: defaultdict(list))
     notes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -45,8 +45,7 @@ def compare(
     groups: Mapping[str, Sequence[str]] | None = None,
     table: Sequence[Comparison] = TABLE,
 ) -> Comparisons:
-    """Compare all hosts by the rows of the table. groups: of the inventory; a difference along whole groups of it is
-    intended."""
+    """Compare all hosts by the table's rows. groups: of the inventory; differences along whole groups are intended."""
     found = Comparisons()
     kinds: dict[tuple[str, str | None], list[Member]] = defaultdict(list)
     for member in members:
@@ -66,7 +65,7 @@ def compare(
                 _subnets(row, values, found)
             else:
                 _declared(row, known, values, found)
-                # Both ends of a wire are alike: only the inventory can mean that groups differ in that.
+                # Both ends of a wire are equal: only the inventory can declare that groups differ in that.
                 splits = not row.alike or all(known[host].declared.get(row.check.id) for host in values)
                 for cohort in _cohorts(row, values, groups or {} if splits else {}, found):
                     _equal(row, cohort, found)
@@ -79,7 +78,7 @@ def _values(row: Comparison, members: Iterable[Member]) -> _Values:
 
 
 def _declared(row: Comparison, members: Mapping[str, Member], values: _Values, found: Comparisons) -> None:
-    """Judge a host by its declaration where no role does; what has to be alike is compared as it is declared."""
+    """Judge a host by its declaration where no role does; declared values that have to be equal are compared."""
     for host in [host for host in values if members[host].declared.get(row.check.id)]:
         wanted, judged = members[host].declared[row.check.id], row.role in members[host].judged
         own = values.pop(host)
@@ -255,11 +254,11 @@ def _overlapping(texts: Iterable[str | None], values: _Values) -> dict[str, str]
     return wrong
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def _listed(part: Sequence[Value], own: Sequence[Value]) -> str:
-    """Return ``28.39.1002 on rails 3, 5``: each value with where it is, unless it is everywhere. part: of own."""
+    """Return ``28.39.1002 on rails 3, 5``: each value with its rails, unless it is on all. part: of own."""
     where: dict[str, list[Value]] = defaultdict(list)
     for rail, text in part:
         where["could not be read" if text is None else text].append((rail, text))

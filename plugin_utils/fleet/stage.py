@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The stage between the hosts' results and the verdict: what only a look at all of them together can find."""
+"""Join the comparisons between hosts, made between their results and the verdict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Results = MutableMapping[str, dict[str, Any]]
 
 
 def declaration(intent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the comparison needs of a host's intent: its kind, and check -> values that are declared."""
+    """Return a host's intent for the comparison: its kind, and check -> declared values."""
     values = intent.get("values") or {}
     if not values:
         return {}
@@ -52,9 +52,9 @@ def declaration(intent: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Fleet:
-    """What the stage has of the hosts, besides the results of their roles.
+    """The inputs of the stage, besides the results of the roles.
 
-    declared: host -> declaration(). rails: host -> what verify has read of its rails. files: host -> its cabling plan.
+    declared: host -> declaration(). rails: host -> its rails, read by verify. files: host -> its cabling plan.
     """
 
     declared: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -62,10 +62,10 @@ class Fleet:
     files: dict[str, lldp_fleet.Files] = field(default_factory=dict)
 
     def add(self, host: str, registered: Mapping[str, Any], audit: Mapping[str, Any]) -> None:
-        """Add a host. registered: what the run has registered for it. audit: what fleet_audit has of it."""
+        """Add a host. registered: its registered results. audit: its result in fleet_audit."""
         intent = registered.get("busbar_intent") or {}
         self.declared[host] = audit.get("compare") or declaration(intent)
-        self.files[host] = lldp_fleet.Files.of(audit.get("cabling") or intent.get("values", {}))
+        self.files[host] = lldp_fleet.Files.from_values(audit.get("cabling") or intent.get("values", {}))
         info = host_variables.of_host(registered)
         if info is not None:
             self.rails[host] = info
@@ -101,7 +101,7 @@ class Fleet:
         found = compare([member for member in members if member.host in there], inner)
         expected = set(groups.get(findings_file.GROUP) or results) | there
         for host, of_host in results.items():
-            # The verdict says of a host without any result that there is none.
+            # The verdict reports a host without any result.
             if not of_host:
                 continue
             if suite.VERIFY in of_host:
@@ -112,7 +112,7 @@ class Fleet:
     def member(self, host: str, of_host: Mapping[str, Any], check_mode: bool, left_out: Collection[str] = ()) -> Member:
         """Return the host as it is compared. of_host: role -> result. In check mode no role has changed anything.
 
-        left_out: roles that are not to work on it: what is declared for them is not judged, and hosts are compared as
+        left_out: roles that are not to work on it: their declarations are not judged, and hosts are compared as
         they are.
         """
         platform = of_host.get("platform") or {}
@@ -126,7 +126,7 @@ class Fleet:
             facts |= given if given and answer.is_valid(answer.facts, given) else {}
         declared = self.declared.get(host) or {}
         judged = {key: of for key, of in declared.get("declared", {}).items() if _ROLES.get(key) not in left_out}
-        # The verdict reports it of a result that is none.
+        # The verdict reports an invalid result.
         worked = {role: one for role, one in of_host.items() if isinstance(one, Mapping) and "findings" in one}
         changed = frozenset(role for role, one in worked.items() if one.get("changed") and not check_mode)
         kind = declared.get("kind", "")
@@ -154,7 +154,7 @@ def _result(
 
 
 def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
-    """Return the finding, caused by that of the host itself which says why its value is another one."""
+    """Return the finding, caused by that of the host itself which explains its different value."""
     finding = judged.finding
     causes = _CAUSES.get((finding.check, finding.subject), ())
     cause = next((name for check, name in earlier if causes and check.startswith(causes)), None)
@@ -162,7 +162,7 @@ def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
 
 
 def _without_comparison(verified: object) -> Any:
-    """Return the result of verify without the comparison that it has made for its own tests."""
+    """Return the result of verify without the comparison made for its own tests."""
     if not isinstance(verified, Mapping) or not answer.is_valid(answer.ids, verified.get("passed")):
         return verified
     rest = [one for one in answer.findings_of(verified) if not one["check"].startswith(_NOUN)]

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The table of what is compared between hosts: one row a check, with its rule and where its values come from."""
+"""Table of the comparisons between hosts: one row a check, with its rule and the source of its values."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row. read: the values of a host; none of what it does not have, and what is not read.
+    """A row. read: the values of a host; none of what it does not have, or was not read.
 
-    rule: "unique" among all hosts, "equal" in a kind, or "subnet". role: sets the value; what it has changed in this
+    rule: "unique" among all hosts, "equal" in a kind, or "subnet". role: sets the value; what it changed in this
     run is compared by the next. site: the variable that declares the value. alike: two declarations must be equal, too.
-    causes: beginnings of checks of the host itself that explain a difference. fix, severity: instead of the check's.
+    causes: prefixes of checks of the host itself that explain a difference. fix, severity: instead of the check's.
     """
 
     check: Check

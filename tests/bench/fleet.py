@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from busbar.lab import store
+from lab import store
 from tests import sshd
 from tests.trees import tool
 

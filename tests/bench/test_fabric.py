@@ -13,9 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import from_dict, to_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Asked
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import to_dict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import judge as fabric_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.sweep_data import from_dict
 
 from tests import debian
 from tests.fabric.description import names, rail_optimised
@@ -64,7 +66,7 @@ def test_a_fabric_of_512_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     own, _ = spent()
     received = seen_from(hosts[0], [from_dict(json.loads(text)) for text in texts])
     gate = spent()[0] - own
-    asked = Asked(received, before, cabling_plan.read(plan_text(fabrics), "site.csv"), inventory(fabrics))
+    asked = Evidence(received, before, cabling_plan.read(plan_text(fabrics), "site.csv"), inventory(fabrics))
     own, _ = spent()
     findings = fabric_judge.judge(asked)
     judging = spent()[0] - own

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host
 
-from busbar.lab import store
+from lab import store
 from tests.bench.conftest import Show
 from tests.lab.audited import ARGV, Tools, script
 from tests.lab.conftest import _lab, lab, on_node, run_module  # noqa: F401

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from busbar.lab import cluster_faults, nvidia_smi, tree
-from busbar.lab.cluster_faults import FABRIC, NCCL_CONF, PROFILE, ClusterFault
-from busbar.lab.machine import Machine
-from busbar.lab.machines import hgx_h100
-from busbar.lab.nccl_tests import TOOLKIT
+from lab import cluster_faults, nvidia_smi, tree
+from lab.cluster_faults import FABRIC, NCCL_CONF, PROFILE, ClusterFault
+from lab.machine import Machine
+from lab.machines import hgx_h100
+from lab.nccl_tests import TOOLKIT
 from tests.trees import put_all, tool
 
 from .nodes import Cluster, Node

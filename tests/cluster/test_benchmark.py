@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab.cluster_faults import RAIL
+from lab.cluster_faults import RAIL
 from tests.trees import tool
 
 from .playing import ALL_GPUS, GPUS, NO_PROCESS, Run

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab.cluster_faults import CATALOGUE, ClusterFault
+from lab.cluster_faults import CATALOGUE, ClusterFault
 from tests import debian, series
 from tests.trees import tool
 

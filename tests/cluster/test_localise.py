@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
 
-from busbar.lab import cluster_faults, health_faults, nvidia_smi
+from lab import cluster_faults, faults, nvidia_smi
 
 from .playing import PROFILE, Run
 from .simulated import Simulated
@@ -41,7 +41,7 @@ def test_a_missed_bar_is_searched_for_and_what_slows_the_node_is_the_one_cause(
     # All four answer for their health, one of them that somebody has capped a GPU.
     for node in simulated.nodes:
         (simulated.root(node) / "usr/bin/nvidia-smi").write_text(nvidia_smi.SCRIPT)
-    capped = next(fault for fault in health_faults.CATALOGUE if fault.name == "gpu-power-cap").change
+    capped = faults.named("gpu-power-cap").change
     assert callable(capped)
     simulated.put({"node03": [replace(cluster_faults.named("slow-node"), machine=capped)]})
     done = play("benchmark", nccl_benchmark_scope="pair")

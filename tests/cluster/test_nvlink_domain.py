@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import nvl72
-from busbar.lab.machine import Machine
+from lab import nvl72
+from lab.machine import Machine
 from tests import series
 
 from .nodes import Cluster

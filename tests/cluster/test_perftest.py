@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import BANDWIDTH, Options, Port, Session
 
-from busbar.lab.cluster_faults import RAIL
+from lab.cluster_faults import RAIL
 from tests import series
 
 from .simulated import HARDWARE, ROOT, Simulated

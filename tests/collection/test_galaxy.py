@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from busbar.lab import store
+from lab import store
 from tests import archive
 
 ROOT = Path(__file__).resolve().parent.parent.parent

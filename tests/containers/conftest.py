@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import store
+from lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Busbar = Callable[..., subprocess.CompletedProcess[str]]
@@ -29,7 +29,7 @@ def run(*argv: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 
 def busbar(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "busbar", "lab", *arguments)
+    return run(sys.executable, "-m", "lab", *arguments)
 
 
 @pytest.fixture(scope="session")

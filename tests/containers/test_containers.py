@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import containers, faults, image, ofed, repository, store
+from lab import containers, faults, image, ofed, repository, store
 from tests import series
 
 from .conftest import busbar, run
@@ -84,7 +84,7 @@ def test_up_again_leaves_it_and_starts_what_was_stopped(lab: Path) -> None:
     )
     assert "node02: exited, healthy (simulated)" in busbar("status", "-d", lab).stdout
     unreached = busbar("break", "-d", lab, "node02", "conf-removed")
-    assert (unreached.returncode, "busbar lab up starts" in unreached.stderr) == (1, True)
+    assert (unreached.returncode, "python3 -m lab up starts" in unreached.stderr) == (1, True)
     assert "started node02" in busbar("up", "-d", lab).stdout
     refused = busbar("up", "-d", lab, "--nodes", "node01")
     assert (refused.returncode, "has node01, node02" in refused.stderr) == (1, True)

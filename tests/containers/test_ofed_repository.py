@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import ofed, repository
+from lab import ofed, repository
 from tests import series
 
 from .conftest import busbar, run

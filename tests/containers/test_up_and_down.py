@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import containers
+from lab import containers
 
 from .conftest import ROOT, busbar
 
@@ -34,7 +34,7 @@ def test_killed_half_way_the_next_up_completes_and_down_leaves_nothing(tmp_path:
     directory = tmp_path / "lab"
     # The first lab of a machine installs podman.
     volumes = podman("volume", "ls", "--format", "{{.Name}}") if shutil.which("podman") else set()
-    argv = [sys.executable, "-m", "busbar", "lab", "up", "-d", str(directory), "--nodes", "node01"]
+    argv = [sys.executable, "-m", "lab", "up", "-d", str(directory), "--nodes", "node01"]
     for moment in ("containers.json", "node01/share"):
         with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True) as process:
             while not (directory / moment).exists() and process.poll() is None:
@@ -54,13 +54,13 @@ def test_killed_half_way_the_next_up_completes_and_down_leaves_nothing(tmp_path:
 @pytest.mark.long
 def test_two_at_once_do_not_meet(tmp_path: Path) -> None:
     directory = tmp_path / "lab"
-    first = [sys.executable, "-m", "busbar", "lab", "up", "-d", str(directory), "--nodes", "node01"]
+    first = [sys.executable, "-m", "lab", "up", "-d", str(directory), "--nodes", "node01"]
     with subprocess.Popen(first, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         while not (directory / "containers.json").exists() and process.poll() is None:
             time.sleep(0.01)
         for action in ("up", "down"):
             refused = busbar(action, "-d", directory)
-            assert (refused.returncode, "another busbar lab" in refused.stderr) == (4, True)
+            assert (refused.returncode, "another python3 -m lab" in refused.stderr) == (4, True)
     assert process.returncode == 0
     assert busbar("down", "-d", directory).returncode == 0
 

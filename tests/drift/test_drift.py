@@ -18,7 +18,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 
-from busbar.lab import store
+from lab import store
 from tests.drift.conftest import ROOT, argv, environment, hosts_of, write_inventory
 
 Busbar = Callable[..., Any]

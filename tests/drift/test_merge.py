@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import store
+from lab import store
 from tests.drift.conftest import ROOT, Busbar, argv, environment, hosts_of, write_inventory
 
 PLAYBOOK = [str(Path(sys.executable).parent / "ansible-playbook"), "playbooks/drift.yml", "--check"]

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from busbar.lab import store
-from busbar.lab.machine import Machine
-from busbar.lab.machines import hgx_h100
+from lab import store
+from lab.machine import Machine
+from lab.machines import hgx_h100
 from tests.trees import put
 
 ROOT = Path(__file__).resolve().parent.parent.parent

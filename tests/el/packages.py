@@ -3,7 +3,7 @@
 """Repositories of our own tiny RPM packages, by the real rpmbuild, rpmsign and createrepo_c.
 
 The packages have names and forms of the vendor's on EL and none of what is in those. DKMS sources among them are the
-lab's text files (busbar/lab/toolkit/dkms.py), which their scripts build as the vendor's do.
+lab's text files (lab/toolkit/dkms.py), which their scripts build as the vendor's do.
 
 TOP/doca/3.2.1/rhel9/x86_64/     one release each, as the vendor's tree has them
 TOP/mlnx_ofed/24.10-2.1.8.0/...
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbar.lab.toolkit.dkms import dkms_conf
-from busbar.lab.toolkit.kernel_node import PEER_SYMBOL
+from lab.toolkit.dkms import dkms_conf
+from lab.toolkit.kernel_node import PEER_SYMBOL
 
 KEY, OTHER_KEY = "GPG-KEY.asc", "OTHER-KEY.asc"
 PLACE = "rhel9/x86_64"

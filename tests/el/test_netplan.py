@@ -84,7 +84,7 @@ def check(generate: Generate, root: Path, texts: list[str]) -> bool:
     assert (found is None) == (expected is None), texts
     for ident, text in (expected or {}).items():
         mtus = [s.value for s in ini.settings(text) if (s.section, s.key) == ("Link", "MTUBytes")]
-        theirs = addressing.of_networkd(ini.blocks(text), ident)
+        theirs = addressing.parse_networkd(ini.blocks(text), ident)
         assert found is not None
         mtu, ours = found[ident]
         assert [str(mtu)] * bool(mtu) == mtus, (texts, text)

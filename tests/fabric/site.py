@@ -18,8 +18,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host as Door
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Asked, Host, Rail, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import judge as fabric_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Rail, Wanted
 
 from .description import RATE, End, Fabric, Node, joined, names, rail_optimised
 from .planes import Machine, Manager, Plane
@@ -164,7 +165,7 @@ class Site:
 
     def judge(self, sweeps: Sequence[Sweep], *, planned: bool = True, **more: object) -> list[Said]:
         """Findings that are not ok."""
-        asked = Asked(
+        asked = Evidence(
             sweeps=sweeps,
             before=self.before,
             plan=self.plan if planned else None,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Wanted
 
 from .description import End, Node
 from .planes import Plane

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import tools
 
-from busbar.lab.toolkit import firmware_tools
+from lab.toolkit import firmware_tools
 from tests import debian
 
 NOWHERE = "ffff:ff:1f.7"

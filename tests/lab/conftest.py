@@ -18,7 +18,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
 
-from busbar.lab import store
+from lab import store
 from tests.lab import forked
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import faults, store
-from busbar.lab.machines import hgx_b200
+from lab import faults, store
+from lab.machines import hgx_b200
 from tests import series
 from tests.lab.conftest import MODULES
 from tests.lab.test_faults import ALONE, SEEING
@@ -62,7 +62,7 @@ def test_what_a_finding_advises_changes_it(lab: Path, on_node: Answer, node: str
     converge(lab, on_node, module, node)
     store.break_(lab, node, name)
     finding = next(found for found in look() if found["because"] is None)
-    told = advice.parse(finding["fix"])
+    told = fix_command.parse(finding["fix"])
     # Anything else that names it would be a command that nobody can copy.
     assert ("site.yml" in finding["fix"]) == (told is not None), finding["fix"]
     if told is None or not told.mends:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 
-from busbar.lab import store
-from busbar.lab.machine import Machine
+from lab import store
+from lab.machine import Machine
 from tests import series
 
 Answer = Callable[..., dict[str, Any]]

@@ -14,8 +14,8 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.modules import topology_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
-from busbar.lab import faults, store
-from busbar.lab.machines import h200_vm, hgx_b200
+from lab import faults, store
+from lab.machines import h200_vm, hgx_b200
 
 PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200", "vm01": "h200-vm"}
 # An address, an MTU and a partition are given, and no part of the machine.

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import store, tree
+from lab import store, tree
 from tests import series
+from tests.unit.elf import elf
 
 PLATFORMS = {
     "node01": "hgx-h100",
@@ -101,7 +102,7 @@ def test_a_fault_is_found_at_the_first_run_and_says_by_what(
     code, said, _lines = check(lab, node)
     assert code == 2
     assert {one["basis"] for one in said["findings"] if one["check"] == wanted} == {basis}
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
 
 
 @pytest.mark.parametrize("lost", [(0,), (1, 6), (0, 1, 2, 3), (0, 2, 4, 6), (3, 4, 5, 6, 7), tuple(range(8))])
@@ -116,3 +117,15 @@ def test_no_number_of_lost_nics_is_good(lab: Path, lost: tuple[int, ...]) -> Non
     rails = [one for one in said["findings"] if one["check"] == "platform.rail_device"]
     assert rails or said["recognised"]["undecided"]
     assert code == 2
+
+
+def test_a_release_of_nccl_that_hangs_on_arm(lab: Path) -> None:
+    library = lab / "tray01/sys/usr/lib/aarch64-linux-gnu/libnccl.so.2"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.write_bytes(elf({".rodata": b"\0NCCL version 2.28.9+cuda13.0\0NCCL_IB_HCA\0"}, machine=183))
+    code, said, lines = check(lab, "tray01")
+    library.unlink()
+    assert code == 2
+    [found] = [one for one in said["findings"] if one["check"] == "nccl_conf.release"]
+    assert (found["severity"], found["subject"]) == ("critical", "/usr/lib/aarch64-linux-gnu/libnccl.so.2")
+    assert any("2.29.3 or later" in line for line in lines)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import oci, store, tree
-from busbar.lab.machine import ETHERNET, NO_LINK, Function, HostBridge, Machine
-from busbar.lab.machines import azure_nd_h100_v5, topology_file
+from lab import oci, store, tree
+from lab.machine import ETHERNET, NO_LINK, Function, HostBridge, Machine
+from lab.machines import azure_nd_h100_v5, topology_file
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 NODE, TOPOLOGY = "azure01", "/opt/microsoft/ndv5-topo.xml"

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from busbar.lab.cluster_faults import CATALOGUE, LOCALISED, broken, named, usual
-from busbar.lab.machines import hgx_h100
-from busbar.lab.toolkit import perftest_tools
-from busbar.lab.toolkit.nccl_model import log, mnnvl
-from busbar.lab.toolkit.nccl_model.bandwidth import Rate, duration, peak
-from busbar.lab.toolkit.nccl_model.fabric import Fabric
-from busbar.lab.toolkit.nccl_model.job import Job, Process, arrange, children, parent, unpack
-from busbar.lab.toolkit.nccl_model.node import Gpu, Hca, Interface
-from busbar.lab.toolkit.nccl_model.stop import Stop
-from busbar.lab.toolkit.nccl_model.ways import errors
+from lab.cluster_faults import CATALOGUE, LOCALISED, broken, named, usual
+from lab.machines import hgx_h100
+from lab.toolkit import perftest_tools
+from lab.toolkit.nccl_model import log, mnnvl
+from lab.toolkit.nccl_model.bandwidth import Rate, duration, peak
+from lab.toolkit.nccl_model.fabric import Fabric
+from lab.toolkit.nccl_model.job import Job, Process, arrange, children, parent, unpack
+from lab.toolkit.nccl_model.node import Gpu, Hca, Interface
+from lab.toolkit.nccl_model.stop import Stop
+from lab.toolkit.nccl_model.ways import errors
 
 UUID = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from busbar.lab import containers, image, nccl_tests, store
-from busbar.lab.machine import LabError
+from lab import containers, image, nccl_tests, store
+from lab.machine import LabError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MACHINES = store.built()

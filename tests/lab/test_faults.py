@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS, once
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS, cache_reads
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import LIBRARY
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.plugin_utils import suite, work
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
 
-from busbar.lab import faults, roce_faults, store, tree
-from busbar.lab.machines import hgx_b200
+from lab import faults, store, tree
+from lab.machines import hgx_b200
 from tests import goldens, series, trees
 from tests.lab.audited import Server, Tools, sent
 
@@ -87,7 +87,7 @@ def shared_reads() -> Iterator[None]:
     """Read the hardware once for all modules that are asked while nothing changes. In tests/site each reads it."""
     with pytest.MonkeyPatch.context() as patch:
         for reader in READERS:
-            patch.setattr(reader, "read", once(reader.read))
+            patch.setattr(reader, "read", cache_reads(reader.read))
         yield
 
 
@@ -132,13 +132,13 @@ def work_here(lab: Path, on_node: Answer, heard: dict[str, dict[str, Any]]) -> W
 
     def work_on(node: str) -> None:
         roles = [role for role in suite.SUITE if role.play == "provision" and role.module in MODULES]
-        due = [role.name for role in roles if work.to_do(heard[role.module], check_mode=False)]
+        due = [role.name for role in roles if due_roles.to_do(heard[role.module], check_mode=False)]
         said = {"roles": json.dumps({role.name: heard[role.module] for role in roles}), "due": due}
         of_host: dict[str, Any] = {"inventory_hostname": node, "fleet_audit_result": {"hosts": {node: said}}}
         changed = False
         with ExitStack() as unchanged:
             for role in roles:
-                if work.due(role.name, of_host):
+                if due_roles.due(role.name, of_host):
                     unchanged.close()
                     of_host[role.result] = on_node(role.module, node)
                     changed = changed or of_host[role.result]["changed"]
@@ -255,7 +255,7 @@ def test_one_fault_is_exactly_its_finding(
     if module is None:
         return  # test_advice.py, where a role's run is what is advised
     finding = next(one for one in found if one["check"] == check and one["because"] is None)
-    told = advice.parse(finding["fix"])
+    told = fix_command.parse(finding["fix"])
     # Anything else that names it would be a command that nobody can copy.
     assert ("site.yml" in finding["fix"]) == (told is not None), finding["fix"]
     assert told is None or (not told.mends and set(told.tags) <= set(SEEING)), finding["fix"]
@@ -275,10 +275,10 @@ def test_five_faults_at_once_are_exactly_their_findings(
     work_here(node)
 
 
-@pytest.mark.parametrize("name", roce_faults.HARMLESS)
+@pytest.mark.parametrize("name", faults.HARMLESS)
 def test_what_is_harmless_is_no_finding(converged: Path, audit: Audit, name: str) -> None:
     machine = store.healthy(converged, "node02")
-    roce_faults.HARMLESS[name](machine)
+    faults.HARMLESS[name](machine)
     tree.write_hardware(machine, converged / "node02/hw")
     found = audit("node02")[0]
     store.repair(converged, "node02")

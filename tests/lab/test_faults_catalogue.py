@@ -19,13 +19,12 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import nvidia_smi, ofed_faults, roce_faults, store, tree
-from busbar.lab.fault import ALL, CommandFault, FileFault
-from busbar.lab.faults import FAULTS, PCIE_DROPIN, Expectation, compatible, draw, expected
-from busbar.lab.gpudirect_faults import PEERMEM_LIST
-from busbar.lab.machine import LabError, Machine, from_dict, to_dict
-from busbar.lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
-from busbar.lab.roce import LLDPAD_PID
+from lab import nvidia_smi, store, tree
+from lab.fault import ALL, CommandFault, FileFault
+from lab.faults import FAULTS, Expectation, compatible, draw, expected
+from lab.machine import LabError, Machine, from_dict, to_dict
+from lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
+from lab.roce import LLDPAD_PID
 from tests import goldens, series
 from tests.trees import put_all
 
@@ -44,8 +43,7 @@ def four_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     print(f"{len(BUILDERS)} nodes created in {time.perf_counter() - started:.2f} s")
     for node in BUILDERS:
         # Faults change what a run has written, and here none has run.
-        written = {"/etc/nccl.conf": CONF, PEERMEM_LIST: "nvidia_peermem\n", **PROVISIONED}
-        put_all(directory / node / "sys", written | {PCIE_DROPIN: "[Unit]\nWants=busbar-pcie-path.service\n"})
+        put_all(directory / node / "sys", {"/etc/nccl.conf": CONF, **PROVISIONED})
     return directory
 
 
@@ -84,15 +82,19 @@ def nodes_of(name: str) -> list[str]:
 
 
 PROVISIONED = {
-    ofed_faults.UMAD_LIST: "ib_umad\n",
-    roce_faults.UNIT: "[Service]\nExecStart=/usr/bin/python3\n",
-    roce_faults.UNIT_RULE: 'SUBSYSTEM=="net"\n',
-    roce_faults.RAIL_SYSCTLS: "net/ipv4/conf/enp26s0np0/arp_ignore = 1\n",
-    roce_faults.MTU_CONF: "[Link]\nMTUBytes=9000\n",
-    roce_faults.RAIL_RULES: "[RoutingPolicyRule]\n",
-    roce_faults.UNIT_RESULT: '{"state": "ok"}\n',
-    ofed_faults.KEY: store.NO_KEY,
-    ofed_faults.SOURCES: "Types: deb\nURIs: file:/top/doca/3.2.1/ubuntu24.04/x86_64/\nSuites: ./\n",
+    "/etc/modules-load.d/busbar-nvidia-peermem.conf": "nvidia_peermem\n",
+    "/etc/systemd/system/multi-user.target.d/busbar-pcie-path.conf": "[Unit]\nWants=busbar-pcie-path.service\n",
+    "/etc/modules-load.d/busbar-ib-umad.conf": "ib_umad\n",
+    "/etc/systemd/system/busbar-roce-qos@.service": "[Service]\nExecStart=/usr/bin/python3\n",
+    "/etc/udev/rules.d/90-busbar-roce-qos.rules": 'SUBSYSTEM=="net"\n',
+    "/etc/sysctl.d/98-busbar-multirail.conf": "net/ipv4/conf/enp26s0np0/arp_ignore = 1\n",
+    "/etc/systemd/network/10-rail5.network.d/90-busbar-mtu.conf": "[Link]\nMTUBytes=9000\n",
+    "/etc/systemd/network/10-rail6.network.d/90-busbar-multirail.conf": "[RoutingPolicyRule]\n",
+    "/run/busbar-roce-qos/0000:1a:00.0.json": '{"state": "ok"}\n',
+    "/etc/apt/keyrings/busbar-mofed.asc": store.NO_KEY,
+    "/etc/apt/sources.list.d/busbar-mofed.sources": (
+        "Types: deb\nURIs: file:/top/doca/3.2.1/ubuntu24.04/x86_64/\nSuites: ./\n"
+    ),
 }
 
 

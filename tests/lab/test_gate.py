@@ -19,7 +19,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, suite
 
-from busbar.lab import faults, store
+from lab import faults, store
 from tests.documents import declared
 from tests.lab.audited import ARGV
 

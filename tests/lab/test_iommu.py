@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import store
+from lab import store
 
 Answer = Callable[..., dict[str, Any]]
 DROPIN = "etc/default/grub.d/99-busbar.cfg"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from busbar.lab import store, tree
-from busbar.lab.machine import SwitchPort
+from lab import store, tree
+from lab.machine import SwitchPort
 
 OnNode = Callable[..., dict[str, Any]]
 

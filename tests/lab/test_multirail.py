@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import qos, tree
-from busbar.lab.machines import hgx_h200_roce
-from busbar.lab.toolkit import start
+from lab import qos, tree
+from lab.machines import hgx_h200_roce
+from lab.toolkit import start
 
 RAIL0, RAIL1, CONF = "enp26s0np0", "enp60s0np0", "proc/sys/net/ipv4/conf"
 

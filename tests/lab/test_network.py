@@ -18,10 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.modules import rail_ping as rail_ping_module
 
-from busbar.lab import qos, store, tree
-from busbar.lab.machine import Machine
-from busbar.lab.machines import hgx_h200_roce
-from busbar.lab.roce_faults import MTU_CONF, ROCE_FAULTS
+from lab import qos, store, tree
+from lab.faults import CATALOGUE
+from lab.machine import Machine
+from lab.machines import hgx_h200_roce
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node02", "node03")
@@ -81,7 +81,7 @@ def test_rails_come_up_with_1500_and_what_the_site_has_set_with_that(tmp_path: P
 
 def test_a_boot_gives_an_interface_what_the_file_that_counts_says(two: Path) -> None:
     system = two / "node02/sys"
-    dropin = system / MTU_CONF.lstrip("/")
+    dropin = system / "etc/systemd/network/10-rail5.network.d/90-busbar-mtu.conf"
     dropin.parent.mkdir(exist_ok=True)
     dropin.write_text("[Link]\nMTUBytes=4200\n")
     try:
@@ -208,7 +208,7 @@ def test_full_packets_pass_between_healthy_nodes(two: Path, ask: Ask) -> None:
 
 
 def test_the_smaller_end_and_the_switch_are_named_on_both_nodes_and_silence_is_unknown(two: Path, ask: Ask) -> None:
-    tree.write_hardware(ROCE_FAULTS["path-mtu"].apply(hgx_h200_roce("node03")), two / "node03/hw")
+    tree.write_hardware(CATALOGUE["path-mtu"].apply(hgx_h200_roce("node03")), two / "node03/hw")
     says(two, "node03", "ip", "link", "set", RAIL5, "mtu", "1500")
     says(two, "node03", "ip", "link", "set", RAIL7, "down")
     found = ask(two)

@@ -22,8 +22,8 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 
-from busbar.lab.machines import hgx_b200
-from busbar.lab.toolkit import firmware_tools
+from lab.machines import hgx_b200
+from lab.toolkit import firmware_tools
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KILLS = int(os.environ.get("BUSBAR_KILLS", "5"))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import nvl72, store, tree
-from busbar.lab.machine import Machine
+from lab import nvl72, store, tree
+from lab.machine import Machine
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 TRAYS = ("tray01", "tray21")
@@ -102,3 +102,11 @@ def test_what_only_a_tray_can_have(
     show(converged, machine)
     found = bad([on_node(module, "tray01", check_mode=True) for module in ("node_health", "iommu", "gpudirect")])
     assert found == expected
+
+
+@pytest.mark.parametrize(("version", "severity"), [("2.28.9", "critical"), ("2.27.7", "major"), ("2.29.3", None)])
+def test_a_release_of_nccl_that_hangs_on_arm(
+    converged: Path, on_node: Answer, version: str, severity: str | None
+) -> None:
+    found = on_node("nccl_conf", "tray01", check_mode=True, nccl_version=version)["findings"]
+    assert [(one["check"], one["severity"]) for one in found] == ([("nccl_conf.release", severity)] if severity else [])

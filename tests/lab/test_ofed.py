@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from busbar.lab import store
-from busbar.lab.machine import Machine
-from busbar.lab.machines import h200_vm, hgx_h100
+from lab import store
+from lab.machine import Machine
+from lab.machines import h200_vm, hgx_h100
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Run = Callable[..., dict[str, Any]]

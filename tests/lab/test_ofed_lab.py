@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import ofed, ofed_faults, store
-from busbar.lab.machine import LabError
-from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from busbar.lab.toolkit import kernel_node
+from lab import ofed, store
+from lab.machine import LabError
+from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.toolkit import kernel_node
 from tests.lab.transcript import Transcript, texts
 from tests.trees import put, put_all
 
@@ -40,7 +40,7 @@ NAMES = {
     "BUILD": BUILD,
     "OLDER": ofed.RELEASES["3.1.0"].build,
     "KERNEL": KERNEL,
-    "NEWER": ofed_faults.NEWER_KERNEL,
+    "NEWER": "6.8.0-71-generic",
     "PEERMEM": f"/lib/modules/{KERNEL}/updates/dkms/nvidia-peermem.ko",
 }
 

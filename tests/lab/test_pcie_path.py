@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 
-from busbar.lab import store, tree
-from busbar.lab.machine import Machine
-from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab import store, tree
+from lab.machine import Machine
+from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 
 Answer = Callable[..., dict[str, Any]]
 UNIT = f"pcie_path.unit[persisted]@{pcie_path.UNIT}"

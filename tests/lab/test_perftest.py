@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 
-from busbar.lab import qos, store
-from busbar.lab.machine import LabError, Machine, Netdev
-from busbar.lab.machines import hgx_h200_roce
+from lab import qos, store
+from lab.machine import LabError, Machine, Netdev
+from lab.machines import hgx_h200_roce
 
 PORT = "18999"
 

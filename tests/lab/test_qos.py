@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import dcb, qos, roce, tree
-from busbar.lab.faults import FAULTS
-from busbar.lab.machine import Machine
-from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from busbar.lab.qos import Port, Refused
-from busbar.lab.roce_faults import ROCE_FAULTS
-from busbar.lab.toolkit.mlnx_qos import LAYOUTS
-from busbar.lab.toolkit.roce_program import real
-from busbar.lab.toolkit.roce_tools import PLACES
+from lab import dcb, qos, roce, tree
+from lab.faults import FAULTS
+from lab.machine import Machine
+from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.qos import Port, Refused
+from lab.toolkit.mlnx_qos import LAYOUTS
+from lab.toolkit.roce_program import real
+from lab.toolkit.roce_tools import PLACES
 from tests.lab.transcript import Transcript, texts, values
 from tests.trees import put
 
@@ -42,7 +40,7 @@ def made(fault: str = "") -> Machine:
     machine = hgx_h200_roce("node02")
     for rdma in machine.rdma:
         rdma.gid_slots = min(rdma.gid_slots, 8)
-    return {**FAULTS, **ROCE_FAULTS}[fault].apply(machine) if fault else machine
+    return FAULTS[fault].apply(machine) if fault else machine
 
 
 class Node:
@@ -74,10 +72,8 @@ class Node:
             found |= texts(
                 self.hw, *(f"sys/class/net/{netdev}/{file}" for file in ("mtu", "carrier_changes", "ecn/**/*"))
             )
-            port = asdict(qos.load(self.root, qos.find(self.root, netdev)))
-            found |= values(
-                {f"{netdev} {key}": port[key] for key, usual in asdict(Port()).items() if port[key] != usual}
-            )
+            port = vars(qos.load(self.root, qos.find(self.root, netdev)))
+            found |= values({f"{netdev} {key}": port[key] for key, usual in vars(Port()).items() if port[key] != usual})
             first, entries = port["apps"][:1], dict(port["apps"])
             found[f"{netdev} apps"] = f"{first} " + "".join(str(entries.get(dscp, "-")) for dscp in range(64))
             found[f"{netdev} table"] = "".join(map(str, port["table"]))
@@ -110,7 +106,7 @@ def _node(tmp_path_factory: pytest.TempPathFactory) -> Node:
 @pytest.fixture
 def node(_node: Node) -> Node:
     path = qos.find(_node.root, RAIL0)
-    qos.replace(_node.root + path, qos.state(Port(**{**asdict(_node.port()), "dcbx": "os"})))
+    qos.replace(_node.root + path, qos.state(Port(**{**vars(_node.port()), "dcbx": "os"})))
     qos.reboot(_node.root)
     qos.replace(_node.root + qos.WRITES, "")
     return _node
@@ -131,7 +127,6 @@ SCRIPTS = {
     "out of the box, 1.3": """
         mlnx
         ethtool -a RAIL0
-        ethtool -i RAIL0
         ethtool -S RAIL0
         cma_roce_tos -d DEVICE0
         ibv_devinfo -d DEVICE0
@@ -188,7 +183,7 @@ SCRIPTS = {
         mlnx --trust dscp
         mlnx -d os {PFC}
         """,
-    "no such device, no DCB, and what is asked wrongly; a rate limit that fails exits 0, 1.2": f"""
+    "no such device, no DCB, and what is asked wrongly, 1.2": f"""
         mlnx_qos -i nosuch
         mlnx_qos -i VF
         mlnx_qos -i IDLE
@@ -201,10 +196,8 @@ SCRIPTS = {
         mlnx -d foo
         mlnx --dscp2prio del,30,6
         mlnx --dscp2prio 26,3
-        mlnx -P 8
         mlnx -t 50,50,0,0,0,0,0,0
         mlnx -s ets,ets,ets,ets,ets,ets,ets,ets -t 10,10,10,10,10,10,10,10
-        mlnx -r 256,0,0,0,0,0,0,0
         mlnx more
         mlnx --trust dscp --dscp2prio set,30,6
         mlnx --json
@@ -214,26 +207,21 @@ SCRIPTS = {
         ip link show
         mlnx {PFC} --trust foo
         """,
-    "a setter prints the full state, and that of single priorities nothing; lldpad is only warned of": """
+    "a setter prints the full state; lldpad is only warned of": """
         mlnx --trust=dscp --pfc=0,0,0,1,0,0,0,0
-        mlnx -P 3
         lldpad start
         mlnx --pfc 0,0,0,1,0,0,0,0
-        mlnx -F x,x,1,0,x,x,x,x
         lldpad end
         """,
     "every version prints in its own way, 1.3; no TC without priorities, no DSCP without an entry": f"""
         mlnx --trust dscp
         mlnx --dscp2prio set,30,6
         {chr(10).join(f"layout {name}{chr(10)}mlnx" for name in LAYOUTS)}
-        layout old
-        mlnx -P 3
         layout new
         mlnx -p 0,0,0,3,0,0,6,0 --dscp2prio del,30,6
         """,
     "reading writes nothing, and a setter is noted even if it changes nothing": """
         mlnx -d get
-        mlnx -P 3
         ethtool -a RAIL0
         ethtool -S RAIL0
         ip rule
@@ -413,14 +401,6 @@ def test_a_node_without_mlx5_has_none_of_it(tmp_path: Path) -> None:
 
 
 # -- the real dcb, 1.6 -----------------------------------------------------------------------------------------------
-
-
-@needs_dcb
-def test_dcb_of_iproute2_6_1_shows_a_rate_125_times_too_small(node: Node) -> None:
-    """1.6: 10 Gb/s are 80 Mbit there; fixed upstream since."""
-    node.says("mlnx", "-r", "0,0,0,0,0,0,10,0")
-    said = node.says("dcb", "maxrate", "show", "dev", RAIL0)
-    assert " 6:80Mbit " in said or " 6:10Gbit " in said
 
 
 @needs_dcb

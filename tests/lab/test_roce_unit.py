@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import qos, store
-from busbar.lab.machines import hgx_h200_roce
-from busbar.lab.toolkit import udev
+from lab import qos, store
+from lab.machines import hgx_h200_roce
+from lab.toolkit import udev
 
 NODE, RAIL0, NETDEV0, VF = "node02", "0000:1a:00.0", "enp26s0np0", "enp131s0f0v0"
 Answer = Callable[..., dict[str, Any]]

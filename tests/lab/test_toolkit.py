@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import nvidia_smi, tree
-from busbar.lab.fault import FileFault
-from busbar.lab.faults import FAULTS
-from busbar.lab.machine import Machine
-from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from busbar.lab.nccl_tests import COMMIT, TOOLKIT
+from lab import nvidia_smi, tree
+from lab.fault import FileFault
+from lab.faults import FAULTS
+from lab.machine import Machine
+from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.nccl_tests import COMMIT, TOOLKIT
 from tests.lab.transcript import Transcript
 from tests.trees import put
 
@@ -142,7 +142,7 @@ def test_install_puts_cuda_and_nccl_where_their_packages_do(installed: Path) -> 
 
 
 def test_the_commit_is_the_same_wherever_it_is_made(installed: Path, tmp_path: Path) -> None:
-    """If this fails because the sources have changed: write the commit it names to busbar/lab/nccl_tests.py."""
+    """If this fails because the sources have changed: write the commit it names to lab/nccl_tests.py."""
     done = make(
         "-C", TOOLKIT, "sources", f"DESTDIR={tmp_path}", GIT_AUTHOR_NAME="x", GIT_DEFAULT_HASH="sha256", TZ="Asia/Tokyo"
     )
@@ -151,7 +151,7 @@ def test_the_commit_is_the_same_wherever_it_is_made(installed: Path, tmp_path: P
         repository = f"--git-dir={root}/usr/src/busbar-lab/nccl-tests.git"
         argv = ["git", repository, "rev-parse", "refs/heads/master"]
         made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
-        assert made == COMMIT, f"write COMMIT = {made!r} to busbar/lab/nccl_tests.py"
+        assert made == COMMIT, f"write COMMIT = {made!r} to lab/nccl_tests.py"
         assert subprocess.run(["git", repository, "fsck", "--strict"], check=False).returncode == 0
 
 

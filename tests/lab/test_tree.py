@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import tree
-from busbar.lab.machine import GpuProcess, LabError, Machine, from_dict, to_dict
-from busbar.lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from busbar.lab.nvidia_smi import path_class
+from lab import tree
+from lab.machine import GpuProcess, LabError, Machine, from_dict, to_dict
+from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.nvidia_smi import path_class
 from tests import goldens
 from tests.lab.transcript import Transcript, texts
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import NOBODY
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import OVERFLOW_UID
 from ansible_collections.busbar.fabric.plugins.modules import nccl_cluster_member, nccl_conf
 
 from tests.lab.audited import ARGV, script
@@ -99,7 +99,7 @@ def test_a_users_library_never_runs_as_root_and_the_finding_says_so(
     (proof,) = [one for one in found["findings"] if one["check"] == "nccl_conf.proof"]
     assert proof["subject"] == library
     assert "/home/u belongs to UID 65533" in proof["source"] + proof["have"]
-    assert {path.name for path in place.glob("ran-as-*")} <= {f"ran-as-{NOBODY}"}
+    assert {path.name for path in place.glob("ran-as-*")} <= {f"ran-as-{OVERFLOW_UID}"}
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o775])

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour, ports
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import Heard
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import Asked, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent, Port
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 
@@ -23,7 +23,7 @@ from tests.lldp.frames import (
     pfc,
 )
 
-WANT = Asked(mtu=9000, roce=Want(chain=resolve({"dscp": 26, "priority": 3}, {})))
+WANT = LldpIntent(mtu=9000, roce=Want(chain=resolve({"dscp": 26, "priority": 3}, {})))
 SIZE, ETS, PFC, DSCP = HEALTHY
 # Interface at the switch -> what is sent there; s6 sends nothing.
 SENT = {
@@ -40,7 +40,7 @@ SENT = {
 
 
 @pytest.fixture(scope="module")
-def heard(bed: Bed) -> Heard:
+def heard(bed: Bed) -> LldpState:
     bed.send(SENT)
     return neighbour.read(bed.host)
 
@@ -50,13 +50,13 @@ def port(number: int, rail: int | None = None) -> Port:
     return Port(number if rail is None else rail, f"{pci} mlx5_{number} h{number}", pci, f"h{number}", "", 9000)
 
 
-def found(heard: Heard, *own: Port) -> list[tuple[str, str, str]]:
+def found(heard: LldpState, *own: Port) -> list[tuple[str, str, str]]:
     """Check, state and interface of what is not ok."""
     findings = ports.plan(heard, own, WANT).findings
     return [(one.check, one.state, one.subject.split()[-1]) for one in findings if not one.ok]
 
 
-def test_a_healthy_port_has_nothing_to_report_and_every_check_passes(heard: Heard) -> None:
+def test_a_healthy_port_has_nothing_to_report_and_every_check_passes(heard: LldpState) -> None:
     findings = ports.plan(heard, [port(0)], WANT).findings
     assert [(one.check, one.state) for one in findings] == [
         (f"lldp.{check}", "ok") for check in ("agent", "neighbour", "mtu", "pfc", "dscp", "ets")
@@ -74,17 +74,17 @@ def test_a_healthy_port_has_nothing_to_report_and_every_check_passes(heard: Hear
         (6, "lldp.neighbour", "unknown", "has no LLDP neighbour"),
     ],
 )
-def test_a_wrong_port_is_one_finding(heard: Heard, number: int, check: str, state: str, have: str) -> None:
+def test_a_wrong_port_is_one_finding(heard: LldpState, number: int, check: str, state: str, have: str) -> None:
     [wrong] = [one for one in ports.plan(heard, [port(0), port(number)], WANT).findings if not one.ok]
     assert (wrong.check, wrong.state, wrong.have, wrong.subject) == (check, state, have, port(number).label)
 
 
-def test_of_a_bond_each_member_is_judged(heard: Heard) -> None:
+def test_of_a_bond_each_member_is_judged(heard: LldpState) -> None:
     assert found(heard, port(7, 0), port(8, 0)) == [("lldp.pfc", "drift", "h8")]
     assert [one["port"] for one in ports.to_dicts(heard, [port(7, 0), port(8, 0)], WANT)] == ["swp1", "swp1"]
 
 
-def test_what_a_switch_says_is_cut_and_printable_and_what_makes_no_sense_is_unknown(heard: Heard) -> None:
+def test_what_a_switch_says_is_cut_and_printable_and_what_makes_no_sense_is_unknown(heard: LldpState) -> None:
     [said] = ports.to_dicts(heard, [port(5)], WANT)
     assert said["port"] == "<b>1</b>"
     assert said["name"].startswith("\\x1b[31m<i>xxx")

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from busbar.lab import faults, image, store
+from lab import faults, image, store
 from tests.molecule.scenario import LAB, NODE, ROLES, TOP, checks, play, verdict
 
 # Where a run may write and what it may load, without Ansible's own files and what systemd writes in its own time.

@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
 
-from busbar.lab import store
+from lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANTS = {
@@ -49,15 +49,15 @@ def test_a_rendered_file_is_read_back_as_meant_and_lints_clean(lab: Path, librar
         return
     assert derivation.blockers == ()
     text = nccl_conf.render(derivation.variables)
-    proof = nccl_proof.prove(library, text, derivation.meant)
+    proof = nccl_proof.prove(library, text, derivation.expected)
     assert (proof.outcome, proof.message if proof.outcome != "proven" else "") == ("proven", "")
-    assert proof.values == derivation.meant
-    assert ("NCCL_IB_GID_INDEX" in derivation.meant) is (node == "node02" and scanned.version < (2, 21, 0))
+    assert proof.values == derivation.expected
+    assert ("NCCL_IB_GID_INDEX" in derivation.expected) is (node == "node02" and scanned.version < (2, 21, 0))
     hcas = [nic.rdma.name for nic in machine.nics if nic.rdma]
     found = nccl_conf.plan(nccl_conf.Have(text, 0o644), derivation, "/etc/nccl.conf", [scanned], hcas=hcas)
     assert [finding for finding in found.findings if not finding.ok] == []
     # The proof can fail: the same text with one blank in it is not what was meant.
-    spoilt = nccl_proof.prove(library, text.replace("NCCL_SOCKET_IFNAME=", "NCCL_SOCKET_IFNAME ="), derivation.meant)
+    spoilt = nccl_proof.prove(library, text.replace("NCCL_SOCKET_IFNAME=", "NCCL_SOCKET_IFNAME ="), derivation.expected)
     assert spoilt.outcome == "mismatch"
     assert "NCCL_SOCKET_IFNAME" in spoilt.message
     assert replace(spoilt, values={}).rc is not None

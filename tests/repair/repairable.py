@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log
 
-from busbar.lab import ofed, repository
-from busbar.lab.cluster_faults import ClusterFault
-from busbar.lab.machine import Machine, to_dict
-from busbar.lab.store import NO_KEY
+from lab import ofed, repository
+from lab.cluster_faults import ClusterFault
+from lab.machine import Machine, to_dict
+from lab.store import NO_KEY
 from tests import debian
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.playing import BAR, GPUS, OWN_RESULTS, PROFILE, SUITE, built, environment, put_profile
@@ -29,7 +29,7 @@ from tests.trees import tool
 WRITE = """\
 import json, sys
 from pathlib import Path
-from busbar.lab import machine, tree
+from lab import machine, tree
 tree.write(machine.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]))
 """
 

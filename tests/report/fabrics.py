@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, SubnetManager, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Mark, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 
 from tests.report.records import FINISHED
 

@@ -121,7 +121,7 @@ def write(path: Path, hosts: int) -> dict[str, Any]:
                 waivers=waivers(),
             )
             run = Run(**{**begun.__dict__, "id": nights.begin(begun)})
-            data = command.keep(run, night(hosts, number, chance), nights)
+            data = command.store(run, night(hosts, number, chance), nights)
     return data
 
 

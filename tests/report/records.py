@@ -21,10 +21,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Localisation,
     Node,
     Result,
-    outcome,
+    judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
 
 from tests.localising import SLOW_GPU, UPLINK, Cluster, Fault
 
@@ -46,12 +46,12 @@ def searched(nodes: int, count: int, busy: int = 2, finished: float = FINISHED) 
     cluster = Cluster(nodes, faults(plain, count), seed=5)
     out = [Node(f"n{nodes + i:04}", "leaf00", unfit=("busy: a job", "search when it is idle")) for i in range(busy)]
     search = Localisation([*cluster.members(), *out], cluster.bar)
-    tests: list[Measured] = []
+    tests: list[MeasuredTest] = []
     while asked := search.next_round():
         results = [cluster.answer(test) for test in asked]
         tests += [measured(search, result) for result in results]
         search.take(results)
-    said = [Found(hosts=one.hosts, finding=one.finding) for one in localise_judge.verdicts(search)]
+    said = [HostFinding(hosts=one.hosts, finding=one.finding) for one in localise_judge.verdicts(search)]
     members = tuple(sorted(search.nodes.values(), key=lambda node: node.host))
     return Record(
         simulated=True,
@@ -65,7 +65,7 @@ def searched(nodes: int, count: int, busy: int = 2, finished: float = FINISHED) 
     )
 
 
-def measured(search: Localisation, result: Result) -> Measured:
+def measured(search: Localisation, result: Result) -> MeasuredTest:
     test = result.test
     bar = Cluster.bar(test)
     figures: Sequence[float | None] = [result.figure]
@@ -73,8 +73,8 @@ def measured(search: Localisation, result: Result) -> Measured:
         figures = [way.figure for way in result.ways]
     elif test.kind == GPUS:
         figures = [*result.pairs.values()]
-    ends = {outcome(each, bar) for each in figures}
-    return Measured(
+    ends = {judge_figure(each, bar) for each in figures}
+    return MeasuredTest(
         number=test.number,
         kind=test.kind,
         hosts=test.hosts,
@@ -109,7 +109,6 @@ def entries(hosts: Sequence[str], at: float = FINISHED) -> list[Entry]:
         add(host, "verified", "done", before=231.0 + len(found), after=371.5, why="ok")
         add(host, "resumed", "begun")
         add(host, "resumed", "done")
-    record = f"busbar-results/rma/{kept}-1.json"
     for action, end, why in (
         ("drained", "begun", "busbar: 7 GPUs"),
         ("drained", "done", ""),
@@ -117,9 +116,7 @@ def entries(hosts: Sequence[str], at: float = FINISHED) -> list[Entry]:
         ("role", "done", ""),
         ("verified", "begun", ""),
         ("verified", "failed", "7 GPUs of 8"),
-        ("rma", "begun", "not mended: 7 GPUs of 8"),
-        ("rma", "done", record),
-        ("left_drained", "begun", record),
+        ("left_drained", "begun", "not mended: 7 GPUs of 8"),
         ("left_drained", "done", ""),
     ):
         role = "nvidia_peermem" if action == "role" else ""

@@ -11,10 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 
-from busbar.drift import actions, cluster, fabric, html, localised
-from busbar.drift.beside import Beside
+from busbar.drift import actions, cluster, fabric, html, localise_section
+from busbar.drift.related_results import RelatedResults
 from tests.report import fabrics, records
 from tests.report.fleet import MARKUP, write
 from tests.unit.test_cluster_table import TWO
@@ -184,7 +185,9 @@ def test_the_last_benchmark_between_nodes_is_a_section_and_stays_text(
     hostile = replace(TWO.jobs[1], hosts=(MARKUP,), collective=MARKUP, what=MARKUP, said=MARKUP)
     cluster_record.write(tmp_path, replace(TWO, jobs=(*TWO.jobs, hostile), asked=(*TWO.asked, MARKUP)))
     path = tmp_path / "cluster.html"
-    path.write_text(html.render({**fleet, "cluster": cluster.latest(Beside(tmp_path, fleet["run"]["ended"]))}), "utf-8")
+    path.write_text(
+        html.render({**fleet, "cluster": cluster.latest(RelatedResults(tmp_path, fleet["run"]["ended"]))}), "utf-8"
+    )
     done = browser(path, "--dump-dom")
     assert "CONSOLE" not in done.stderr
     section = done.stdout.partition('<section id="cluster"')[2].partition("</section>")[0]
@@ -209,7 +212,7 @@ def test_a_fabric_is_drawn_within_its_page_with_names_that_can_be_read_and_bad_l
     fleet = write(tmp_path / "drift.sqlite", 8)
     fabric_record.write(tmp_path, fabrics.swept(*shape))
     path = tmp_path / "fabric.html"
-    section = fabric.latest(Beside(tmp_path, "2026-11-21T02:00:00Z"))
+    section = fabric.latest(RelatedResults(tmp_path, "2026-11-21T02:00:00Z"))
     path.write_text(html.render({**fleet, "fabric": section}), "utf-8")
     script = """
       const all = (selector) => [...document.querySelectorAll("#fabric " + selector)];
@@ -247,8 +250,8 @@ def test_who_is_slow_and_what_was_repaired_fit_the_page_and_are_told_without_col
 ) -> None:
     fleet = write(tmp_path / "drift.sqlite", 8)
     records.write(tmp_path, records.searched(hosts, 2 if hosts == 8 else 8))
-    known = Beside(tmp_path, "2026-11-21T02:00:00Z")
-    more = {"localised": localised.latest(known), "actions": actions.latest(known)}
+    known = RelatedResults(tmp_path, "2026-11-21T02:00:00Z")
+    more = {"localised": localise_section.latest(known), "actions": actions.latest(known)}
     text = html.render({**fleet, **more})
     assert len(text) - len(html.render(fleet)) < 250_000
     path = tmp_path / "beside.html"

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import nvidia_smi, tree
-from busbar.lab.machines import h200_vm
-from busbar.lab.nccl_tests import TOOLKIT
+from lab import nvidia_smi, tree
+from lab.machines import h200_vm
+from lab.nccl_tests import TOOLKIT
 
 
 @pytest.fixture

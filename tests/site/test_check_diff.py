@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import store
-from busbar.lab.machines import azure_nd_h100_v5, hgx_b200
+from lab import store
+from lab.machines import azure_nd_h100_v5, hgx_b200
 from tests import goldens
 from tests.site.conftest import ROOT, Play
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from busbar.lab import store
+from lab import store
 from tests.site.conftest import ROOT, Demo, recap
 
 Play = Callable[..., Any]

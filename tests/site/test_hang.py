@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import ras
+from lab import ras
 from tests.site.conftest import ROOT, Play
 
 # As the lab has them.

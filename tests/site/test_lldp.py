@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from busbar.lab import store, tree
-from busbar.lab.machines import hgx_h200_roce
+from lab import store, tree
+from lab.machines import hgx_h200_roce
 from tests.site.conftest import Play
 
 NODES = ("node02", "node03", "node04")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import store
+from lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Play = Callable[..., Any]

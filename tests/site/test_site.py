@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import qos, store
+from lab import qos, store
 from tests import series
 from tests.site.conftest import ROOT, recap
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from busbar.lab import qos, store
-from busbar.lab.machine import GpuProcess, Machine, to_dict
-from busbar.lab.machines import hgx_h200_roce
+from lab import qos, store
+from lab.machine import GpuProcess, Machine, to_dict
+from lab.machines import hgx_h200_roce
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node01", "node02")

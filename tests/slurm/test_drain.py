@@ -19,7 +19,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from busbar.lab import store
+from lab import store
 from tests.slurm_daemons import Slurm, ansibles_environment
 from tests.trees import put, tool
 
@@ -61,7 +61,7 @@ REBOOT = """\
 import subprocess, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from busbar.lab import store
+from lab import store
 lab = Path({lab!r})
 argv = [lab / "node01/sys/usr/bin/scontrol", "--oneliner", "show", "node", "node01"]
 with open({boot!r}, "w") as boot:

@@ -22,7 +22,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine
 
-from busbar.lab import store
+from lab import store
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
 from tests.processes import marked
 from tests.slurm_daemons import NODES, Slurm, wait
@@ -60,7 +60,7 @@ def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         def variables(name: str) -> dict[str, Any]:
             return {**own, "inventory_hostname": name, "inventory_hostname_short": name.partition(".")[0]}
 
-        return slurm_audit.ask(names, variables, Templar(loader=DataLoader()), limit, overlap, print)
+        return slurm_audit.audit(names, variables, Templar(loader=DataLoader()), limit, overlap, print)
 
     yield run
     # Slurm ends what is left of a step with KillWait and a prolog of its own.
@@ -189,7 +189,7 @@ def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, 
     slurm.kill_node("node03")
     try:
         assert sorted(answered(found)) == ["node01", "node03"], json.dumps(found, indent=1)[:4000]
-        assert found["node02"] == slurm_engine.gone("Slurm lost the node during the audit (node failure)")
+        assert found["node02"] == slurm_engine.unreachable("Slurm lost the node during the audit (node failure)")
         found = ask(("node01", "node03"))
         assert answered(found) == ["node01"], found
         assert found["node03"]["msg"].startswith("Slurm could not start the step on it: "), found["node03"]

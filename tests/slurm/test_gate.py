@@ -21,8 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils import gate, gate_sl
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files
 
-from busbar.lab import store, tree
-from busbar.lab.machines import hgx_h100
+from lab import store, tree
+from lab.machines import hgx_h100
 from tests import debian
 from tests.slurm_daemons import PROGRAMS, Slurm, wait
 from tests.trees import put

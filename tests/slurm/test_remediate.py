@@ -27,7 +27,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 
-from busbar.lab import store
+from lab import store
 from tests import processes
 from tests.slurm_daemons import Slurm, ansibles_environment, wait
 
@@ -106,14 +106,14 @@ class Site:
             time.sleep(0.05)
 
     def recorded(self) -> str:
-        """What Slurm has; one that is drained by Busbar is known, and one that is kept has a record."""
+        """What Slurm has; one that is drained by Busbar is known, and one that is kept out has a reason in the log."""
         state = self.slurm.node(NODE)
         log = action_log.read(self.results).entries
         if "DRAIN" in state:
             assert slurm_node.PREFIX in state
-            assert {NODE} & ({*action_log.left(log)} | action_log.held(log)), state
+            assert {NODE} & ({*action_log.open_drains(log)} | action_log.held(log)), state
         if slurm_node.KEPT in state:
-            assert list((self.results / "rma").glob(f"{NODE}-*.json")), state
+            assert any((one.action, one.outcome) == ("left_drained", "begun") and one.why for one in log), state
         return state
 
 
@@ -132,10 +132,10 @@ def test_what_a_killed_run_has_drained_the_next_one_gives_back(site: Site) -> No
     site.kill()
     run.wait(60)
     assert site.recorded().startswith("IDLE+DRAIN ")
-    assert NODE in action_log.left(action_log.read(site.results).entries)
+    assert NODE in action_log.open_drains(action_log.read(site.results).entries)
     site.run(findings=False)
     assert site.recorded() == "IDLE", (site.top / "out").read_text()[-3000:]
-    assert not action_log.left(action_log.read(site.results).entries)
+    assert not action_log.open_drains(action_log.read(site.results).entries)
 
 
 @pytest.mark.long
@@ -158,13 +158,13 @@ def test_a_run_that_is_killed_at_any_moment_leaves_no_node_drained_without_a_rec
         time.sleep(delay)
         site.kill()
         run.wait(60)
-        left = action_log.left(action_log.read(site.results).entries)
+        left = action_log.open_drains(action_log.read(site.results).entries)
         how = ("left drained, " if left else "") + site.recorded().split(" ")[0]
         seen[how] = seen.get(how, 0) + 1
         print(f"{number}: killed after line {line - begun} and {delay:.2f} s: {how}", flush=True)
     site.run(findings=False)
     assert site.recorded() == "IDLE", (site.top / "out").read_text()[-3000:]
-    assert not action_log.left(action_log.read(site.results).entries)
+    assert not action_log.open_drains(action_log.read(site.results).entries)
     # A node that was never drained proves nothing.
     assert any("DRAIN" in how for how in seen), seen
     print(f"{KILLS} runs killed: {seen}")
@@ -192,7 +192,13 @@ def quarantine(site: Site) -> None:
     assert site.run(*QUARANTINE) == {"remediate.role": "drift", "remediate.left": "drift"}
     assert site.recorded().startswith("IDLE+DRAIN busbar: not resumed, platform.nvlinks 0000:bb:00.0 GPU5: 17 active (")
     actions = [(one.action, one.outcome) for one in action_log.read(site.results).entries[before:]]
-    order = [("drained", "begun"), ("role", "begun"), ("verified", "done"), ("rma", "done"), ("left_drained", "done")]
+    order = [
+        ("drained", "begun"),
+        ("role", "begun"),
+        ("verified", "done"),
+        ("left_drained", "begun"),
+        ("left_drained", "done"),
+    ]
     assert sorted(order, key=actions.index) == order
 
 

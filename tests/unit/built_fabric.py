@@ -22,8 +22,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
     SubnetManager,
     Sweep,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Cable, Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Asked, Host, Rail, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Rail, Wanted
 
 End = tuple[str, int]
 CLEAN = (
@@ -223,10 +223,10 @@ def build(
     return made
 
 
-def asked(before: Built, now: Built, plan: bool = True, wanted: Wanted | None = None, wait: float = NIGHT) -> Asked:
+def asked(before: Built, now: Built, plan: bool = True, wanted: Wanted | None = None, wait: float = NIGHT) -> Evidence:
     """A healthy night, then what is. Of one plane a sweep by one HCA is enough."""
     rails = None if now.apart else (0,)
-    return Asked(
+    return Evidence(
         now.sweeps(1e9 + wait, rails),
         before.sweeps(1e9, rails),
         before.plan() if plan else None,

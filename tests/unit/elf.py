@@ -16,8 +16,8 @@ IDENT = b"\x7fELF\x02\x01\x01" + bytes(9)
 _TYPES = {"": 0, ".dynstr": 3, ".dynamic": 6}
 
 
-def elf(sections: dict[str, bytes], ident: bytes = IDENT) -> bytes:
-    """An ELF file with these sections and nothing else."""
+def elf(sections: dict[str, bytes], ident: bytes = IDENT, machine: int = 62) -> bytes:
+    """An ELF file with these sections and nothing else.   machine: 62 for x86_64, 183 for aarch64."""
     contents = {"": b"", **sections, ".shstrtab": b""}
     contents[".shstrtab"] = b"".join(name.encode() + b"\0" for name in contents)
     body, table, name_at = b"", b"", 0
@@ -28,7 +28,9 @@ def elf(sections: dict[str, bytes], ident: bytes = IDENT) -> bytes:
         body += data
         name_at += len(name) + 1
     count = len(contents)
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, count, count - 1)
+    header = ident + struct.pack(
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, count, count - 1
+    )
     return header + body + table
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node, Way
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
 
-PAIR = Measured(
+PAIR = MeasuredTest(
     number=1,
     kind="pair",
     hosts=("n1", "n2"),
@@ -15,7 +15,7 @@ PAIR = Measured(
     bar=345.6,
     bar_source="derived: 0.90 of the prediction",
 )
-RAILS = Measured(
+RAILS = MeasuredTest(
     number=3,
     kind="rails",
     hosts=("n2", "n1"),
@@ -28,8 +28,10 @@ RAILS = Measured(
     said="n1 did not listen",
     lost={"n1": "not reached"},
 )
-GPUS = Measured(number=3, kind="gpus", hosts=("n1",), outcome="fail", bar=432.0, pairs={(0, 1): 288.0, (2, 7): None})
-LEAF = Measured(number=4, kind="leaf", hosts=("n1",), outcome="silent", about=("",), said="no result came back")
+GPUS = MeasuredTest(
+    number=3, kind="gpus", hosts=("n1",), outcome="fail", bar=432.0, pairs={(0, 1): 288.0, (2, 7): None}
+)
+LEAF = MeasuredTest(number=4, kind="leaf", hosts=("n1",), outcome="silent", about=("",), said="no result came back")
 FINDING = Finding("localise.rail", "rail 3", "drift", "major", "43.2", "20", "tests", "why", fix="swap the cable")
 RECORD = Record(
     simulated=True,
@@ -42,6 +44,6 @@ RECORD = Record(
         Node("n3", "", unfit=("busy: a job", "search again when it is idle")),
     ),
     tests=(PAIR, RAILS, GPUS, LEAF),
-    findings=(Found(hosts=("n2",), finding=FINDING),),
+    findings=(HostFinding(hosts=("n2",), finding=FINDING),),
     complete=True,
 )

@@ -112,8 +112,8 @@ def test_what_was_left_is_a_drain_that_nobody_ended() -> None:
         entry("left_drained", "done", host="c"),
         entry("drained", "held", host="d"),
     ]
-    assert set(action_log.left(drains)) == set("abcd")
-    assert set(action_log.left([*drains, *ends])) == {"a"}
+    assert set(action_log.open_drains(drains)) == set("abcd")
+    assert set(action_log.open_drains([*drains, *ends])) == {"a"}
     assert action_log.held([*drains, *ends]) == {"c"}
     assert action_log.held([*drains, *ends, entry("resumed", "done", host="c")]) == frozenset()
 

@@ -35,18 +35,18 @@ def test_there_is_one_way_to_start_ansible() -> None:
             assert "import ansible_runner" not in text, path
             assert "ANSIBLE_CONFIG" not in text, path
             # Whatever runs one of Ansible's programs has it from there.
-            assert '"ansible-inventory"' not in text or "kept(argv), env=environment()" in text, path
+            assert '"ansible-inventory"' not in text or "reaped(argv), env=environment()" in text, path
 
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("code", "rc"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
 def test_a_kept_program_ends_as_it_would_alone(apart: bool, code: str, rc: int) -> None:
-    done = subprocess.run(ansible_process.kept([sys.executable, "-c", code], apart), check=False)
+    done = subprocess.run(ansible_process.reaped([sys.executable, "-c", code], apart), check=False)
     assert done.returncode == rc
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    done = subprocess.run(ansible_process.kept(["no-such-program"]), capture_output=True, text=True, check=False)
+    done = subprocess.run(ansible_process.reaped(["no-such-program"]), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (127, "no-such-program: No such file or directory\n")
 
 
@@ -54,13 +54,13 @@ def test_a_program_that_is_not_there_is_named() -> None:
 def test_a_daemon_that_a_program_leaves_behind_ends_with_it(apart: bool, tmp_path: Path) -> None:
     code = f"trap '' TERM HUP; setsid sh -c 'trap \"\" TERM HUP; sleep 300 & echo $! >{tmp_path}/pid; wait' &"
     code += f" while ! test -s {tmp_path}/pid; do sleep 0.05; done"
-    assert subprocess.run(ansible_process.kept(["sh", "-c", code], apart), check=False).returncode == 0
+    assert subprocess.run(ansible_process.reaped(["sh", "-c", code], apart), check=False).returncode == 0
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
 def test_a_keeper_that_is_killed_takes_its_program_along(tmp_path: Path) -> None:
     """As ansible-runner ends a run: SIGKILL to the group of what it has started."""
-    argv = ansible_process.kept(["sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 300"], apart=True)
+    argv = ansible_process.reaped(["sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 300"], apart=True)
     with subprocess.Popen(argv, start_new_session=True) as keeper:
         deadline = time.monotonic() + 300
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():

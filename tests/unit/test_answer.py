@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, gated
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, validated_action
 
 from tests.nested import changed
 
@@ -196,7 +196,7 @@ def test_the_audit_names_what_is_not_valid() -> None:
 
 def gate(name: str, given: Any, background: bool = False, verbosity: int = 0) -> dict[str, Any]:
     """What an ordinary task's result is where the node has answered ``given``."""
-    plugin: Any = object.__new__(gated.ActionModule)
+    plugin: Any = object.__new__(validated_action.ActionModule)
 
     def ask() -> Any:
         if isinstance(given, BaseException):
@@ -204,8 +204,8 @@ def gate(name: str, given: Any, background: bool = False, verbosity: int = 0) ->
         return given
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(gated, "display", SimpleNamespace(verbosity=verbosity))
-        done = gated.valid(plugin, name, ask, background)
+        patched.setattr(validated_action, "display", SimpleNamespace(verbosity=verbosity))
+        done = validated_action.validate(plugin, name, ask, background)
     return done
 
 
@@ -245,8 +245,10 @@ def test_what_goes_on_in_the_background_says_so_first() -> None:
 
 
 def test_the_interpreter_that_the_control_node_found_is_kept() -> None:
-    plugin: Any = object.__new__(gated.ActionModule)
+    plugin: Any = object.__new__(validated_action.ActionModule)
     plugin._discovered_interpreter_key = "discovered_interpreter_python"
     plugin._discovered_interpreter = "/usr/bin/python3"
-    done = gated.valid(plugin, "iommu", lambda: {**PLAN, "ansible_facts": {"discovered_interpreter_python": "/tmp/x"}})
+    done = validated_action.validate(
+        plugin, "iommu", lambda: {**PLAN, "ansible_facts": {"discovered_interpreter_python": "/tmp/x"}}
+    )
     assert done["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3"}

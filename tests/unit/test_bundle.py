@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core import bare as bare_module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.core import strip_source as bare_module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 
 from tests import goldens
@@ -70,7 +70,7 @@ def test_a_module_that_does_not_exist_is_an_error() -> None:
 
 def test_a_plain_script_runs_too_and_can_be_read(tmp_path: Path) -> None:
     main = f"from {bundle.PACKAGE}.core import plan\nprint(plan.Plan().changed)\n"
-    script = bundle.plain(bundle.closure(full("core.plan"), bundle.source_of), main)
+    script = bundle.plain_script(bundle.closure(full("core.plan"), bundle.source_of), main)
     assert run(script) == "False\n"
     assert '\n  " def changed(self):",\n' in script
 
@@ -166,7 +166,7 @@ def test_every_module_can_be_made_bare_and_stays_what_it_is() -> None:
 
 
 def bare(source: str) -> str:
-    return bare_module.bare(source, ast.parse(source))
+    return bare_module.strip_source(source, ast.parse(source))
 
 
 def _is_text(node: ast.stmt) -> bool:

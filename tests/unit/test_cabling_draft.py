@@ -11,11 +11,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, SubnetManager, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_draft import Draft, draft
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import UnfitError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import UnfitError
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.draft import Draft, draft
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
 
 from busbar.cli import main
 
@@ -134,7 +134,7 @@ def test_the_command_drafts_of_a_record_and_never_of_a_partial_one(
         replace(cable, line=number) for number, cable in enumerate(drafted(sweep()).plan.cables, 4)
     )
     hosts, found = finding("rail_leaf")
-    wrong = Found(hosts=hosts, finding=found)
+    wrong = (hosts, found)
     for number, bad in enumerate((replace(good, complete=False), replace(good, findings=(wrong,)))):
         fabric_record.write(tmp_path / f"bad{number}", bad)
         assert main(["fabric", "plan", str(tmp_path / f"bad{number}")]) == 1

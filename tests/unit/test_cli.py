@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from busbar import __version__, cli
 from busbar.drift import lock
-from busbar.lab.machine import LabLockedError
 from tests import goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -77,11 +75,6 @@ def test_a_command_starts_without_what_only_others_need() -> None:
         (["fabric"], "ACTION"),
         (["fabric", "plan"], "RECORD"),
         (["drift"], "--inventory"),
-        (["lab"], "ACTION"),
-        (["lab", "break", "node01"], "fault"),
-        (["lab", "up", "--nodes", "node99"], "node99"),
-        (["lab", "up", "--suite", "buster"], "buster"),
-        (["lab", "create", "-d", "/proc/lab", "--platform", "hgx-h1000"], "hgx-h1000"),
         (["\x1b[2J"], "COMMAND"),
     ],
 )
@@ -134,11 +127,10 @@ def test_the_first_help_is_one_screen_and_the_options_that_it_counts_are_in_the_
 @pytest.mark.parametrize(
     ("words", "function", "error"),
     [
-        (["drift", "-i", "x"], "busbar.drift.command._locked", lock.Held),
-        (["report", "--merge", "x"], "busbar.drift.command._merged", lock.Held),
-        (["measure", "-i", "x"], "busbar.measure._Night", lock.Held),
-        (["remediate", "-i", "x"], "busbar.remediate.remediate", lock.Held),
-        (["lab", "down"], "busbar.lab.containers.Lab.down", LabLockedError),
+        (["drift", "-i", "x"], "busbar.drift.command._locked", lock.LockedError),
+        (["report", "--merge", "x"], "busbar.drift.command._merged", lock.LockedError),
+        (["measure", "-i", "x"], "busbar.measure._MeasureRun", lock.LockedError),
+        (["remediate", "-i", "x"], "busbar.remediate.remediate", lock.LockedError),
     ],
 )
 def test_a_lock_of_another_run_is_4(
@@ -221,75 +213,6 @@ def test_lint_ends_quietly_when_nobody_reads_its_output(tmp_path: Path) -> None:
     command = f"{sys.executable} -m busbar lint {conf} | head -c 1"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.stderr == ""
-
-
-# -- lab -------------------------------------------------------------------------------------------------------------
-
-
-# One after another, in one folder: .lab and .demo come to be, too.
-LAB = [
-    *("create -d lab", "-d lab status", "status -d lab", "-d lab create", "-d empty status"),
-    *("-d empty/absent break node01 port-down", "-d file create"),
-    *("-d lab break node99 port-down", "-d lab break ../node01 port-down", "-d lab break node01 port-dwon"),
-    *("-d lab repair node01 port-down", "-d lab break node01 port-down", "-d lab status"),
-    *("-d lab break node01 port-down", "-d lab repair node01 all"),
-    *(f"create -d empty/lab --nodes {number}" for number in ("0", "1000", "two")),
-    *("status", "status # .lab", "status # .demo", "create -d three --nodes 3 --platform hgx-b200"),
-]
-
-
-@pytest.mark.golden
-def test_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
-    Path("file").touch()
-    written = []
-    for words in LAB:
-        if words.endswith(".lab"):
-            Path(".lab").mkdir()
-        elif words.endswith(".demo"):
-            Path(".lab").rmdir()
-            Path(".demo").symlink_to("lab")
-        written.append(called(f"lab {words}", capsys))
-    goldens.text("lab", "".join(written))
-    assert not list(Path("empty").iterdir())
-    hosts = yaml.safe_load(Path("three/inventory/hosts.yml").read_text())["gpu_nodes"]["hosts"]
-    assert {name: host["busbar_platform"] for name, host in hosts.items()} == dict.fromkeys(
-        ("node01", "node02", "node03"), "hgx-b200"
-    )
-
-
-def test_a_lab_without_apt_names_the_packages(tmp_path: Path) -> None:
-    done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path))
-    assert done.returncode == 1
-    assert "podman, mmdebstrap" in done.stderr
-
-
-def test_where_there_is_no_podman_there_is_no_lab_to_remove(tmp_path: Path) -> None:
-    directory = tmp_path / "lab"
-    done = busbar("lab", "down", "-d", directory, PATH=str(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{directory}: there is no lab\n", "")
-    directory.mkdir()
-    (directory / "containers.json").write_text("{}")
-    done = busbar("lab", "down", "-d", directory, PATH=str(tmp_path))
-    assert (done.returncode, done.stderr) == (1, "busbar: podman is not installed: apt-get install podman\n")
-    assert (directory / "containers.json").exists()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="packages are installed by root")
-def test_a_lab_prints_and_installs_its_packages_without_a_terminal(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    (tmp_path / "apt-get").write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
-    (tmp_path / "apt-get").chmod(0o755)
-    done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path), CI="")
-    assert [line.split()[0] for line in log.read_text().splitlines()] == ["update", "install"]
-    assert "podman, mmdebstrap" in done.stdout
-    # This apt-get installs nothing.
-    assert (done.returncode, done.stderr) == (1, "busbar: podman is not installed: apt-get install podman\n")
-    (tmp_path / "apt-get").write_text("#!/bin/sh\nexit 100\n")
-    done = busbar("lab", "up", "-d", tmp_path / "lab", PATH=str(tmp_path), CI="")
-    assert (done.returncode, done.stderr) == (1, "busbar: apt-get update -qq ended with 100\n")
-    assert not (tmp_path / "lab").exists()
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def run(planned: cluster_plan.Plan, **registered: dict[str, Any]) -> tuple[Any, 
         host: {"inventory_hostname": host, **intent, **registered.get(host, {})}
         for host in sorted([*planned.hosts, *planned.left_out])
     }
-    plan_result = nccl_cluster_plan.answered(planned, dict.fromkeys(planned.hosts, "never measured"))
+    plan_result = nccl_cluster_plan.task_values(planned, dict.fromkeys(planned.hosts, "never measured"))
     return nccl_cluster.joined(plan_result, raw, 2e9)
 
 
@@ -200,12 +200,12 @@ def test_a_host_that_is_left_out_is_told_so_unless_its_last_result_stands() -> N
     left = [cluster_plan.MEMBER.judge("host", "unknown", "a test", "left out: busy", "a test")]
     good = {"nccl_cluster_stored": {"findings": [], "passed": ["a.b[live]@c"], "due": ""}}
     due = {"nccl_cluster_stored": {"findings": [], "passed": [], "due": "never measured"}}
-    assert nccl_cluster.stood(good, left)["findings"] == []
+    assert nccl_cluster.stored_result(good, left)["findings"] == []
     for of_host in (due, {}):
-        assert [one["have"] for one in nccl_cluster.stood(of_host, left)["findings"]] == ["left out: busy"]
-    assert nccl_cluster.stood(due)["findings"] == []
+        assert [one["have"] for one in nccl_cluster.stored_result(of_host, left)["findings"]] == ["left out: busy"]
+    assert nccl_cluster.stored_result(due)["findings"] == []
     lost = {"nccl_cluster_stored": {"unreachable": True, "msg": "no route"}}
-    assert nccl_cluster.stood(lost, left)["unreachable"]
+    assert nccl_cluster.stored_result(lost, left)["unreachable"]
 
 
 def test_what_is_slow_over_nvlinks_follows_from_imex_and_not_from_a_rail() -> None:
@@ -234,8 +234,8 @@ def test_a_bar_that_is_missed_is_searched_for_or_says_how_to() -> None:
     advised = cluster_judge.judge(jobs, {jobs[0]["name"]: figure}, {}, {}, advise=True).findings[jobs[0]["head"]]
     assert [one.check for one in advised if one.fix.startswith(cluster_judge.LOCALISE)] == [perf.BUSBW.id]
     on, off = ({"busbar_intent": {"values": {"nccl_benchmark_localise": each}}} for each in (True, False))
-    assert nccl_cluster.follows({"a": on})
-    assert not nccl_cluster.follows({"a": on, "b": off})
+    assert nccl_cluster.localise_enabled({"a": on})
+    assert not nccl_cluster.localise_enabled({"a": on, "b": off})
 
 
 def test_an_answer_that_is_none_costs_the_hosts_of_its_job() -> None:

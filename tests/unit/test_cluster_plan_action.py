@@ -129,7 +129,7 @@ def test_jobs_have_the_bars_of_their_scope_and_the_messages_of_the_model() -> No
     given = {"busbar_model_parameters": "7B", "nccl_benchmark_collectives": ["all_reduce", "sendrecv"]}
     members = [kinds.member(f"node{n:02d}", host(altered(name=f"n{n}"), **given), True) for n in range(3)]
     found = cluster_plan.plan(members, kinds.measures, kinds.expected)
-    answered = nccl_cluster_plan.answered(found, {"node00": "never measured"})
+    answered = nccl_cluster_plan.task_values(found, {"node00": "never measured"})
     jobs = [job for jobs in answered["rounds"] for job in jobs.values()]
     assert json.loads(json.dumps(jobs)) == jobs
     by_name = {job["name"]: job for job in jobs}
@@ -139,16 +139,16 @@ def test_jobs_have_the_bars_of_their_scope_and_the_messages_of_the_model() -> No
     assert (whole["rails"], by_name["cluster sendrecv 8G 3 nodes"]["rails"]) == (8, 1)
     assert by_name["cluster all_reduce 8G 1 node"]["bar"] is None
     assert "DDP bucket of 25 MiB" in {job["what"] for job in jobs}
-    text = nccl_cluster_plan.said(found, {"node00": "never measured"}, check_mode=True)
+    text = nccl_cluster_plan.summarise(found, {"node00": "never measured"}, check_mode=True)
     assert "would be run over 3 nodes (node[00-02]): never measured" in text
     assert "busbar_leaf is not set: all nodes are taken for one leaf" in text
 
 
 def test_that_nothing_is_measured_is_said_with_the_reason() -> None:
     nobody = cluster_plan.Plan(left_out={"node03": ("unreachable", "see")})
-    text = nccl_cluster_plan.said(nobody, {}, check_mode=False, standing=["node01", "node02"])
+    text = nccl_cluster_plan.summarise(nobody, {}, check_mode=False, standing=["node01", "node02"])
     assert text.split("\n")[0] == "BETWEEN NODES: nothing is measured, the last results stand of node[01-02]"
-    assert nccl_cluster_plan.said(nobody, {}, check_mode=True).startswith(
+    assert nccl_cluster_plan.summarise(nobody, {}, check_mode=True).startswith(
         "BETWEEN NODES: nothing would be measured, no host can be measured\n"
     )
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, cluster_plot
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record, Row, Scaling
-from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import of_record
 
 from tests.unit.sample_cluster_record import JOB, RECORD
 

@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import PARTS, VALUES, Value, of_role
 
 from busbar import cli
-from busbar.lab.faults import FAULTS
+from lab.faults import FAULTS
 from tests import documents
 
 CHECKS = {each.check.id: each for each in documents.declared()}

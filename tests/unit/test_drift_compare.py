@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
-from busbar.drift.compare import Past, compare, marks
+from busbar.drift.compare import EarlierRun, compare, marks
 from busbar.drift.run import HostResult
 
 KINDS = ("new", "standing", "fixed", "gone", "unverified", "flapping")
@@ -16,12 +16,12 @@ def host(bad: str = "", passed: str = "", end: str = "complete", intent: str | N
     return HostResult("n1", end, tuple(findings), frozenset(f"{name}.check[live]@x" for name in passed), intent)
 
 
-def nights(*results: HostResult) -> list[Past]:
+def nights(*results: HostResult) -> list[EarlierRun]:
     """What the history keeps of these, the first being run 1; hosts that were not judged are not in it."""
-    past: list[Past] = []
+    past: list[EarlierRun] = []
     for number, result in enumerate(results, 1):
         if result.judged:
-            past.append(Past(number, result.intent, result.passed, marks(number, result, past)))
+            past.append(EarlierRun(number, result.intent, result.passed, marks(number, result, past)))
     return past
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ def told(name: str, *devices: dict[str, Any], findings: tuple[Finding, ...] = ()
 def test_growth_is_of_a_day_and_all_links_are_one_counter() -> None:
     assert health.per_day(GPU5) == {"replays": 4.0, "NVLink recoveries": 10.0}
     assert health.per_day(device(seconds=None)) == {}
-    assert health.shown("slowed hw_thermal_slowdown", 340e6) == "340 s"
-    assert health.shown("replays", 0.5) == "0.5"
+    assert health.growth_text("slowed hw_thermal_slowdown", 340e6) == "340 s"
+    assert health.growth_text("replays", 0.5) == "0.5"
 
 
 def test_counters_of_the_fleet_have_a_trend_and_the_worst_device_is_first() -> None:
@@ -76,16 +77,23 @@ def site(tmp_path: Path) -> Path:
 
 
 def test_the_report_has_the_section_with_serial_numbers_and_what_nodes_said_stays_text(site: Path) -> None:
-    assert main(["report", "--history", str(site / "d.sqlite"), "--html", str(site / "r.html")]) == 0
+    outputs = ["--html", str(site / "r.html"), "--json", str(site / "r.json")]
+    assert main(["report", "--history", str(site / "d.sqlite"), *outputs]) == 0
+    [worst, *_others] = json.loads((site / "r.json").read_text())["health"]["worst"]
+    assert (worst["serial"], worst["board"]) == ("1654922006536", "S917AB123")
     text = (site / "r.html").read_text()
     assert 'id="health"' in text
-    assert "1654922006536" in text
+    assert ("1654922006536" in text, "S917AB123" in text) == (True, True)
     assert EVIL not in text
     assert "&lt;script&gt;" in text
 
 
 def test_a_rails_port_is_told_with_its_nic_and_traffic_is_no_growth() -> None:
-    nic = {**dict.fromkeys(("product", "serial", "part", "firmware", "slot")), "pci": "0000:1b:00.0", "name": "rail 0"}
+    nic = {
+        **dict.fromkeys(("product", "serial", "part", "firmware", "slot", "board")),
+        "pci": "0000:1b:00.0",
+        "name": "rail 0",
+    }
     aer = {**nic, "seconds": 86400.0, "grown": {"PCIe correctable": 7}}
     usual = {"port_rcv_packets": 10**9, "np_cnp_sent": 4, "rx_prio3_pause": 9, "symbol_error": 0}
     port: dict[str, Any] = {

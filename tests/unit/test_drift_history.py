@@ -24,7 +24,7 @@ from busbar import ROOT
 from busbar.cli import main
 from busbar.drift import ageing, command
 from busbar.drift.history import SCHEMA, History, HistoryError
-from busbar.drift.lock import Held, beside, held
+from busbar.drift.lock import LockedError, held, lock_file
 from busbar.drift.run import HostResult, Run
 from tests import series
 
@@ -41,6 +41,7 @@ GPU5: dict[str, Any] = {
     "part": None,
     "firmware": "96.00",
     "slot": "12",
+    "board": "S917AB123",
 }
 
 
@@ -50,7 +51,7 @@ def begun(nights: History, day: int, inventory: str = "/i") -> Run:
 
 
 def night(nights: History, day: int, *hosts: HostResult, inventory: str = "/i") -> dict[str, Any]:
-    return command.keep(begun(nights, day, inventory), {host.host: host for host in hosts}, nights)
+    return command.store(begun(nights, day, inventory), {host.host: host for host in hosts}, nights)
 
 
 def host(
@@ -174,7 +175,7 @@ def test_a_killed_run_is_told_and_compared_with_nothing(tmp_path: Path) -> None:
     path = tmp_path / "d"
     with History.create(path) as nights:
         night(nights, 1, host(BAD))
-    with held(beside(path), "x"), History.create(path) as nights:
+    with held(lock_file(path), "x"), History.create(path) as nights:
         killed = begun(nights, 2)
         with History.open(path) as reader:
             assert [run.state for run, _ in reader.runs()] == ["running", "done"]
@@ -358,7 +359,11 @@ def test_a_broken_history_gives_a_sentence_with_the_way_out(
 
 
 def test_a_lock_is_one_and_says_who_has_it(tmp_path: Path) -> None:
-    with held(tmp_path / "l", "run of anna"), pytest.raises(Held, match="run of anna"), held(tmp_path / "l", "x"):
+    with (
+        held(tmp_path / "l", "run of anna"),
+        pytest.raises(LockedError, match="run of anna"),
+        held(tmp_path / "l", "x"),
+    ):
         pass
     with held(tmp_path / "l", "run of otto"):
         pass

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from busbar import __version__
 from busbar.cli import main
-from busbar.drift import command, inventory, lock, part, runner
+from busbar.drift import command, findings_part, inventory, lock, runner
+from busbar.drift.findings_part import Part, PartError
 from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
 from busbar.drift.merge import join
-from busbar.drift.part import Part, PartError
 from busbar.drift.run import ENDS, HostResult, Run
 from tests.nested import changed, places
 
@@ -42,7 +42,7 @@ def answers(names: tuple[str, ...] = GROUP.group) -> dict[str, HostResult]:
 
 def written(folder: Path, file: str, hosts: dict[str, HostResult], **more: Any) -> Path:
     path = folder / file
-    path.write_text(part.render(replace(RUN, **more), GROUP, hosts))
+    path.write_text(findings_part.render(replace(RUN, **more), GROUP, hosts))
     return path
 
 
@@ -108,15 +108,15 @@ def test_any_partition_of_a_night_merges_to_what_one_run_says(of_hosts: list[Any
         for share in data.draw(st.permutations(sorted(set(shares)))):
             mine = {host: whole[host] for host, of_host in zip(names, shares, strict=True) if of_host == share}
             paths.append(folder / f"part-{share}")
-            paths[-1].write_text(part.render(RUN, manifest, mine))
-        joined = join(part.read(paths), None, [], 3600)
+            paths[-1].write_text(findings_part.render(RUN, manifest, mine))
+        joined = join(findings_part.read(paths), None, [], 3600)
         assert joined.hosts == whole
         assert [*joined.hosts] == [*whole]
         with History.create(folder / "one.sqlite") as nights:
             run = Run(**{**RUN.__dict__, "user": "u", "id": nights.begin(RUN)})
-            one = command.keep(run, whole, nights, ["x"])
+            one = command.store(run, whole, nights, ["x"])
         with History.create(folder / "other.sqlite") as nights:
-            other = command.keep(Run(**{**RUN.__dict__, "id": nights.begin(RUN)}), joined.hosts, nights, ["x"])
+            other = command.store(Run(**{**RUN.__dict__, "id": nights.begin(RUN)}), joined.hosts, nights, ["x"])
     assert json.dumps(one) == json.dumps(other)
 
 
@@ -144,7 +144,7 @@ def test_what_mends_many_hosts_reads_their_names_from_the_same_files(tmp_path: P
     group = Manifest(NAMES, (), True, NAMES, "d1")
     ill = {name: replace(host, findings=(SITE_YML,)) for name, host in answers(NAMES).items()}
     path = tmp_path / "a b"
-    path.write_text(part.render(RUN, group, ill))
+    path.write_text(findings_part.render(RUN, group, ill))
     assert merged(path) == 2
     listed = capsys.readouterr().out.split("$ ")[1].split(" > ")[0]
     assert listed.startswith(f"busbar report --merge '{path}' --nodes ")
@@ -157,12 +157,12 @@ def test_hosts_that_were_compared_with_each_other_say_with_whom(tmp_path: Path) 
     found = {name: replace(host, passed=frozenset({CONSISTENT})) for name, host in answers().items()}
     first = written(tmp_path, "A", {name: found[name] for name in NAMES[:3]})
     second = written(tmp_path, "B", {name: found[name] for name in NAMES[3:8]})
-    joined = join(part.read([first, second]), None, [], 3600)
+    joined = join(findings_part.read([first, second]), None, [], 3600)
     (note,) = joined.hosts["n02"].notes
     assert note == "compared with each other, and with no host of the other files: n[01-03] (consistency.*)"
     assert "n[04-08]" in joined.hosts["n04"].notes[0]
     # All in one part: nothing is left out.
-    assert join(part.read([written(tmp_path, "C", found)]), None, [], 3600).hosts == found
+    assert join(findings_part.read([written(tmp_path, "C", found)]), None, [], 3600).hosts == found
 
 
 # -- a night of the history ------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_merged_night_is_one_of_the_history_and_only_once(tmp_path: Path, caps
     for files in (halves(tmp_path), [earlier]):
         assert merged(*files, "--history", history) == 1
         assert "they are in it already, or are older than its last run: leave --history out" in capsys.readouterr().err
-    with lock.held(lock.beside(history), "somebody"):
+    with lock.held(lock.lock_file(history), "somebody"):
         assert merged(*halves(tmp_path), "--history", history) == 4
     with History.open(history) as nights:
         assert len(nights.runs()) == 2
@@ -326,15 +326,15 @@ def test_a_command_line_that_names_no_night_is_refused(
 
 def test_all_parts_together_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = halves(tmp_path)
-    monkeypatch.setattr(part, "BYTES", first.stat().st_size + second.stat().st_size - 1)
+    monkeypatch.setattr(findings_part, "BYTES", first.stat().st_size + second.stat().st_size - 1)
     with pytest.raises(PartError, match=f"{second}: all files together have more than"):
-        part.read([first, second])
+        findings_part.read([first, second])
 
 
 def sound(path: Path) -> list[Part]:
     """The parts, or none where the file was refused with a sentence that names it."""
     try:
-        return part.read([path])
+        return findings_part.read([path])
     except PartError as error:
         assert str(path) in str(error)
         assert "\n" not in str(error)
@@ -350,7 +350,7 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
         assert not sound(path), size
 
 
-WHOLE = json.loads(part.render(RUN, GROUP, {**answers(), "n01": replace(answers()["n01"], findings=(BAD,))}))
+WHOLE = json.loads(findings_part.render(RUN, GROUP, {**answers(), "n01": replace(answers()["n01"], findings=(BAD,))}))
 ODD_TEXTS = ["\x1b[2J", "a" * 70000, "{{ lookup('pipe', 'id') }}"]
 ODD: list[Any] = [None, True, 7, 1e400, -1, [], {}, [[]], {"x": {}}, *ODD_TEXTS]
 
@@ -377,4 +377,4 @@ def test_a_name_that_stands_twice_is_no_answer(tmp_path: Path) -> None:
     path = written(tmp_path, "A", answers(("n01",)))
     path.write_text(path.read_text().replace("\n}}", ',\n"n01": {}}}'))
     with pytest.raises(PartError, match="'n01' is there twice"):
-        part.read([path])
+        findings_part.read([path])

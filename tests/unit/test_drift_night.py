@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, leftovers, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder, stale_tempdirs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from busbar import private
+from busbar import private_tempdir
 from busbar.cli import main
 from busbar.drift import command, compare, inventory, junit, lock, notify, output, report, runner
 from busbar.drift.history import History
@@ -269,7 +269,7 @@ def test_any_answer_of_one_host_leaves_the_others_theirs(path: tuple[Any, ...], 
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         nights = History(Path("memory"), connection)
         nights._prepare()
-        shown = command.keep(replace(begun, id=nights.begin(begun)), found, nights)
+        shown = command.store(replace(begun, id=nights.begin(begun)), found, nights)
         assert shown["hosts"]["n1"]["class"] == "drift"
         json.dumps(command.built(nights.run(None), None, nights))
 
@@ -351,18 +351,18 @@ def test_what_killed_runs_left_is_swept_where_it_is_ours_and_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    old = time.time() - 2 * leftovers.AGE
+    old = time.time() - 2 * stale_tempdirs.AGE
     names = ["busbar-drift-abcd_123", "busbar-run-abcdefgh", "busbar-other", "xbusbar-run-abcdefgh"]
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "secret").write_text("x")
     (tmp_path / "busbar-drift-abcd1234").symlink_to(tmp_path / "busbar-other" / "secret")
-    with private.directory() as mine:
+    with private_tempdir.directory() as mine:
         # None is old.
         assert {path.name for path in tmp_path.iterdir()} > {*names}
         for path in tmp_path.iterdir():
             os.utime(path, (old, old), follow_symlinks=False)
-        with private.directory():
+        with private_tempdir.directory():
             # Who is at work keeps what is its own, however long it takes.
             assert mine.exists()
     assert {path.name for path in tmp_path.iterdir()} == {*names[2:], "busbar-drift-abcd1234"}
@@ -370,7 +370,7 @@ def test_what_killed_runs_left_is_swept_where_it_is_ours_and_old(
 
 
 def test_a_findings_file_half_written_is_swept_by_the_next_verdict(tmp_path: Path) -> None:
-    old = time.time() - 2 * leftovers.AGE
+    old = time.time() - 2 * stale_tempdirs.AGE
     for name in (".busbar-abcd1234", ".busbar-x", ".busbar-efgh5678"):
         (tmp_path / name).write_text("{")
         os.utime(tmp_path / name, (old, old))

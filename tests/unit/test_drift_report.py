@@ -18,7 +18,7 @@ from busbar.drift import command, html, junit, prometheus, text
 from busbar.drift.compare import compare, marks
 from busbar.drift.history import History
 from busbar.drift.inventory import Manifest
-from busbar.drift.report import Night, build
+from busbar.drift.report import ReportInput, build
 from busbar.drift.run import CLASSES, HostResult, Run
 from busbar.drift.runner import results
 from tests import goldens
@@ -42,7 +42,7 @@ def ill(name: str, *findings: Finding, end: str = "complete") -> HostResult:
 def report(*hosts: HostResult, run: Run = RUN, **more: Any) -> dict[str, Any]:
     by_name = {host.host: host for host in hosts}
     return build(
-        Night(
+        ReportInput(
             run=run,
             hosts=by_name,
             marks={name: marks(run.id, host, ()) for name, host in by_name.items()},
@@ -205,7 +205,7 @@ def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
         for said, hosts, news in nights:
             run = replace(RUN, ended=None, state="running")
             run = replace(run, id=history.begin(run))
-            data = command.keep(run, {host.host: host for host in hosts}, history)
+            data = command.store(run, {host.host: host for host in hosts}, history)
             assert data["news"] == news, said
 
 

@@ -10,9 +10,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.redaction import (
-    among,
+    find_secrets,
     scrub,
-    worth_hiding,
+    secret_texts,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,14 +34,14 @@ def test_names_tell_secrets_at_any_depth_and_vaulted_values_do_without() -> None
         "mpi": "compass",
         "ansible_ssh_private_key_file": "/home/busbar/.ssh/id",
     }
-    found = set(among(variables, Vaulted))
+    found = set(find_secrets(variables, Vaulted))
     assert found == {"hunter22", "tok-1", "line one\nline two", "auth-1", "12345", "from the vault"}
 
 
 def test_every_text_of_a_finding_is_scrubbed_and_the_check_stays() -> None:
-    hidden = worth_hiding(["hunter22", "line one\nline two", "hunter", "yes"])
+    hidden = secret_texts(["hunter22", "line one\nline two", "hunter", "yes"])
     assert "yes" not in hidden
-    assert scrub(repr("it's a \\ \" pass"), worth_hiding(["it's a \\ \" pass"])) == "'[redacted]'"
+    assert scrub(repr("it's a \\ \" pass"), secret_texts(["it's a \\ \" pass"])) == "'[redacted]'"
     finding = Finding("a.b", "x", "drift", "major", "yes", "said hunter22!", "cmd --pw hunter22", "line two", "run it")
     clean = finding.scrubbed(hidden)
     assert (clean.have, clean.source, clean.why) == ("said [redacted]!", "cmd --pw [redacted]", "[redacted]")
@@ -49,7 +49,7 @@ def test_every_text_of_a_finding_is_scrubbed_and_the_check_stays() -> None:
 
 
 def test_a_message_that_was_cut_within_a_secret_does_not_tell_its_beginning() -> None:
-    hidden = worth_hiding(["platform-of-the-cluster"])
+    hidden = secret_texts(["platform-of-the-cluster"])
     for cut, clean in (
         ("said platform-of-the-clus", "said [redacted]"),
         ("said 'platform-of-the-c' twice, 'platform-of-the'", "said '[redacted]' twice, '[redacted]'"),

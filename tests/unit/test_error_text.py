@@ -52,16 +52,38 @@ def test_what_keeps_a_task_from_starting_has_a_way_out(text: str, word: str) -> 
     assert bool(word) == bool(start_way_out(text))
 
 
-def test_the_nearest_name_is_meant() -> None:
-    assert did_you_mean("hgx-h10", ["hgx-h100", "gb200"]) == "; did you mean hgx-h100?"
+NAMES = ("hgx-h100", "gb200", "busbar_mtu", "busbar_fabric", "nccl_benchmark_gpus", "--json", "--across-versions")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("hgx-h10", "hgx-h100"),
+        ("busbar_mut", "busbar_mtu"),
+        ("busbar_fabric_typ", "busbar_fabric"),
+        ("bsubar_mtu", "busbar_mtu"),
+        ("--jsom", "--json"),
+        ("busbar_mtu", "busbar_mtu"),
+        ("busbar_zzz", ""),
+        ("--across-zzzz", ""),
+        ("nccl_benchmark_zzz", ""),
+        ("busbar_", ""),
+        ("", ""),
+    ],
+)
+def test_the_nearest_name_is_meant(name: str, near: str) -> None:
+    assert did_you_mean(name, NAMES, "") == (f"; did you mean {near}?" if near else "")
+
+
+def test_where_none_is_near_all_are_named() -> None:
     assert did_you_mean("zzz", ["b", "a"]) == "; known: a, b"
+    assert did_you_mean("zzz", [], "") == ""
 
 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
         (["drfit"], "drift"),
-        (["lab", "brek"], "break"),
         (["drift", "-i", "x", "--limt", "y"], "--limit"),
         (["drift", "-i", "x", "--host-timout=5"], "--host-timeout"),
         (["drift", "-i", "x", "--fail-on", "majr"], "major"),

@@ -27,7 +27,7 @@ FILES = {
 LINES = [
     *("lint {}", "lint --as sbatch {}", "lint good.conf {}", "lint -v {}"),
     *("diagnose {}", "diagnose --json {}", "diagnose --all failed.log {}", "diagnose short.log --training {}"),
-    *("compare {} {}", "compare object.json {}"),
+    *("benchmark {}", "benchmark {} --against {}", "benchmark object.json --against {}"),
     *("report --history {}", "report --merge {}", "report --merge {} --json -", "report --run 7 --history {}"),
     *("fabric plan {}", "preflight --relative --gate {}", "remediate object.json -i missing --check"),
     *(

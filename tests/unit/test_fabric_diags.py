@@ -19,9 +19,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     ParseError,
     ToolHung,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import asked, diags, sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags
 from ansible_collections.busbar.fabric.plugins.modules import ib_fabric_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
 
 from tests import goldens, trees
 from tests.unit import finding_rows
@@ -71,7 +72,7 @@ def test_two_ports_in_one_plane_are_one_sweep(node: Node, tmp_path: Path) -> Non
     assert (found.complete, found.problems, found.plane) == (True, (), "0008f10500100011")
     assert (found.device, found.port, found.host, found.source) == ("mlx5_0", 1, "", "infiniband-diags")
     assert len(found.nodes) == 8
-    assert states(asked.judge(reading)) == {}
+    assert states(reading.findings) == {}
     calls = called(tmp_path)
     # Both ports are asked for their manager, one is swept through, and nothing is cleared, or asked of another port.
     assert [call for call in calls if call.startswith("sminfo")][:2] == [
@@ -109,10 +110,10 @@ def test_a_tool_that_hangs_costs_no_other_its_answer(node: Node, monkeypatch: py
     [found] = reading.sweeps
     assert len(found.nodes) == 8
     assert not found.complete
-    assert states(asked.judge(reading)) == {
+    assert states(reading.findings) == {
         "ib_fabric.answer ibqueryerrors --details --threshold-file /dev/null -C mlx5_0 -P 1": "unknown"
     }
-    [port] = found.by_guid()["0008f10500100010"].ports
+    [[port]] = [node.ports for node in found.nodes if node.guid == "0008f10500100010"]
     # Its data counters are there, and of its errors nothing is known.
     assert port.counters["PortXmitPkts"] > 0
     assert port.unread == "no output shows those of errors"
@@ -201,7 +202,7 @@ def test_what_a_host_sweeps(name: str, node: Node, tmp_path: Path) -> None:
         unread = sorted({port.unread for found in one.nodes for port in found.ports})
         rows.append([one.device, one.port, one.plane, one.complete, len(one.nodes), one.routing, unread])
         rows += [[problem.source, finding_rows.values(problem.message)] for problem in one.problems]
-    rows += [[key, state] for key, state in states(asked.judge(reading)).items()]
+    rows += [[key, state] for key, state in states(reading.findings).items()]
     calls = Counter(" ".join(re.findall("^[a-z]+|mlx5_[0-9]", call)) for call in called(tmp_path))
     goldens.check("fabric_diags", name, [*rows, dict(sorted(calls.items()))])
 
@@ -211,7 +212,7 @@ def test_nothing_is_asked_once_the_time_is_over(node: Node) -> None:
     [found] = reading.sweeps
     assert (found.nodes, found.complete) == ((), False)
     assert sum("was not queried" in problem.message for problem in found.problems) == 2
-    assert states(asked.judge(reading)) == {"ib_fabric.answer sminfo -C mlx5_0 -P 1": "unknown"}
+    assert states(reading.findings) == {"ib_fabric.answer sminfo -C mlx5_0 -P 1": "unknown"}
 
 
 @pytest.mark.parametrize(("hours", "unread"), [(23, ["/var/log/opensm-b.log"]), (30, [])])
@@ -226,16 +227,16 @@ def test_of_a_log_that_is_too_large_the_end_is_read(
     reading = diags.read(node())
     texts = [event.text.rpartition(": ")[2] for event in reading.sweeps[0].events]
     assert texts == ["other log", "end"]
-    assert [finding.subject for finding in asked.judge(reading) if not finding.ok] == unread
+    assert [finding.subject for finding in reading.findings if not finding.ok] == unread
 
 
 def test_two_sweeps_of_one_host_wait_for_each_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diags, "PATIENCE", 0.1)
     host = node()
-    with locks.alone(host, diags.LOCK):
+    with locks.hold(host, diags.LOCK):
         reading = diags.read(host)
-    assert reading.sweeps == ()
-    assert states(asked.judge(reading)) == {"ib_fabric.answer sweep": "unknown"}
+    assert reading.sweeps == []
+    assert states(reading.findings) == {"ib_fabric.answer sweep": "unknown"}
 
 
 # -- the module ------------------------------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ GIVEN = {
 def test_what_the_module_answers_passes_the_gate(node: Node) -> None:
     result = json.loads(json.dumps(ib_fabric_info.work(node(), GIVEN, False)))
     kept = answer.check("ib_fabric_info", result)
-    [found] = [sweep.from_dict(one) for one in kept["sweeps"]]
+    [found] = [sweep_data.from_dict(one) for one in kept["sweeps"]]
     assert found.complete
     assert kept["findings"] == []
     assert not result["changed"]

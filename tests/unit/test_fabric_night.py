@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action.ib_fabric_judge import Run
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cabling_plan, fabric_record, fabric_run, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.run import Run
 
 from .built_fabric import NIGHT, Built, build
-from .test_work import heard
+from .test_due_roles import heard
 
 NOW = 1_790_000_000.0
 NAMES = (*site_values.PARTS["ib_fabric"], "busbar_firmware")
@@ -44,13 +47,13 @@ class Nights:
         hosts = list(self.fabric.hosts)
         fabric = seen or self.fabric
         swept = tuple(fabric.sweeps(self.now, (0,)))
-        answers = {"node000": fabric_run.Answer(sweeps=swept), **more.pop("answers", {})}
+        answers = {"node000": fabric_run.NodeResult(sweeps=swept), **more.pop("answers", {})}
         plan = {"asked": list(answers), "known": [], "last": False, "wrong": {}, "values": self.values, **more}
         audit = {host: self.audit(host) for host in hosts}
         run = Run(plan, str(self.results), hosts, hosts)
         of_hosts = {host: {"inventory_hostname": host, "fleet_audit_result": {"hosts": audit}} for host in hosts}
         told = run.judged({} if plan["last"] else answers, of_hosts, self.now)
-        self.said, self.told = run.said, told
+        self.said, self.told = run.messages, told
         self.now += NIGHT
         assert all(one["passed"] or one["findings"] for one in told.values())
         found = {host: [one["check"] for one in of_host["findings"]] for host, of_host in told.items()}
@@ -87,7 +90,7 @@ def test_what_is_lost_is_missed_against_the_last_night_that_saw_all(nights: Nigh
     assert set(mark.ends) == {cut.nic("node003", 2), nights.fabric.leaf_port("node003", 2)}
     # A night that saw only a part is compared with, and is not what the next one is compared with.
     part = copy.deepcopy(nights.fabric)
-    answers = {"node000": fabric_run.Answer(why="no route to host", because=fabric_run.SILENT)}
+    answers = {"node000": fabric_run.NodeResult(why="no route to host", because=fabric_run.SILENT)}
     found = nights.play(part, answers=answers)
     assert found["node000"] == ["ib_fabric.host", "ib_fabric.sweep"]
     # Nothing was swept: what was known stays.
@@ -110,7 +113,7 @@ def test_what_was_swept_just_now_is_judged_again_as_it_was(nights: Nights) -> No
 
 
 def test_one_bad_answer_costs_its_host_and_no_other(nights: Nights) -> None:
-    bad = fabric_run.answer_of(
+    bad = fabric_run.read_result(
         "node001", {"ib_fabric_result": {"findings": [], "passed": [], "sweeps": [{"plane": 1}]}}
     )
     found = nights.play(answers={"node001": bad})
@@ -148,5 +151,5 @@ def test_a_sweep_is_what_came_over_the_wire(nights: Nights) -> None:
     """As a node answers it, through JSON: nothing of it is lost."""
     swept = nights.fabric.sweeps(NOW, (0,))
     result = {"findings": [], "passed": [], "sweeps": [json.loads(json.dumps(sweep.to_dict(one))) for one in swept]}
-    given = fabric_run.answer_of("node000", {"ib_fabric_result": result})
+    given = fabric_run.read_result("node000", {"ib_fabric_result": result})
     assert given.sweeps == tuple(swept)

@@ -24,13 +24,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
     ibnetdiscover,
     ibqueryerrors,
     merge,
-    smpquery,
     subnet_manager,
     sweep,
-    told,
+    tool_output,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils import bounded
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.tool_output import ToolOutput
+from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
 
 from tests import goldens
 from tests.nested import changed, places
@@ -48,29 +49,29 @@ def said(name: str) -> str:
     return (FOLDER / name).read_text()
 
 
-def of(*outputs: told.Told, counters: tuple[told.Told, ...] = (), decodes_xdr: bool = False) -> sweep.Sweep:
+def of(*outputs: ToolOutput, counters: tuple[ToolOutput, ...] = (), decodes_xdr: bool = False) -> sweep.Sweep:
     merged = merge.Merged(decodes_xdr=decodes_xdr)
     for one in outputs:
         merged.add(one)
     if counters:
         merged.count(counters)
-    return merged.sweep(outputs)
+    return merged.sweep()
 
 
-def topology(change: Change = str, stderr: str = "", name: str = "ibnetdiscover.txt") -> told.Told:
+def topology(change: Change = str, stderr: str = "", name: str = "ibnetdiscover.txt") -> ToolOutput:
     """ibnetdiscover's output, changed, and what it says on stderr."""
     found = ibnetdiscover.parse(change(said(name)))
-    found.partial += told.complaints(stderr)
+    found.complain(stderr)
     return found
 
 
-def links(change: Change = str, stderr: str = "", name: str = "iblinkinfo-line.txt") -> told.Told:
+def links(change: Change = str, stderr: str = "", name: str = "iblinkinfo-line.txt") -> ToolOutput:
     found = iblinkinfo.parse(change(said(name)))
-    found.partial += told.complaints(stderr)
+    found.complain(stderr)
     return found
 
 
-def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[told.Told, told.Told]:
+def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[ToolOutput, ToolOutput]:
     """What ibqueryerrors prints of ports with errors, changed, and of the data of each port."""
     every = said(f"{folder}ibqueryerrors-counters.err") if folder else ""
     return (
@@ -94,6 +95,10 @@ def joined(*texts: str) -> sweep.Sweep:
     return dumps.join(outputs, problems, 1.0)
 
 
+def by_guid(found: sweep.Sweep) -> dict[str, Node]:
+    return {node.guid: node for node in found.nodes}
+
+
 def messages(found: sweep.Sweep) -> str:
     return "\n".join(map(str, found.problems))
 
@@ -107,7 +112,7 @@ def test_outputs_that_name_ports_alone_have_the_same_cables(name: str) -> None:
     assert found.complete
     assert "known by the GUID of a port only" in messages(found)
     # A host's node GUID is not said there.
-    assert found.by_guid()[HOST[4][:-1] + "1"].description == MARKUP
+    assert by_guid(found)[HOST[4][:-1] + "1"].description == MARKUP
     # With the topology, the same ports are the nodes' again.
     both = of(ibnetdiscover.parse(said("ibnetdiscover.txt")), parse(said(name)))
     assert (both.complete, both.problems, set(both.links())) == (True, (), set(whole().links()))
@@ -130,7 +135,7 @@ def test_wherever_an_output_is_cut_the_sweep_is_not_complete(parse: Any, name: s
     text = said(name).rstrip()
     if name.startswith(("ibqueryerrors", "s")):
         cut = [parse(text[:end]) for end in range(0, text.find("## Summary") if "##" in text else len(text) - 20, 7)]
-        assert all(one.lacks() for one in cut)
+        assert all(one.missing() for one in cut)
         return
     lines = said(name).splitlines()
     whole_nodes = len(of(parse(text)).nodes)
@@ -158,8 +163,8 @@ def test_wherever_an_output_is_cut_the_sweep_is_not_complete(parse: Any, name: s
 def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> None:
     failed = "ibwarn: [9] print_errors: IB_GSI_PORT_COUNTERS query failed on x, Lid 8 port 1\n"
     found = ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] {line}\n{failed}")
-    assert (found.lacks(), list(found.unread)) == ([], [(8, 1)])
-    assert ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").lacks()
+    assert (found.missing(), list(found.unread)) == ([], [(8, 1)])
+    assert ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").missing()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +179,7 @@ def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> No
     ],
 )
 def test_lanes_are_named_by_their_rate(text: str, speed: str | None) -> None:
-    assert told.lane(text) == speed
+    assert tool_output.lane(text) == speed
 
 
 # -- one tool --------------------------------------------------------------------------------------------------------
@@ -184,25 +189,29 @@ def test_managers() -> None:
     standby = "SMInfoRecord dump:\n\t\tRID\n\t\tLID...................0x9\n\t\tSMInfo dump:\n"
     found = subnet_manager.parse_records(said("saquery-smir.txt") + standby)
     assert [one.state for one in found.managers] == ["master"]
-    assert found.lacks()
+    assert found.missing()
     second = said("saquery-smir.txt").replace("SMState...............3", "SMState...............2")
     second = second.replace("0x0008f10500100011", "0x0008f10500100021")
     found = subnet_manager.parse_records(said("saquery-smir.txt") + second)
     assert [one.state for one in found.managers] == ["master", "standby"]
-    assert not found.lacks()
+    assert not found.missing()
+    # Two outputs that differ about one manager.
+    standby = said("saquery-smir.txt").replace("SMState...............3", "SMState...............2")
+    differing = of(subnet_manager.parse_sminfo(said("sminfo.txt")), subnet_manager.parse_records(standby))
+    assert "subnet manager 0008f10500100011: master and standby" in messages(differing)
     # Two masters: no one of them is the plane's.
     masters = of(subnet_manager.parse_records(said("saquery-smir.txt") + second.replace(".2", ".3")))
     assert (masters.plane, len(masters.managers)) == ("", 2)
 
 
 def test_keys_and_node_of_a_port() -> None:
-    assert smpquery.parse_pkeys(said("smpquery-pkeys.txt")) == (0xFFFF,)
-    assert smpquery.parse_nodeinfo(said("smpquery-nodeinfo.txt"))["Guid"] == "0x0008f10500100010"
+    assert subnet_manager.parse_pkeys(said("smpquery-pkeys.txt")) == (0xFFFF,)
+    assert subnet_manager.parse_node_guid(said("smpquery-nodeinfo.txt")) == HOST[1]
     for wrong in ("", "   0: 0xffff\n64 pkeys capacity for this port\n", "nonsense\n"):
         with pytest.raises(ParseError):
-            smpquery.parse_pkeys(wrong)
+            subnet_manager.parse_pkeys(wrong)
     with pytest.raises(ParseError):
-        smpquery.parse_nodeinfo("# Node info: Lid 1\n")
+        subnet_manager.parse_node_guid("# Node info: Lid 1\n")
 
 
 # -- ibdiagnet: by hand, after its manual ----------------------------------------------------------------------------
@@ -227,7 +236,7 @@ def of_files(text: str, tool: str) -> sweep.Sweep:
 )
 def test_codes_of_speeds(code: int, speed: str | None) -> None:
     text = CSV.replace(",2048,3847,5,4", f",{code},3847,5,4")
-    port = of_files(text, "db_csv").by_guid()[HOST[1]].port(1)
+    port = by_guid(of_files(text, "db_csv"))[HOST[1]].port(1)
     assert port is not None
     assert (port.speed, port.speed_supported) == (speed, "NDR")
 
@@ -281,6 +290,24 @@ UNHEALTHY = (
     '0x0011223344550001, 25, "spine, \\"3\\"", 0x0055667788990001, 25, "leaf", {FLAPPING, SET_ERR}, Fri Mar 20\n'
     '0x0011223344550002, 900, "leaf", 0x0055667788990001, 25, "spine", {FLAPPING}, Fri Mar 20 01:13\n'
 )
+DASHES = "-" * 79
+PM = f"""{DASHES}
+Port=1 Lid=0x0007 GUID=0x{HOST[1]} Device=4123 Port Name=node001/U1/P1
+{DASHES}
+link_down_counter=0x2
+symbol_error_counter=0xff
+symbol_error_counter_extended=0x3e8
+port_xmit_discard=0x0
+port_xmit_data_extended=NA
+excessive_buffer_errors=0x1
+retransmission_per_sec=1.5
+{DASHES}
+Port=1 Lid=0x0002 GUID=0x{LEAF1} Device=53232 Port Name=leaf1/P1
+{DASHES}
+vl15_dropped=0x4
+port_rcv_errors=soon
+Port=255 Lid=0x0002 GUID=0x{LEAF1} Device=53232 Port Name=leaf1/P255
+"""
 NO_RESPONSE = "START_ERRORS_DISCOVERY\nScope,Summary\nPORT,no response\nEND_ERRORS_DISCOVERY\n"
 LOSSY = "lossy/"
 # What is read of an output that is changed.
@@ -366,6 +393,7 @@ READ: dict[str, tuple[Base, Base]] = {
     "Quantum-3, newer tool": (lambda: of(topology(quantum3), decodes_xdr=True), lambda: of(topology(quantum3))),
     "log of the manager": (lambda: joined(said("opensm.log"), said("ibnetdiscover.txt")), lambda: of(topology())),
     "unhealthy ports": (lambda: joined(UNHEALTHY), sweep.Sweep),
+    "ibdiagnet2.pm": (lambda: joined(said("ibnetdiscover.txt"), PM), lambda: of(topology())),
     **{name: (partial(READERS[key], change), partial(READERS[key], str)) for name, (key, change) in CHANGED.items()},
 }
 
@@ -385,7 +413,7 @@ def rows(found: sweep.Sweep, base: sweep.Sweep) -> list[Any]:
     about = [found.complete, found.source, found.plane, found.routing, found.adaptive_routing, len(found.problems)]
     result: list[Any] = [about, *([one.guid, one.state, one.lid, one.description] for one in found.managers)]
     result += [[*key, conditions] for key, conditions in found.unhealthy.items()]
-    before, now = base.by_guid(), found.by_guid()
+    before, now = by_guid(base), by_guid(found)
     alike: dict[str, list[str]] = {}
     for guid, node in sorted(now.items()):
         known = before.get(guid, sweep.Node(guid, "router", ""))
@@ -404,7 +432,7 @@ def rows(found: sweep.Sweep, base: sweep.Sweep) -> list[Any]:
 @pytest.mark.parametrize("name", READ)
 def test_what_is_read_of_outputs(name: str) -> None:
     found, base = (make() for make in READ[name])
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
     assert all(str(problem).isprintable() for problem in found.problems)
     goldens.check("fabric_read", name, rows(found, base))
 
@@ -442,6 +470,28 @@ def test_adaptive_routing_is_that_of_all_switches(first: str, second: str, expec
     assert found.adaptive_routing is expected
     alone = of_files(CSV + section, "db_csv")
     assert (alone.complete, alone.problems, alone.adaptive_routing) == (True, (), first == "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ('Ca\t: 0x0008f10500100010 ports 1 "node001 HCA-1"\n', "ibnetdiscover"),
+        ("CA 'mlx5_0'\n\tCA type: MT4129\n", "ibnetdiscover and sminfo"),
+        ("# Port counters: Lid 1 port 1 (CapMask: 0x1600)\nPortSelect:......1\n", "ibqueryerrors --counters"),
+        ('{\n  "ports": []\n}\n', "ibdiagnet, and store its ibdiagnet2.db_csv"),
+        ("-I- Discovering ... 8 nodes\n", "ibdiagnet, and store its ibdiagnet2.db_csv"),
+        ("\x01\x00\x00\x00cache\n", "ibnetdiscover without --cache"),
+        ("hello\n", "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"),
+    ],
+)
+def test_of_a_form_that_is_not_read_the_command_to_run_is_named(text: str, command: str) -> None:
+    problems: list[Problem] = []
+    assert dumps.parse(text, "file", problems) == []
+    assert [problem.message.rpartition("; run ")[2] for problem in problems] == [command]
+
+
+def test_a_line_longer_than_any_tool_prints_is_not_read() -> None:
+    assert links(swap(MARKUP, "x" * 600)).odd_count == 2
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hello\n", "\x00\x01\x02", "#\n", "{}", "[1]\n"])
@@ -494,7 +544,7 @@ def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     for number, text in enumerate(by.sample(texts, 5)):
         outputs += dumps.parse(_mangled(text, by), f"file {number}", problems)
     found = dumps.join(outputs, problems, 1.0)
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
     assert found.problems
 
 
@@ -530,7 +580,7 @@ def test_events_of_a_managers_log_are_recent_errors_and_its_exit(
     found = dumps.join(dumps.parse(text, "log", problems), problems, at=0)
     assert {event.code: event.count for event in found.events} == expected
     assert not problems
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
 
 
 LINKED = "==( 4X          10.0 Gbps Active/  LinkUp)==>"
@@ -568,8 +618,8 @@ def data() -> dict[str, Any]:
 
 
 def test_what_travels_is_what_was_swept() -> None:
-    assert sweep.from_dict(data()) == ONE
-    assert sweep.from_dict(json.loads(json.dumps(sweep.to_dict(Sweep())))) == Sweep()
+    assert sweep_data.from_dict(data()) == ONE
+    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(Sweep())))) == Sweep()
 
 
 @pytest.mark.parametrize(
@@ -594,8 +644,8 @@ def test_a_large_fabric_is_within_what_is_read_of_a_node() -> None:
     nodes = [Node(guid, "switch", "x" * 32, guid, 1, ports=tuple(map(port, range(1, 65)))) for guid in guids[:600]]
     nodes += [Node(guid, "ca", "x" * 32, guid, 1, ports=(port(1),)) for guid in guids[600:]]
     text = json.dumps(sweep.to_dict(Sweep(nodes=tuple(nodes))))
-    assert len(text) < bounded.LIMIT * 0.9
-    assert sweep.from_dict(json.loads(text)).nodes[-1] == nodes[-1]
+    assert len(text) < output_limit.LIMIT * 0.9
+    assert sweep_data.from_dict(json.loads(text)).nodes[-1] == nodes[-1]
 
 
 HOSTILE: tuple[Any, ...] = (
@@ -620,7 +670,7 @@ def test_whatever_stands_anywhere_is_the_type_it_must_be_or_refused(value: Any) 
     refused = 0
     for way in places(data()):
         try:
-            found = sweep.from_dict(changed(data(), way, value))
+            found = sweep_data.from_dict(changed(data(), way, value))
         except ParseError as error:
             refused += 1
             assert str(error).startswith("sweep: ")
@@ -636,17 +686,17 @@ def test_every_key_is_needed(key: str) -> None:
     wrong = data()
     del wrong[key]
     with pytest.raises(ParseError, match=key):
-        sweep.from_dict(wrong)
+        sweep_data.from_dict(wrong)
 
 
 def test_a_key_more_a_node_twice_and_a_port_twice_are_refused() -> None:
     with pytest.raises(ParseError, match="ansible_facts"):
-        sweep.from_dict({**data(), "ansible_facts": {}})
+        sweep_data.from_dict({**data(), "ansible_facts": {}})
     twice = data()
     twice["nodes"].append(twice["nodes"][0])
     with pytest.raises(ParseError, match="two nodes"):
-        sweep.from_dict(twice)
+        sweep_data.from_dict(twice)
     twice = data()
     twice["nodes"][1][7].append(twice["nodes"][1][7][0])
     with pytest.raises(ParseError, match="a port twice"):
-        sweep.from_dict(twice)
+        sweep_data.from_dict(twice)

@@ -10,24 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NOBODY, play_nodes
+from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NO_HOSTS, play_nodes
 from ansible_collections.busbar.fabric.plugins.filter.swept_planes import swept_planes
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    fabric_record,
-    fabric_run,
-    fabric_subnet,
-    site_values,
-    work,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_map import Host, Rail
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import subnet as fabric_subnet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 
 from .built_fabric import HCA, NOW, SM, a_sweep
-from .test_work import Run, heard
+from .test_due_roles import Run, heard
 
 
 def a_record(**more: Any) -> Record:
@@ -42,7 +39,7 @@ def a_record(**more: Any) -> Record:
         },
         sweeps=(a_sweep(),),
         taken=(NOW,),
-        findings=(Found(hosts=("n1",), finding=finding),),
+        findings=((("n1",), finding),),
         complete=True,
     )
     return replace(record, **more)
@@ -54,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert made.parent == tmp_path / "fabric"
     for path in (tmp_path, tmp_path / "fabric", made, made / "fabric.json", tmp_path / "fabric" / "latest"):
         assert fabric_record.read(path) == record
-    assert fabric_record.of_run(tmp_path, made.name) == record
+    assert fabric_record.read_run(tmp_path, made.name) == record
     assert fabric_record.latest_name(tmp_path) == made.name
     assert made.stat().st_mode & 0o077 == 0
 
@@ -70,8 +67,8 @@ def test_what_a_killed_run_has_left_is_removed_with_old_records(tmp_path: Path) 
 def test_what_is_not_there_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         fabric_record.read(tmp_path)
-    assert fabric_record.of_run(tmp_path, "20261122T000000Z-abcdefgh") is None
-    assert fabric_record.of_run(tmp_path, "../../etc") is None
+    assert fabric_record.read_run(tmp_path, "20261122T000000Z-abcdefgh") is None
+    assert fabric_record.read_run(tmp_path, "../../etc") is None
     assert fabric_record.latest_name(tmp_path) == ""
 
 
@@ -83,7 +80,7 @@ def test_what_is_not_there_is_no_record(tmp_path: Path) -> None:
         (lambda data: data.update(more=1), "is not a key of it"),
         (lambda data: data.update(before="../../../etc"), "before: is"),
         (lambda data: data.update(taken=[]), "expected one for each sweep"),
-        (lambda data: data["sweeps"][0].update(plane="g" * 16), "expected a GUID"),
+        (lambda data: data["sweeps"][0].update(plane="g" * 16), "plane: is .gggg"),
         (lambda data: data["hosts"]["n1"]["rails"][0].update(node_guid="0x1"), "node_guid"),
         (lambda data: data["hosts"].update({"\x1b[2J": {"boot_id": None, "rails": []}}), "hosts"),
         (lambda data: data["findings"][0]["finding"].update(state="fine"), "state"),
@@ -163,11 +160,11 @@ def due(asked: list[str], there: str = "abc", **more: Any) -> fabric_run.Due:
 def test_those_sweep_that_the_inventory_names_and_the_run_has() -> None:
     assert due(["b", "a", "b"]).hosts == ("b", "a")
     found = due(["d", "a", "x"])
-    assert (found.hosts, found.said) == (("a",), ())
+    assert (found.hosts, found.messages) == (("a",), ())
     assert found.wrong == {"x": "it is not a node of the group gpu_nodes"}
     left_out = due(["d"])
     assert left_out.hosts == ()
-    assert left_out.said == ("FABRIC: not swept: --limit leaves out d, which would sweep it",)
+    assert left_out.messages == ("FABRIC: not swept: --limit leaves out d, which would sweep it",)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +182,9 @@ def test_what_was_swept_just_now_is_not_swept_again_which_is_said(
 ) -> None:
     found = due(["a"], record=a_record(asked=("a",)), now=NOW + later)
     assert (found.hosts, found.known, found.last) == (hosts, known, last)
-    assert found.said == ((f"FABRIC: not swept again: that was {later} s ago, and ib_fabric_interval is 300 s",) * last)
+    assert found.messages == (
+        (f"FABRIC: not swept again: that was {later} s ago, and ib_fabric_interval is 300 s",) * last
+    )
 
 
 def test_of_a_sweep_that_is_not_complete_the_rest_is_swept_again() -> None:
@@ -194,7 +193,7 @@ def test_of_a_sweep_that_is_not_complete_the_rest_is_swept_again() -> None:
     )
     found = due(["a"], record=record, now=NOW + 60)
     assert (found.hosts, found.known, found.last) == (("a",), (SM,), False)
-    assert found.said == ("FABRIC: 1 plane not swept again: that was 60 s ago, and ib_fabric_interval is 300 s",)
+    assert found.messages == ("FABRIC: 1 plane not swept again: that was 60 s ago, and ib_fabric_interval is 300 s",)
     # Nor does one count that another node is to make.
     found = due(["a", "b"], record=a_record(asked=("a",)), now=NOW + 60)
     assert (found.hosts, found.known, found.last) == (("a", "b"), (SM,), False)
@@ -207,7 +206,7 @@ def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
     run = Run({}, a={}, b={}, c={})
     for play in ("fabric", "fabric_sweep", "fabric_judge"):
         run.looked_at.clear()
-        assert play_nodes("cab", run, play) == NOBODY
+        assert play_nodes("cab", run, play) == NO_HOSTS
         assert run.looked_at == ["a"], "of thousands of hosts one is looked at"
     for host in run.values():
         host["busbar_fabric_hosts"] = ["c"]
@@ -215,14 +214,14 @@ def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
     assert play_nodes("cab", run, "fabric") == ["a", "b", "c"]
     assert play_nodes("cab", run, "fabric_sweep") == ["b", "c"]
     assert play_nodes("cab", run, "fabric_judge") == ["a", "b", "c"]
-    assert play_nodes("", run, "fabric") == NOBODY
+    assert play_nodes("", run, "fabric") == NO_HOSTS
 
 
 # -- what comes of an answer -------------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_typed_and_is_the_hosts_that_gave_it() -> None:
-    found = fabric_run.answer_of("a", {"ib_fabric_result": said(a_sweep(host="somebody else"))})
+    found = fabric_run.read_result("a", {"ib_fabric_result": said(a_sweep(host="somebody else"))})
     assert found.why == ""
     assert found.sweeps == (a_sweep(host="a"),)
     assert swept_planes(["a"], Run({}, a={"ib_fabric_result": said(a_sweep(), a_sweep(OTHER, complete=False))})) == [SM]
@@ -240,19 +239,19 @@ def test_an_answer_is_typed_and_is_the_hosts_that_gave_it() -> None:
         ({"ib_fabric_result": {"findings": [], "passed": []}}, "its result is not valid: sweeps: is missing"),
         ({"ib_fabric_result": said(sweeps={})}, "its result is not valid: sweeps"),
         ({"ib_fabric_result": said(sweeps=["x"])}, "its result is not valid: sweep"),
-        ({"ib_fabric_result": said(sweeps=[{}])}, "its result is not valid: sweep: plane is missing"),
+        ({"ib_fabric_result": said(sweeps=[{}])}, "its result is not valid: sweep: adaptive_routing: is missing"),
         ({"ib_fabric_result": said(findings=[{"check": "x"}])}, "its result is not valid: findings"),
     ],
 )
 def test_what_is_no_answer_says_why(of_host: dict[str, Any], why: str) -> None:
-    found = fabric_run.answer_of("a", of_host)
+    found = fabric_run.read_result("a", of_host)
     assert found.why.startswith(why)
     assert (found.sweeps, found.findings, found.passed) == ((), (), ())
 
 
 def test_who_could_not_be_reached_by_the_audit_follows_from_that() -> None:
     run = Run({"a": {"unreachable": True, "msg": "no route"}}, a={})
-    found = fabric_run.answer_of("a", run["a"])
+    found = fabric_run.read_result("a", run["a"])
     assert (found.why, found.because) == ("the node did not respond", "run.platform[live]@platform")
 
 
@@ -264,7 +263,7 @@ def test_hosts_are_what_they_say_now_else_what_they_said_last() -> None:
     run = Run({"a": audit(), "c": audit("garbage"), "d": {"unreachable": True}}, a={}, b=own, c={}, d={})
     rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0")
     last = a_record(hosts={"d": Host((rail,), BOOT), "e": Host((rail,), BOOT)})
-    found, silent = fabric_run.hosts_of("abcde", run, last)
+    found, silent = fabric_run.known_hosts("abcde", run, last)
     assert found == {
         "a": Host((rail,), BOOT),
         "b": Host(),
@@ -274,17 +273,17 @@ def test_hosts_are_what_they_say_now_else_what_they_said_last() -> None:
     }
     # e is no host of the run.
     assert silent == {"c", "d"}
-    assert fabric_run.hosts_of("d", run, None) == ({"d": Host()}, {"d"})
+    assert fabric_run.known_hosts("d", run, None) == ({"d": Host()}, {"d"})
 
 
 def test_every_host_is_told_whether_its_fabric_was_swept() -> None:
     rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0)
     hosts = {"a": Host((rail,)), "b": Host((rail,)), "c": Host(), "d": Host((rail,))}
-    good, bad = fabric_run.Answer(sweeps=(a_sweep(),)), fabric_run.Answer(why="ibnetdiscover is not installed")
-    found = {one.hosts[0]: one.finding for one in fabric_run.of_hosts(["a"], {"a": good}, True, hosts, {"d"})}
+    good, bad = fabric_run.NodeResult(sweeps=(a_sweep(),)), fabric_run.NodeResult(why="ibnetdiscover is not installed")
+    found = {of[0]: finding for of, finding in fabric_run.host_findings(["a"], {"a": good}, True, hosts, {"d"})}
     assert {host: finding.state for host, finding in found.items()} == {"a": "ok", "b": "ok", "c": "ok", "d": "unknown"}
     assert found["d"].because == fabric_run.SILENT
-    found = {one.hosts[0]: one.finding for one in fabric_run.of_hosts(["a"], {"a": bad}, False, hosts, set())}
+    found = {of[0]: finding for of, finding in fabric_run.host_findings(["a"], {"a": bad}, False, hosts, set())}
     assert {host: finding.state for host, finding in found.items()} == {
         "a": "unknown", "b": "unknown", "c": "ok", "d": "unknown",
     }  # fmt: skip
@@ -304,21 +303,21 @@ def test_a_node_without_a_sweep_of_its_own_is_well_where_others_made_it(
     findings: tuple[str, ...], swept: bool, state: str, have: str
 ) -> None:
     bad = tuple(fabric_run.RECORD.judge(subject, "unknown", "x", "y", "z") for subject in findings)
-    answers = {"a": fabric_run.Answer(findings=bad)}
-    [found] = fabric_run.of_hosts(["a"], answers, swept, {"a": Host()}, set())
-    assert (found.finding.state, found.finding.have) == (state, have)
-    assert found.finding.because == (bad[0].id if bad else None)
+    answers = {"a": fabric_run.NodeResult(findings=bad)}
+    [(_hosts, found)] = fabric_run.host_findings(["a"], answers, swept, {"a": Host()}, set())
+    assert (found.state, found.have) == (state, have)
+    assert found.because == (bad[0].id if bad else None)
 
 
 def test_findings_are_told_of_their_hosts_and_else_of_who_swept() -> None:
-    def found(*hosts: str) -> Found:
+    def found(*hosts: str) -> tuple[tuple[str, ...], Finding]:
         finding = fabric_run.HOST.judge(f"of {','.join(hosts)}", "unknown", "x", "y", "z")
-        return Found(hosts=hosts, finding=finding)
+        return (hosts, finding)
 
     own = fabric_run.RECORD.judge("its own", "unknown", "x", "y", "z")
-    answers = {"a": fabric_run.Answer(findings=(own,), passed=("ib_fabric.umad[live]@x",))}
+    answers = {"a": fabric_run.NodeResult(findings=(own,), passed=("ib_fabric.umad[live]@x",))}
     every = [found("b"), found("switch"), found(), found("d"), found("b", "d")]
-    results = fabric_run.told(every, answers, ["a", "b", "c"], "abcd")
+    results = fabric_run.results(every, answers, ["a", "b", "c"], "abcd")
     subjects = {host: [one["subject"] for one in result["findings"]] for host, result in results.items()}
     assert subjects == {"a": ["its own", "of switch", "of "], "b": ["of b", "of b,d"], "c": []}
     assert results["a"]["passed"] == ["ib_fabric.umad[live]@x"]
@@ -334,21 +333,21 @@ def test_a_partition_that_the_host_lacks_by_itself_is_one_cause() -> None:
     own = fabric_run.lacking(run)
     assert own == {"a": "platform.rail_partition[live]@0000:1b:00.0"}
     finding = fabric_subnet.PARTITION.judge("a rail 0", "drift", "0xffff", "0x7fff", "smpquery", "add it")
-    every = fabric_run.told([Found(hosts=("a", "b"), finding=finding)], {}, ["a", "b"], "ab", own)
+    every = fabric_run.results([(("a", "b"), finding)], {}, ["a", "b"], "ab", own)
     assert [every[name]["findings"][0]["because"] for name in "ab"] == [own["a"], None]
 
 
 def test_the_verdict_takes_what_was_judged_for_the_host() -> None:
     judged = {"hosts": {"a": {"findings": [], "passed": ["x.y[live]@z"]}}}
     run = Run({}, a={"ib_fabric_judged": judged, "ib_fabric_result": said()}, b={"ib_fabric_judged": judged}, c={})
-    assert work.results(run["a"], ["ib_fabric"], "", True)["ib_fabric"] == judged["hosts"]["a"]
-    assert work.results(run["b"], ["ib_fabric"], "", True)["ib_fabric"]["findings"] == []
-    assert "ib_fabric" not in work.results(run["c"], ["ib_fabric"], "", True)
+    assert due_roles.results(run["a"], ["ib_fabric"], "", True)["ib_fabric"] == judged["hosts"]["a"]
+    assert due_roles.results(run["b"], ["ib_fabric"], "", True)["ib_fabric"]["findings"] == []
+    assert "ib_fabric" not in due_roles.results(run["c"], ["ib_fabric"], "", True)
     failed = {"failed": True, "msg": "no"}
-    assert work.results({**run["a"], "ib_fabric_judged": failed}, ["ib_fabric"], "", True)["ib_fabric"] == failed
+    assert due_roles.results({**run["a"], "ib_fabric_judged": failed}, ["ib_fabric"], "", True)["ib_fabric"] == failed
     # Played by itself, as molecule does.
     alone = {"inventory_hostname": "a", "ib_fabric_result": said()}
-    assert work.results(alone, ["ib_fabric"], "", True)["ib_fabric"] == said()
+    assert due_roles.results(alone, ["ib_fabric"], "", True)["ib_fabric"] == said()
 
 
 def test_what_the_site_wants_is_what_its_values_say() -> None:

@@ -16,9 +16,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_rates
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Cable, Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import Host, Wanted, judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 
 from tests import goldens
 
@@ -386,6 +387,14 @@ SITUATIONS = {
     "two leaves gone": Situation(gone("leaf03", "leaf05"), shape={"hosts": 32}),
     # -- what was not seen
     "part of a plane": Situation(seen=silent(*LOST, device="mlx5_2"), plans=BOTH, shape=APART),
+    # Rails in a wrong plane do not make it one in which others may be.
+    "rail out, and strays in part of a plane": Situation(
+        always=all_of(swap(("node003", 1), ("node004", 2)), lambda b: b.cut(b.nic("node005", 1))),
+        seen=silent(("node006", 2), said="timeout", device="mlx5_2"),
+        plans=(False,),
+        earlier=False,
+        shape={"hosts": 16, **APART},
+    ),
     "part of a plane, with an error": Situation(
         seen=silent(*LOST, said="bad status 110", device="mlx5_2"), plans=BOTH, shape=APART
     ),
@@ -600,6 +609,10 @@ COUNTED = {
     "bad cable": counts(*TWICE_DOWN, ("host", SYMBOL, 0, 500), ("switch", "PortRcvErrors", 0, 9_000_000)),
     "bad cable that has lost lanes": Situation(
         all_of(slow("node003", 1, 1, "NDR"), lambda b: b.count(b.nic("node003", 1), SYMBOL, 500))
+    ),
+    # What was seen to be wrong does not follow from what was not seen.
+    "errors, in part of a plane": counts(
+        ("host", "PortRcvErrors", 0, 9_000_000), seen=silent(("node005", 2), said="timeout")
     ),
     "errors of a whole rail": Situation(rail_errors, shape={"hosts": 32}),
     "first sweep": Situation(earlier=False),

@@ -99,11 +99,11 @@ def test_what_a_tool_prints_of_settings(case: str, parse: Callable[[str], dict[s
     ("want", "good"), [(2, True), ("2", True), ("0x2", True), ("eth", True), ("ETH", True), (1, False), ("IB", False)]
 )
 def test_a_value_is_told_by_its_number_or_its_word(want: int | str, good: bool) -> None:
-    assert ETH.is_as(want) is good
+    assert ETH.matches(want) is good
 
 
 def test_a_value_that_is_no_number_is_no_number() -> None:
-    assert not Value("Array[0..7]", None, "Array[0..7]").is_as(0)
+    assert not Value("Array[0..7]", None, "Array[0..7]").matches(0)
 
 
 def test_the_levels_that_a_card_offers_are_read() -> None:

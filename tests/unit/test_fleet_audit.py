@@ -39,7 +39,7 @@ def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks(sai
         return {"roles": host}
 
     hosts = [f"n{number}" for number in range(40)]
-    assert dict(fleet_audit._ask_all(hosts, ask, print, 4, 60, threading.Event())) == {
+    assert dict(fleet_audit._query_all(hosts, ask, print, 4, 60, threading.Event())) == {
         host: {"roles": host} for host in hosts
     }
     assert (sorted(asked), most) == (sorted(hosts), 4)
@@ -58,7 +58,7 @@ def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pyt
 
     left: list[str] = []
     begin = time.monotonic()
-    found = dict(fleet_audit._ask_all("abcde", ask, left.append, 2, 1, threading.Event()))
+    found = dict(fleet_audit._query_all("abcde", ask, left.append, 2, 1, threading.Event()))
     assert time.monotonic() - begin < 20
     free.set()
     late = {"failed": True, "timedout": True, "msg": "did not respond within 1 s and was left behind"}
@@ -71,19 +71,19 @@ def test_a_question_that_breaks_off_is_an_answer() -> None:
     def ask(host: str) -> dict[str, Any]:
         raise RuntimeError(host)
 
-    found = dict(fleet_audit._ask_all(["a"], ask, print, 2, 60, threading.Event()))
+    found = dict(fleet_audit._query_all(["a"], ask, print, 2, 60, threading.Event()))
     assert found == {"a": {"failed": True, "msg": "the query ended without a result, see above"}}
     # What a thread says at its end is this test's, and not the next one's.
     for thread in threading.enumerate():
         if thread.name.endswith("(work)"):
             thread.join(30)
-    assert dict(fleet_audit._ask_all([], ask, print, 2, 60, threading.Event())) == {}
+    assert dict(fleet_audit._query_all([], ask, print, 2, 60, threading.Event())) == {}
 
 
 def test_what_the_play_says_comes_before_what_the_inventory_says() -> None:
     of_host = {"busbar_mtu": 9000, "ansible_host": "10.0.0.1"}
     of_task = {**of_host, "busbar_mtu": 4200, "playbook_dir": "/srv", "ansible_host": "n1", "ansible_port": 22}
-    assert fleet_audit._of_play(of_task, of_host) == {"busbar_mtu": 4200, "playbook_dir": "/srv"}
+    assert fleet_audit._play_variables(of_task, of_host) == {"busbar_mtu": 4200, "playbook_dir": "/srv"}
 
 
 def test_the_first_host_is_alone_until_it_has_made_what_all_need() -> None:
@@ -100,16 +100,16 @@ def test_the_first_host_is_alone_until_it_has_made_what_all_need() -> None:
             free.set()
         return {"roles": host}
 
-    assert len(dict(fleet_audit._ask_all("abc", ask, print, 2, 60, made))) == 3
+    assert len(dict(fleet_audit._query_all("abc", ask, print, 2, 60, made))) == 3
     assert begun == [("a", False), ("b", True), ("c", True)]
 
 
 def test_a_host_that_was_asked_by_a_task_of_its_own_answers_the_same() -> None:
     whole = {"roles": "{}", "intent": "1", "verify": False, "changed": False, "failed": False, "invocation": {}}
-    assert fleet_audit._of_task(whole) == {"roles": "{}", "intent": "1", "verify": False, "failed": False}
+    assert fleet_audit._task_result(whole) == {"roles": "{}", "intent": "1", "verify": False, "failed": False}
     gone = {"unreachable": True, "msg": "no route", "failed": False, "changed": False}
-    assert fleet_audit._of_task(gone) == {"unreachable": True, "msg": "no route", "failed": True}
-    assert fleet_audit._of_task(None) == {"failed": True, "msg": "it was not queried"}
+    assert fleet_audit._task_result(gone) == {"unreachable": True, "msg": "no route", "failed": True}
+    assert fleet_audit._task_result(None) == {"failed": True, "msg": "it was not queried"}
 
 
 STARTS = """
@@ -119,7 +119,7 @@ from ansible_collections.busbar.fabric.plugins.action import fleet_audit
 worker = os.fork()
 if worker == 0:
     os.setsid()
-    fleet_audit._end_as_a_whole()
+    fleet_audit._bind_to_parent()
     subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"])
     print(os.getpid(), flush=True)
     os._exit(0) if sys.argv[2] == "nobody" else time.sleep(600)

@@ -305,7 +305,7 @@ def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tm
     undecided = gate.plan(gate.read(host, gate.Want()), gate.Want())
     assert (undecided.findings, undecided.changes, len(undecided.notes)) == ((), (), 1)
     found = gate.plan(gate.read(host, nothing), nothing)
-    assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in gate.own()]
+    assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in gate.owned_files()]
     gate.execute(host, found)
     assert not gate.plan(gate.read(host, nothing), nothing).findings
 

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes impor
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, hang
 
-from busbar.lab import ras as emulator
+from lab import ras as emulator
 
 TOLD = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/\x1b[2J%p"}
 

@@ -201,11 +201,11 @@ def test_any_json_is_a_domain_or_an_error(said: Any) -> None:
 
 def test_what_the_control_node_is_told() -> None:
     of = {"a": gpu("a", UUID, "7")}
-    assert imex.told(GOOD, of) == {"domain": f"{UUID}.7", "nodes": list(NODES)}
-    assert imex.told(None, of) is None
-    assert imex.told(changed(nodes=None), of) is None
-    assert imex.told(GOOD, {"a": gpu("a", imex.ZEROS, "0")}) is None
-    assert imex.told(GOOD, {**of, "b": gpu("b", UUID, "8")}) is None
+    assert imex.fleet_facts(GOOD, of) == {"domain": f"{UUID}.7", "nodes": list(NODES)}
+    assert imex.fleet_facts(None, of) is None
+    assert imex.fleet_facts(changed(nodes=None), of) is None
+    assert imex.fleet_facts(GOOD, {"a": gpu("a", imex.ZEROS, "0")}) is None
+    assert imex.fleet_facts(GOOD, {**of, "b": gpu("b", UUID, "8")}) is None
 
 
 def smi(*gpus: tuple[str, str]) -> str:

@@ -275,9 +275,9 @@ def reloaded(have: Have) -> Have:
     return replace(have, before=replace(have.before, driver_loaded={"nvidia": "56758272 0xffffffffc0800000"}))
 
 
-def history(*days: int) -> record.Kept:
+def history(*days: int) -> record.StoredRecords:
     earlier = tuple(record.Event(NOW - day * NIGHT, f"boot-{day}", smi_answers.UUID % 2, 79) for day in days)
-    return record.Kept(record.Record("boot-1", NOW - NIGHT, history=earlier))
+    return record.StoredRecords(record.Record("boot-1", NOW - NIGHT, history=earlier))
 
 
 def program(**more: Any) -> Have:

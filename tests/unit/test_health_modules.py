@@ -271,5 +271,5 @@ def test_the_record_keeps_its_errors_and_the_gate_does_not_ask(rails: Path) -> N
     assert have.modules == ()
     assert not (rails / "calls").exists()
     have = node.read(host, NODE, PROFILE, clock=lambda: NOW)
-    kept = record.parse(record.render(record.following(None, judge.counters(have)))).last
+    kept = record.parse(record.render(record.update_records(None, judge.counters(have)))).last
     assert {one["values"][mlxlink.ERRORS] for one in kept.ports.values()} == {0}

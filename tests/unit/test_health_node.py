@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, node, record, told
+from ansible_collections.busbar.fabric.plugins.module_utils.health import device_report, judge, node, record
 from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import UNIT
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
@@ -58,7 +60,7 @@ def asked(root: Path, now: float, topology: Topology = NODE) -> tuple[list[str],
     pauses: list[float] = []
     host = Host(str(root), str(root))
     have = node.read(host, topology, PROFILE, clock=lambda: now, pause=pauses.append)
-    plan = judge.keep(host, have, judge.plan(have, topology, judge.Wanted(PROFILE)))
+    plan = judge.store_counters(host, have, judge.plan(have, topology, judge.Wanted(PROFILE)))
     log = "node_health.kernel_log["
     return [one.check for one in plan.findings if not one.ok and not (one.because or "").startswith(log)], pauses
 
@@ -76,15 +78,24 @@ def test_each_tool_is_asked_once_and_only_the_record_is_written(machine: Path) -
 
 
 def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(machine: Path) -> None:
-    def told_of(now: float) -> list[dict[str, object]]:
+    def told_of(now: float) -> list[dict[str, Any]]:
         host = Host(str(machine), str(machine))
         have = node.read(host, NODE, PROFILE, clock=lambda: now, pause=lambda _seconds: None)
-        plan = judge.keep(host, have, judge.plan(have, NODE, judge.Wanted(PROFILE)))
-        return told.devices(host, have, NODE, PROFILE, plan.findings)
+        plan = judge.store_counters(host, have, judge.plan(have, NODE, judge.Wanted(PROFILE)))
+        return device_report.devices(host, have, NODE, PROFILE, plan.findings)
 
     assert told_of(1000.0) == []
     slot = NODE.gpus[3].pci.rpartition(".")[0]
     line(machine / "sys/bus/pci/slots/12/address", slot)
+    line(machine / "sys/class/dmi/id/product_serial", "S917AB123")
+    rail = rails.match(NODE, PROFILE).nics[2].pci
+    order = [NODE.gpus[3].pci, rail, NODE.gpus[5].pci]
+    vpd = machine / f"sys/bus/pci/devices/{rail}/vpd"
+    vpd.parent.mkdir(parents=True)
+    vpd.write_bytes(b"\x90\x0d\0PN\x02X7SN\x05MT231\x78")
+    line(machine / f"sys/bus/pci/devices/{rail}/aer_dev_fatal", "TOTAL_ERR_FATAL 0")
+    assert told_of(1000.0) == []
+    line(machine / f"sys/bus/pci/devices/{rail}/aer_dev_fatal", "TOTAL_ERR_FATAL 2")
     slowed = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
     busy: dict[str, str | None] = {f"{slowed}sw_power_cap": "9000000 us"}
     answers(
@@ -95,7 +106,9 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(m
             5: {"gpu_power_readings/current_power_limit": "400.00 W"},
         },
     )
-    third, fifth = told_of(1000.0 + NIGHT)
+    third, nic, fifth = sorted(told_of(1000.0 + NIGHT), key=lambda one: order.index(one["pci"]))
+    known = ("name", "grown", "serial", "part", "board")
+    assert [nic[key] for key in known] == ["rail 2", {"PCIe fatal": 2}, "MT231", "X7", "S917AB123"]
     assert third == {
         "pci": NODE.gpus[3].pci,
         "name": "GPU3",
@@ -106,8 +119,12 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(m
         "part": None,
         "firmware": "96.00",
         "slot": "12",
+        "board": "S917AB123",
     }
     assert (fifth["name"], fifth["grown"], fifth["slot"]) == ("GPU5", {}, None)
+    for junk in ("To be filled by O.E.M.", "Default string"):
+        line(machine / "sys/class/dmi/id/product_serial", junk)
+        assert {one["board"] for one in told_of(1000.0 + NIGHT)} == {None}
     assert answer.is_valid(answer.health_devices, [third, fifth])
     assert not answer.is_valid(answer.health_devices, [{**third, "pci": "../../etc"}])
 

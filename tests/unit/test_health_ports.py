@@ -198,7 +198,7 @@ class Nic:
             self.flaps += self.fell
         self.up, self.fell = True, False
 
-    def question(self, at: float, kept: record.Kept | None) -> Have:
+    def question(self, at: float, kept: record.StoredRecords | None) -> Have:
         shown = {*port_counters.ERRORS, *port_counters.DATA, *port_counters.QUEUE_PAIRS}
         shown |= set(port_counters.PHYSICAL) if self.tool else set()
         shown |= {port_counters.CARRIER} if self.layer == "Ethernet" else set()
@@ -238,7 +238,7 @@ def test_no_flap_of_500_histories_is_missed_and_none_is_made_up(layer: str) -> N
         rng = random.Random(seed)
         # A rail of Ethernet whose ethtool is missing has its carrier.
         nic = Nic(layer, tool=rng.random() < 0.6)
-        kept: record.Kept | None = None
+        kept: record.StoredRecords | None = None
         at = NOW
         for number in range(8):
             at += NIGHT
@@ -265,7 +265,7 @@ def test_no_flap_of_500_histories_is_missed_and_none_is_made_up(layer: str) -> N
                 seen["wrapped"] += nic.wrapped
                 assert ("rdma_retries" in found) == (nic.timeouts > 3600), (*where, nic.timeouts)
                 seen["retries" if nic.timeouts > 3600 else "no retries"] += 1
-            kept = record.parse(record.render(record.following(kept, judge.counters(have))))
+            kept = record.parse(record.render(record.update_records(kept, judge.counters(have))))
             nic.told()
     assert min(seen[name] for name in ("not compared", "flaps", "none", "retries", "no retries")) > 200, seen
     assert seen["wrapped"] > 20, seen
@@ -276,17 +276,17 @@ def test_whoever_asks_again_is_told_the_same() -> None:
     """In the same night; and a device that comes anew is compared from then on, and not from the next night."""
     rng = random.Random(1)
     nic = Nic("Ethernet", tool=True)
-    kept = record.following(None, judge.counters(nic.question(NOW, None)))
+    kept = record.update_records(None, judge.counters(nic.question(NOW, None)))
     nic.flap()
     first = nic.question(NOW + NIGHT, kept)
-    kept = record.following(kept, judge.counters(first))
+    kept = record.update_records(kept, judge.counters(first))
     again = nic.question(NOW + NIGHT + 3600, kept)
     assert names(bad(first)) == names(bad(again)) == ["link_downed"]
     nic._reset(rng)
     have = nic.question(NOW + NIGHT + 7200, kept)
     assert bad(have) == []
     assert "were reset" in "".join(judge_ports.notes(have))
-    kept = record.following(kept, judge.counters(have))
+    kept = record.update_records(kept, judge.counters(have))
     nic.flap()
     assert names(bad(nic.question(NOW + 2 * NIGHT + 7200, kept))) == ["link_downed"]
 
@@ -406,11 +406,11 @@ def test_what_is_advised_after_a_night() -> None:
 
 def test_what_the_control_node_is_told() -> None:
     have = night(port("Ethernet"), symbol_error=7, link_down_events_phy=2, tx_prio3_pause_duration=500, np_cnp_sent=3)
-    (told,) = judge_ports.told(have)
+    (told,) = judge_ports.fleet_counters(have)
     assert told["grown"] == {"symbol_error": 7, "link_downed": 2, "tx_paused_us": 500, "np_cnp_sent": 3}
-    result = {**judge_ports.plan(have).result(), "ports": [told], "devices": []}
+    result = {**judge_ports.plan(have).result(), "ports": [told], "boot_id": "b", "devices": []}
     assert answer.check("node_health", result)["ports"] == [told]
-    first = judge_ports.told(replace(have, before=None))
+    first = judge_ports.fleet_counters(replace(have, before=None))
     assert (first[0]["seconds"], first[0]["grown"]) == (None, {})
     assert answer.check("node_health", {**result, "ports": first})
     for name, value in (
@@ -430,7 +430,7 @@ def test_what_the_control_node_is_told() -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), st.lists))
 def test_whatever_is_in_the_record_breaks_nothing(value: Any) -> None:
     now = port()
-    kept = {**now.kept, "at": NOW - NIGHT}
+    kept = {**now.record_entry, "at": NOW - NIGHT}
     for name in kept:
         port_counters.grown(now, {**kept, name: value})
     port_counters.grown(now, {**kept, "values": {"link_downed": value, "strange": 1}})
@@ -470,16 +470,16 @@ def test_by_how_much_a_counter_has_grown(
 )
 def test_an_interface_that_alone_tells_loses_its_carrier_and_has_it_again(up: bool, changes: int, downs: int) -> None:
     now = port("Ethernet", up=up, values={port_counters.CARRIER: 2 + changes})
-    growth = port_counters.grown(now, replace(now, at=NOW - NIGHT, values={port_counters.CARRIER: 2}).kept)
+    growth = port_counters.grown(now, replace(now, at=NOW - NIGHT, values={port_counters.CARRIER: 2}).record_entry)
     assert growth is not None
     assert port_counters.downs(now, growth) == downs
 
 
 def test_what_is_not_the_same_is_not_compared() -> None:
     before = port(at=NOW - NIGHT)
-    assert port_counters.grown(port(), before.kept) is not None
+    assert port_counters.grown(port(), before.record_entry) is not None
     for other in (port(guid="x"), port(loaded="8"), port(at=NOW - 2 * NIGHT)):
-        assert port_counters.grown(other, before.kept) is None
+        assert port_counters.grown(other, before.record_entry) is None
     # By its address, whatever it is called.
     moved = replace(night(port(), link_downed=1).ports[0], pci="0000:2b:00.0")
     have = replace(night(port()), ports=(moved,))
@@ -572,7 +572,7 @@ def test_the_node_is_asked_for_its_rails_and_keeps_them(files: Path) -> None:
     line(files / "proc/sys/kernel/random/boot_id", "boot-1")
     host = Host(str(files), str(files))
     have = node.read(host, INFINIBAND, PROFILE, clock=lambda: NOW)
-    kept = record.parse(record.render(record.following(None, judge.counters(have)))).last
+    kept = record.parse(record.render(record.update_records(None, judge.counters(have)))).last
     assert sorted(kept.ports) == sorted(one.key for one in have.ports)
     assert kept.ports["0000:11:00.0/1"]["values"] == have.ports[0].values
     # What the fabric of NVLinks has for itself is not asked.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.health import record
-from ansible_collections.busbar.fabric.plugins.module_utils.health.record import Event, Kept, Record
+from ansible_collections.busbar.fabric.plugins.module_utils.health.record import Event, Record, StoredRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +34,7 @@ def later(by: float, replays: int = 3) -> Record:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    for kept in (Kept(FIRST), Kept(later(NIGHT), replace(FIRST, history=()))):
+    for kept in (StoredRecords(FIRST), StoredRecords(later(NIGHT), replace(FIRST, history=()))):
         assert record.parse(record.render(kept)) == kept
 
 
@@ -42,11 +42,11 @@ def test_a_record_is_read_as_it_was_written() -> None:
     "text",
     [
         *("", "[]", "{}", "null", '{"format": 2}', "[" * 100_000),
-        record.render(Kept(FIRST)).replace('"replays": 3', '"replays": -3'),
-        record.render(Kept(FIRST)).replace('"replays": 3', '"replays": true'),
-        record.render(Kept(FIRST)).replace('"replays": 3', '"replays": 99999999999999999999999'),
-        record.render(Kept(FIRST)).replace('"boot-1"', "[]"),
-        record.render(Kept(FIRST)).replace("1000.0", '"x"'),
+        record.render(StoredRecords(FIRST)).replace('"replays": 3', '"replays": -3'),
+        record.render(StoredRecords(FIRST)).replace('"replays": 3', '"replays": true'),
+        record.render(StoredRecords(FIRST)).replace('"replays": 3', '"replays": 99999999999999999999999'),
+        record.render(StoredRecords(FIRST)).replace('"boot-1"', "[]"),
+        record.render(StoredRecords(FIRST)).replace("1000.0", '"x"'),
     ],
 )
 def test_what_is_no_record_is_refused(text: str) -> None:
@@ -61,9 +61,9 @@ VALUES = LEAVES | st.lists(LEAVES, max_size=4) | st.dictionaries(st.text(max_siz
 
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES | st.lists(VALUES, max_size=2), max_size=3))
 def test_nothing_in_the_file_breaks_the_reader(data: dict[str, object]) -> None:
-    whole = {**json.loads(record.render(Kept(FIRST))), **data, "format": record.FORMAT}
+    whole = {**json.loads(record.render(StoredRecords(FIRST))), **data, "format": record.FORMAT}
     try:
-        assert isinstance(record.parse(json.dumps(whole)), Kept)
+        assert isinstance(record.parse(json.dumps(whole)), StoredRecords)
     except ParseError:
         assert data
 
@@ -71,21 +71,21 @@ def test_nothing_in_the_file_breaks_the_reader(data: dict[str, object]) -> None:
 @pytest.mark.parametrize("at", ["NaN", "Infinity", "1" + "0" * 400])
 def test_a_time_that_is_none_is_refused(at: str) -> None:
     with pytest.raises(ParseError):
-        record.parse(record.render(Kept(FIRST)).replace("1000.0", at))
+        record.parse(record.render(StoredRecords(FIRST)).replace("1000.0", at))
 
 
 def test_whoever_asks_again_is_told_the_same() -> None:
     """Night after night, and a second question within hours of the first."""
-    kept = record.following(None, FIRST)
+    kept = record.update_records(None, FIRST)
     second = later(NIGHT, replays=10)
     assert record.baseline(kept, second.at, "boot-1") == FIRST
-    kept = record.following(kept, second)
+    kept = record.update_records(kept, second)
     again = later(NIGHT + HOUR, replays=11)
     held = record.baseline(kept, again.at, "boot-1")
     assert held is not None
     assert held.gpus == FIRST.gpus
     # The younger record stays until it has its age: a question every hour would otherwise never see a night's growth.
-    assert record.following(kept, again) == kept
+    assert record.update_records(kept, again) == kept
     third = later(2 * NIGHT, replays=12)
     held = record.baseline(kept, third.at, "boot-1")
     assert held is not None
@@ -93,23 +93,23 @@ def test_whoever_asks_again_is_told_the_same() -> None:
 
 
 def test_another_boot_begins_anew_and_history_goes_on() -> None:
-    kept = Kept(later(NIGHT), FIRST)
+    kept = StoredRecords(later(NIGHT), FIRST)
     reboot = replace(FIRST, boot_id="boot-2", at=FIRST.at + NIGHT + HOUR, history=())
     assert record.baseline(kept, reboot.at, "boot-2") is None
     # Nor is one of the future a beginning: somebody has set the clock.
     assert record.baseline(kept, FIRST.at - NIGHT, "boot-1") is None
-    assert record.following(kept, later(-NIGHT)) == Kept(later(-NIGHT))
+    assert record.update_records(kept, later(-NIGHT)) == StoredRecords(later(-NIGHT))
     events = (Event(reboot.at, "boot-2", "GPU-1", 74),)
     history = record.history(kept, (*events, *events), reboot.at)
     assert [event.boot_id for event in history] == ["boot-0", "boot-2"]
-    after = record.following(kept, replace(reboot, history=history))
+    after = record.update_records(kept, replace(reboot, history=history))
     assert (after.last.boot_id, after.before, len(after.last.history)) == ("boot-2", None, 2)
     assert record.history(after, (), reboot.at + 31 * NIGHT) == ()
 
 
 def test_a_driver_that_was_loaded_anew_takes_the_place_of_what_was() -> None:
     reloaded = replace(later(HOUR), driver_loaded={"nvidia": "1 0xaa"})
-    assert record.following(Kept(FIRST), reloaded).last == reloaded
+    assert record.update_records(StoredRecords(FIRST), reloaded).last == reloaded
     assert not FIRST.same_driver(reloaded, "nvidia")
     # That mlx5 was loaded anew is nothing to the GPUs.
     other = replace(FIRST, driver_loaded={"nvidia": "1 0xff", "mlx5_core": "2 0xbb"})
@@ -118,7 +118,7 @@ def test_a_driver_that_was_loaded_anew_takes_the_place_of_what_was() -> None:
 
 def test_a_device_that_comes_later_need_not_wait() -> None:
     more = replace(later(HOUR), gpus={"GPU-1": {"replays": 9}, "GPU-2": {"replays": 1}})
-    kept = record.following(Kept(FIRST), more)
+    kept = record.update_records(StoredRecords(FIRST), more)
     assert kept.last.gpus == {"GPU-1": {"replays": 3}, "GPU-2": {"replays": 1}}
 
 
@@ -131,7 +131,7 @@ def test_a_thousand_histories_of_a_counter() -> None:
     """No growth is told that was none, and none is missed but what a reset has hidden."""
     for seed in range(1000):
         rng = random.Random(seed)
-        kept: Kept | None = None
+        kept: StoredRecords | None = None
         now, boot, driver, value = 1000.0, 0, 0, rng.randrange(100)
         # All that the counter has ever counted, and of each question: what it had by then, and resets by then.
         total, resets = 0, 0
@@ -153,7 +153,7 @@ def test_a_thousand_histories_of_a_counter() -> None:
                 told = record.grown(before.gpus["GPU-1"], found.gpus["GPU-1"])["replays"]
                 assert told <= total - then, seed
                 assert told == total - then or resets > resets_then, seed
-            kept = record.parse(record.render(record.following(kept, found)))
+            kept = record.parse(record.render(record.update_records(kept, found)))
 
 
 @pytest.mark.parametrize("folder", record.FOLDERS)
@@ -164,20 +164,20 @@ def test_it_is_written_through_no_link(tmp_path: Path, folder: str) -> None:
     at.parent.mkdir(parents=True)
     at.symlink_to(elsewhere)
     with pytest.raises(ReadError, match="is a link"):
-        record.write(Host(str(root), str(root)), Kept(FIRST))
+        record.write(Host(str(root), str(root)), StoredRecords(FIRST))
     assert list(elsewhere.iterdir()) == []
 
 
 def test_it_is_roots_own_and_takes_the_place_of_a_link(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
     assert record.read(host) is None
-    record.write(host, Kept(FIRST))
+    record.write(host, StoredRecords(FIRST))
     path = tmp_path / record.FILE.lstrip("/")
-    assert (path.stat().st_mode & 0o777, record.read(host)) == (0o644, Kept(FIRST))
+    assert (path.stat().st_mode & 0o777, record.read(host)) == (0o644, StoredRecords(FIRST))
     (tmp_path / "victim").write_text("mine")
     path.unlink()
     path.symlink_to(tmp_path / "victim")
-    record.write(host, Kept(FIRST))
+    record.write(host, StoredRecords(FIRST))
     assert not path.is_symlink()
     assert (tmp_path / "victim").read_text() == "mine"
     assert os.listdir(path.parent) == [path.name]

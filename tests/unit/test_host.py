@@ -104,14 +104,14 @@ def test_a_tool_answers_with_output_and_code(tmp_path: Path) -> None:
 
 
 def test_what_a_tool_says_counts_only_where_it_ends_with_0(tmp_path: Path) -> None:
-    assert tool(tmp_path, "echo hello").ask(["nvidia-smi", "-L"]) == "hello\n"
+    assert tool(tmp_path, "echo hello").query(["nvidia-smi", "-L"]) == "hello\n"
     for body, said in (
         ("echo out; echo first >&2; echo 'the last line' >&2; exit 3", "the last line"),
         ("echo out; exit 3", "out"),
         ("exit 3", "nothing"),
     ):
         with pytest.raises(ReadError, match=rf"^nvidia-smi -L: exited with 3: {said}$"):
-            tool(tmp_path, body).ask(["nvidia-smi", "-L"])
+            tool(tmp_path, body).query(["nvidia-smi", "-L"])
 
 
 def test_whether_a_tool_is_installed(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_an_attempt_that_fails_is_a_problem(tmp_path: Path) -> None:
     problems: list[Problem] = []
     host = tool(tmp_path, "echo x; exit 1")
     assert attempt(lambda: int("1"), "the text", problems) == 1
-    assert attempt(lambda: host.ask(["nvidia-smi"]), "the tool", problems) is None
+    assert attempt(lambda: host.query(["nvidia-smi"]), "the tool", problems) is None
     assert attempt(lambda: pci.parse_decimal("x"), "the text", problems) is None
     assert [problem.source for problem in problems] == ["nvidia-smi", "the text"]
 

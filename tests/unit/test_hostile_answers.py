@@ -36,13 +36,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
-    gated,
+    due_roles,
     host_variables,
     nccl_benchmark,
     rail_pairs,
     reboot,
+    validated_action,
     verdict,
-    work,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
@@ -135,7 +135,7 @@ def test_the_audits_entrance(said: str) -> None:
         wanted = {"profile_name": "hgx-h100", "benchmark_runs": []}
         audit = {"roles": json.dumps(host_audit._by_role(ROLES, STEPS, heard["results"], wanted)), "due": []}
     of_host = {"inventory_hostname": "a", "fleet_audit_result": {"hosts": {"a": audit}}}
-    bad = judged(work.results(of_host, ROLES, ROLES[0], nightly=False))
+    bad = judged(due_roles.results(of_host, ROLES, ROLES[0], nightly=False))
     assert ("msg" in heard) <= (not bad.ok)
 
 
@@ -143,7 +143,7 @@ def test_the_audits_entrance(said: str) -> None:
 @EVERY
 def test_the_entrance_of_ordinary_tasks(said: Any) -> None:
     action: Any = SimpleNamespace()
-    registered = gated.valid(action, "topology_info", lambda: said)
+    registered = validated_action.validate(action, "topology_info", lambda: said)
     assert registered.keys() <= answer._ALL.keys() | answer.ANSWERS["topology_info"].keys()
     bad = judged({**GOOD, "platform": registered})
     assert not registered.get("failed") or not bad.ok
@@ -212,7 +212,7 @@ def test_who_tests_with_whom(said: Any) -> None:
     hosts = variables(said)
     planned = rail_pairs.plan([rail_pairs_action.candidate(host, hosts[host], True, False) for host in HOSTS], 2)
     for host in HOSTS:
-        for sessions in planned.of(host):
+        for sessions in planned.sessions_of(host):
             for session in sessions:
                 answer.session(session)
                 words = perftest.argv(perftest.session_of(session), perftest.Port("mlx5_0", 1, 3), "bw", OPTIONS)

@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import N
 from ansible_collections.busbar.fabric.plugins.plugin_utils import imex_fleet
 
 RACK = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
-ID = NODES_CONFIG.at(NODES)
+ID = NODES_CONFIG.finding_id(NODES)
 ALL = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 
 
@@ -25,6 +25,7 @@ def run(lists: Mapping[str, Sequence[str]], domains: Mapping[str, str] | None = 
             "node_health": {
                 "findings": [],
                 "passed": [ID, "x.y[live]@z"],
+                "boot_id": "b",
                 "devices": [],
                 "ports": [],
                 "imex": told,

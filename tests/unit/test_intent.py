@@ -243,10 +243,10 @@ def test_any_value_gives_a_sentence(name: str, given_value: object) -> None:
 def test_a_mistake_of_a_thousand_hosts_is_one_sentence() -> None:
     errors = {f"node{i:04}": ["busbar_x is not a variable of this suite"] for i in range(1, 1001)}
     errors["node0500"].append("busbar_mtu is '9' (str), expected int")
-    assert intent.told(errors) == (
+    assert intent.summarise_errors(errors) == (
         "node[0001-1000]: busbar_x is not a variable of this suite; node0500: busbar_mtu is '9' (str), expected int"
     )
-    each = intent.told({f"n{i}": [f"mistake {i}"] for i in range(1000)})
+    each = intent.summarise_errors({f"n{i}": [f"mistake {i}"] for i in range(1000)})
     assert each.endswith("; and 970 more mistakes; repair these first")
 
 
@@ -276,4 +276,6 @@ def test_a_mistake_in_what_may_be_secret_is_named_and_not_quoted(name: str) -> N
 
 
 def test_whose_name_says_that_it_is_secret_is_declared_so() -> None:
-    assert [name for name in site_values.VALUES if redaction.named(name) and not site_values.VALUES[name].private] == []
+    assert [
+        name for name in site_values.VALUES if redaction.is_secret_name(name) and not site_values.VALUES[name].private
+    ] == []

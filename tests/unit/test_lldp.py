@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour, ports
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import Heard, Neighbour
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import Asked, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState, Neighbour
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent, Port
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
@@ -26,7 +26,7 @@ from tests import golden_rows, goldens
 from tests.trees import tool
 
 ROCE = {"dscp": 26, "priority": 3}
-WANT = Asked(mtu=9000, roce=Want(chain=resolve(ROCE, {})))
+WANT = LldpIntent(mtu=9000, roce=Want(chain=resolve(ROCE, {})))
 CLASSES, SHARES = bytes([0x00, 0x03, 0x00, 0x60]), bytes([50, 0, 0, 50, 0, 0, 0, 0])
 SAID = {
     dcbx.PFC: (b"\x08\x08",),
@@ -66,11 +66,11 @@ def switch(rail: int = 0, **more: Any) -> Neighbour:
     return replace(said, **more)
 
 
-def heard(*neighbours: Neighbour, **more: Any) -> Heard:
-    return Heard(neighbours, "lldpcli", **more)
+def heard(*neighbours: Neighbour, **more: Any) -> LldpState:
+    return LldpState(neighbours, "lldpcli", **more)
 
 
-def wrong(found: Heard, want: Asked = WANT, rails: int = 1) -> list[tuple[str, str, str | None]]:
+def wrong(found: LldpState, want: LldpIntent = WANT, rails: int = 1) -> list[tuple[str, str, str | None]]:
     plan = ports.plan(found, [port(rail) for rail in range(rails)], want)
     assert not plan.changed
     return [(one.check, one.state, one.have) for one in plan.findings if not one.ok]
@@ -215,15 +215,15 @@ def test_bytes_that_are_none_are_refused(tlv: Mapping[str, str]) -> None:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def sends(**tlvs: tuple[bytes, ...]) -> Heard:
+def sends(**tlvs: tuple[bytes, ...]) -> LldpState:
     """The switch, with other TLVs than SAID: pfc, application, ets, recommended; an empty one is not sent."""
     subtypes = {name: getattr(dcbx, {"recommended": "recommended_ets"}.get(name, name).upper()) for name in tlvs}
     sent = {**SAID, **{subtypes[name]: data for name, data in tlvs.items()}}
     return heard(switch(dcbx={subtype: data for subtype, data in sent.items() if data}))
 
 
-def roce(settings: Mapping[str, Any] = MappingProxyType({}), **chain: Any) -> Asked:
-    return replace(WANT, roce=Want.of(resolve(ROCE, chain), settings))
+def roce(settings: Mapping[str, Any] = MappingProxyType({}), **chain: Any) -> LldpIntent:
+    return replace(WANT, roce=Want.from_values(resolve(ROCE, chain), settings))
 
 
 # Switches count the frame with and without checksum and tag: the smallest of their ways of counting is enough.
@@ -237,7 +237,7 @@ BANDWIDTH = {
     "tc_bandwidth": [40, 0, 0, 60, 0, 0, 0, 0],
 }
 # What is heard, and what is asked for; of two rails where the name ends with that.
-HEARD: dict[str, tuple[Heard, Asked]] = {
+HEARD: dict[str, tuple[LldpState, LldpIntent]] = {
     "healthy, two rails": (heard(switch(0), switch(1)), WANT),
     "mtu, a byte too small": (heard(switch(mfs=9013)), WANT),
     "mtu, the least frame": (heard(switch(mfs=9014)), WANT),

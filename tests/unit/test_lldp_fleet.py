@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import Heard
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import Asked
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 from ansible_collections.busbar.fabric.plugins.plugin_utils import lldp_fleet, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.lldp_fleet import Files
@@ -34,7 +34,7 @@ def heard(asked: str = "auto", silent: tuple[tuple[int, int], ...] = (), swapped
             if (host, rail) not in silent:
                 there = {"chassis": f"44:38:39:00:00:0{leaf}", "port": f"swp{host}", "name": f"leaf-{leaf}"}
                 said.append(switch(rail, **there, mfs=None, dcbx={}))
-        found, want = Heard(tuple(said), "lldpcli"), Asked(asked)
+        found, want = LldpState(tuple(said), "lldpcli"), LldpIntent(asked)
         told = {**ports.plan(found, own, want).result(), "notes": ports.notes(found, own, want)}
         results[f"node{host}"] = {"lldp": {**told, "neighbours": ports.to_dicts(found, own, want)}}
     return results

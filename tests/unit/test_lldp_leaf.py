@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import lldp_leaf
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_plan import Cable, Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.lldp_leaf import End
 
 

@@ -23,7 +23,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Test,
     Way,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.two_passes import ACCUSED, FAIL, GOOD, PASS, TwoPasses
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (
+    ACCUSED,
+    FAIL,
+    GOOD,
+    PASS,
+    PairwiseSearch,
+)
 
 from tests import goldens
 from tests.localising import KINDS, SLOW_GPU, UPLINK, Cluster, Fault, accused, any_faults, said, searched, wanted
@@ -83,7 +89,7 @@ def test_the_bound_holds_without_noise() -> None:
         slow = set(dice.sample(range(nodes), dice.randrange(0, (nodes + 1) // 2)))
         order = list(range(nodes))
         dice.shuffle(order)
-        search = TwoPasses({str(number): "" for number in order})
+        search = PairwiseSearch({str(number): "" for number in order})
         while pairs := search.next_round():
             search.take({pair: FAIL if slow & {int(name) for name in pair} else PASS for pair in pairs})
         k = len(slow)
@@ -93,7 +99,7 @@ def test_the_bound_holds_without_noise() -> None:
 
 
 def test_the_odd_one_of_three_is_accused_by_three_failures() -> None:
-    search = TwoPasses(dict.fromkeys("abx", ""))
+    search = PairwiseSearch(dict.fromkeys("abx", ""))
     while pairs := search.next_round():
         assert search.rounds < 4
         search.take({pair: FAIL if "x" in pair else PASS for pair in pairs})
@@ -230,8 +236,8 @@ def test_a_slow_uplink_or_leaf_accuses_no_node() -> None:
 
 @pytest.mark.parametrize("figure", [None, 0.0, -1.0, math.nan, math.inf])
 def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
-    assert localise.outcome(figure, Bar(1.0, "")) == "silent"
-    assert localise.outcome(1.0, Bar(None, "")) == "silent"
+    assert localise.judge_figure(figure, Bar(1.0, "")) == "silent"
+    assert localise.judge_figure(1.0, Bar(None, "")) == "silent"
 
 
 def test_results_that_were_not_asked_for_are_refused() -> None:
@@ -316,7 +322,7 @@ def test_figures_of_a_rail_that_were_spoiled_do_not_accuse_it(slow_ways: int, ti
 
 def test_a_failure_across_counts_only_where_the_good_one_of_the_place_has_passed_across() -> None:
     for proven in (False, True):
-        search = TwoPasses({"a": "L", "b": "L", "x": "L", "c": "M", "d": "M"})
+        search = PairwiseSearch({"a": "L", "b": "L", "x": "L", "c": "M", "d": "M"})
         assert search.next_round() == (("a", "b"), ("c", "d"))
         search.take(dict.fromkeys(search.next_round(), PASS))
         assert search.next_round() == (("x", "a"),)
@@ -330,7 +336,7 @@ def test_a_failure_across_counts_only_where_the_good_one_of_the_place_has_passed
 
 
 def test_partners_that_die_one_after_the_other_leave_a_node_neither_accused_nor_unknown() -> None:
-    search = TwoPasses(dict.fromkeys("abcdefx", ""))
+    search = PairwiseSearch(dict.fromkeys("abcdefx", ""))
     search.take(dict.fromkeys(search.next_round(), PASS))
     for _each in range(3):
         [(x, other)] = search.next_round()

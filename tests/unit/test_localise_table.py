@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Way
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Found, Measured
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest
 
 from tests import goldens
 
 from .sample_localise_record import RECORD
 
-GOOD = Measured(number=2, kind="pair", hosts=("n1", "n2"), outcome="pass", figure=380.0, bar=345.6)
+GOOD = MeasuredTest(number=2, kind="pair", hosts=("n1", "n2"), outcome="pass", figure=380.0, bar=345.6)
 SLOW = replace(GOOD, hosts=("n3", "n4"), outcome="fail", figure=231.0)
 DEAD = replace(GOOD, hosts=("n5", "n6"), outcome="silent", figure=None, said="\x1b[2J" * 200, lost={"n5": "gone"})
 RAILS = replace(
@@ -31,16 +31,18 @@ GPUS = replace(
 )
 
 
-NODE = Found(hosts=("n1", "n2"), finding=localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests"))
+NODE = HostFinding(
+    hosts=("n1", "n2"), finding=localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests")
+)
 LEFT = localise_judge.MEMBER.judge("host", "unknown", "x", "left out: busy: a job", "tests")
 UNPROVEN = localise_judge.NODE.judge("host", "unknown", "x", "no result", "tests")
 BAR = localise_judge.BAR.judge("bar", "unknown", "x", "no pair was measured", "tests")
-ALL_GOOD = replace(RECORD, findings=(NODE, Found(hosts=("n3",), finding=LEFT)))
+ALL_GOOD = replace(RECORD, findings=(NODE, HostFinding(hosts=("n3",), finding=LEFT)))
 ENDS = {
     "good": ALL_GOOD,
     "good so far": replace(ALL_GOOD, complete=False),
     "cut off before the first round": replace(ALL_GOOD, tests=(), complete=False),
-    "no verdict": replace(RECORD, findings=tuple(Found(hosts=("n1",), finding=one) for one in (BAR, UNPROVEN))),
+    "no verdict": replace(RECORD, findings=tuple(HostFinding(hosts=("n1",), finding=one) for one in (BAR, UNPROVEN))),
 }
 
 

@@ -58,13 +58,13 @@ def test_nobody_else_can_hold_a_lock(host: Host, umask: int) -> None:
     folder.parent.mkdir(mode=0o755)
     old = os.umask(umask)
     try:
-        with locks.alone(host, "one.lock"):
+        with locks.hold(host, "one.lock"):
             assert not holds(folder)
             assert not holds(folder / "one.lock")
             assert not holds(folder / "new.lock")
-            with pytest.raises(BlockingIOError), locks.alone(host, "one.lock", 0.1):
+            with pytest.raises(BlockingIOError), locks.hold(host, "one.lock", 0.1):
                 pass
-            with locks.alone(host, "other.lock"):
+            with locks.hold(host, "other.lock"):
                 pass
     finally:
         os.umask(old)
@@ -81,7 +81,7 @@ def test_what_an_earlier_release_left_open_is_closed(host: Host) -> None:
     (folder / "one.lock").touch()
     (folder / "one.lock").chmod(0o666)
     folder.chmod(0o755)
-    with locks.alone(host, "one.lock"):
+    with locks.hold(host, "one.lock"):
         modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "one.lock")]
     assert modes == [0o700, 0o600]
 
@@ -108,7 +108,7 @@ def test_what_somebody_else_has_laid_there_is_refused(host: Host, tmp_path: Path
         os.chown(folder / "one.lock", STRANGER, -1)
     if what in ("folder", "above"):
         os.chown(folder if what == "folder" else folder.parent, STRANGER, -1)
-    with pytest.raises(ReadError, match=r"/run/busbar|one\.lock"), locks.alone(host, "one.lock"):
+    with pytest.raises(ReadError, match=r"/run/busbar|one\.lock"), locks.hold(host, "one.lock"):
         pass
     assert stat.S_IMODE(precious.stat().st_mode) == 0o755
     assert list(precious.iterdir()) == []
@@ -127,5 +127,5 @@ def test_there_is_no_other_way_to_lock() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("flock", "lockf")
     }
     # The last of them locks its own file, which lies among the results and is opened through no link.
-    of_the_run = {"plugin_utils/kept.py", "busbar/drift/lock.py", "plugin_utils/action_log.py"}
+    of_the_run = {"plugin_utils/run_cache.py", "busbar/drift/lock.py", "plugin_utils/action_log.py"}
     assert found == {"module_utils/core/locks.py", "module_utils/core/orphans.py"} | of_the_run

@@ -86,12 +86,12 @@ def test_a_leaf_is_measured_whole_or_not_at_all() -> None:
 def test_what_nobody_has_timed_is_estimated_and_said_to_be() -> None:
     found = measure.plan([old("a", None, minutes=None)], 100, BEGUN)
     assert (found.units[0].minutes, found.units[0].estimated) == (measure.ESTIMATE["node"], True)
-    text = "\n".join(measure.said(found, NOW, 30, check_mode=True))
+    text = "\n".join(measure.plan_lines(found, NOW, 30, check_mode=True))
     assert text == "would be measured: a, each alone; never measured; 10 node-minutes, estimated, not timed yet"
-    again = "\n".join(measure.said(measure.plan([old("a", 31)], 100, BEGUN), NOW, 30, check_mode=False))
+    again = "\n".join(measure.plan_lines(measure.plan([old("a", 31)], 100, BEGUN), NOW, 30, check_mode=False))
     assert again.startswith("to be measured: a, each alone; last measured 2026-")
     assert "more than 30 days ago; 5 node-minutes, by what the last took" in again
-    left_alone = measure.said(
+    left_alone = measure.plan_lines(
         measure.plan([old("a", 31, why="down"), old("b", None, why="down")], 9, BEGUN), NOW, 30, True
     )
     assert left_alone == ["left for another run: a,b: down; 1 of 2 never measured"]
@@ -128,7 +128,8 @@ def node_results(results: Path, stamp: str, host: str, *finished: float | None) 
     runs = [{**run, "finished": moment, "rows": rows} for moment in finished]
     folder = results / stamp
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{host}.json").write_text(json.dumps({"format": 1, "host": host, "simulated": True, "runs": runs}))
+    data = {"format": 1, "host": host, "simulated": True, "runs": runs, "findings": [], "passed": []}
+    (folder / f"{host}.json").write_text(json.dumps(data))
 
 
 def scanned(results: Path, now: float) -> measure_ledger.Ledger:
@@ -189,12 +190,12 @@ def test_what_a_killed_run_was_granted_is_spent(tmp_path: Path) -> None:
     ledger.grant("2026-11-22", 20.0, ["node01"], NOW)
     measure_ledger.save(tmp_path, ledger)
     after = measure_ledger.load(tmp_path)
-    was = after.settle()
+    was = after.book()
     assert was is not None
     assert (was.hosts, after.nights, after.hosts["node01"].tried) == (["node01"], {"2026-11-22": 25.0}, NOW)
-    assert after.settle() is None
+    assert after.book() is None
     after.grant("2026-11-22", 20.0, ["node01"], NOW)
-    after.settle(1.5)
+    after.book(1.5)
     assert after.nights == {"2026-11-22": 26.5}
 
 

@@ -38,7 +38,7 @@ from ansible_collections.busbar.fabric.plugins.modules import multirail as modul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import store
+from lab import store
 from tests import golden_rows, goldens
 from tests.trees import contents, put
 
@@ -407,11 +407,11 @@ STANZA = [("address", "10.0.0.1/24"), ("up", f"ip rule add {RULE}"), ("up", f"ip
 @pytest.mark.parametrize(
     ("claim", "given"),
     [
-        (NetworkManager, addressing.of_keyfile({**KEYFILE, "route1_options": "table=1000,src=10.0.0.1"}, "ens1")),
-        (NetworkManager, addressing.of_keyfile({**KEYFILE, "route-table": "1000"}, "ens1")),
-        (Ifcfg, addressing.of_ifcfg(SCRIPTS, "ens1", [RULE], [f"{ROUTE} dev ens1"])),
-        (Ifcfg, addressing.of_ifcfg({**SCRIPTS, "ROUTING_RULE_1": RULE}, "ens1", [], ["# x", ROUTE])),
-        (Ifupdown, addressing.of_ifupdown([("static", STANZA)], "ens1")),
+        (NetworkManager, addressing.parse_keyfile({**KEYFILE, "route1_options": "table=1000,src=10.0.0.1"}, "ens1")),
+        (NetworkManager, addressing.parse_keyfile({**KEYFILE, "route-table": "1000"}, "ens1")),
+        (Ifcfg, addressing.parse_ifcfg(SCRIPTS, "ens1", [RULE], [f"{ROUTE} dev ens1"])),
+        (Ifcfg, addressing.parse_ifcfg({**SCRIPTS, "ROUTING_RULE_1": RULE}, "ens1", [], ["# x", ROUTE])),
+        (Ifupdown, addressing.parse_ifupdown([("static", STANZA)], "ens1")),
     ],
 )
 def test_rules_that_an_owner_brings_as_advised_are_read_back(claim: type[Claim], given: Addressing) -> None:

@@ -98,10 +98,10 @@ CASES: dict[str, Arguments] = {
 def test_what_is_written_for_a_node(name: str) -> None:
     derivation = derive(*CASES[name])
     blockers = [[one.check, one.subject, one.state, one.severity, one.because] for one in derivation.blockers]
-    goldens.check("rendered_nccl", name, [*(f"{key}={value}" for key, value in derivation.meant.items()), *blockers])
+    goldens.check("rendered_nccl", name, [*(f"{key}={value}" for key, value in derivation.expected.items()), *blockers])
     # The file holds what is meant, or it is not written.
     text = render(derivation.variables)
-    assert grammar.settings(grammar.parse(text)) == derivation.meant
+    assert grammar.settings(grammar.parse(text)) == derivation.expected
     assert bool(nccl_conf.plan(NOTHING, derivation, PATH, version=NEW).changes) == (not blockers)
     for line in text.splitlines():
         assert line == line.strip()

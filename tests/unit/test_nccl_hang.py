@@ -20,15 +20,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import processes, ras_answer, ras_client, ras_views
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes import Listener, Node, Process
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import Answer
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import RasStatus
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
 
-from busbar.lab import ras as emulator
+from lab import ras as emulator
 from tests import goldens
 
 NAMES = {"192.0.2.1": "node01", "192.0.2.2": "node02", "192.0.2.3": "node03"}
 KNOWN = nccl_hang.Known(NAMES)
-Ranks = dict[int, dict[str, Any]]
 
 
 def rank(number: int, counts: int, host: int = 1, pid: int = 0, **status: Any) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def document(*communicators: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def answer(*communicators: dict[str, Any]) -> Answer:
+def answer(*communicators: dict[str, Any]) -> RasStatus:
     return ras_answer.parse_json(json.dumps(document(*communicators)))
 
 
@@ -327,9 +326,9 @@ def test_a_port_is_asked_until_every_process_was_heard_of_and_not_for_ever() -> 
     of = [process(5, ras=(OTHERS,)), process(6, ras=(Listener("127.0.0.1", 28028, 1001, 78),))]
     answers: list[Any] = [ReadError("x", "stopped"), one, one, two]
 
-    def ask(_address: str, _port: int) -> Answer:
+    def ask(_address: str, _port: int) -> RasStatus:
         given = answers.pop(0)
-        if isinstance(given, Answer):
+        if isinstance(given, RasStatus):
             return given
         raise given
 
@@ -412,7 +411,7 @@ def test_a_job_all_of_whose_processes_are_stopped_says_nothing_and_that_is_said(
 ) -> None:
     _port, pids, host = start(ranks=1)
     os.kill(pids[0], signal.SIGSTOP)
-    ask = lambda address, port: ras_client.ask(address, port, greeting=0.2)  # noqa: E731
+    ask = lambda address, port: ras_client.query(address, port, greeting=0.2)  # noqa: E731
     reading = nccl_ras.read(host, 0.2, ask)
     [finding] = [each for each in nccl_ras.judge(host, reading) if each.check == "nccl_hang.answer"]
     assert f"process {pids[0]}: it is stopped (a signal)" in str(finding.have)
@@ -436,7 +435,7 @@ def test_what_is_no_answer_ends_in_time_and_in_bytes(
     monkeypatch.setattr(ras_client, "ANSWER_LIMIT", 1 << 19)
     port, _pids, _host = start(misbehaves=how)
     with pytest.raises((ReadError, ParseError)) as error:
-        ras_client.ask("127.0.0.1", port, status=0.9 if how in ("silent", "drip") else ras_client.STATUS)
+        ras_client.query("127.0.0.1", port, status=0.9 if how in ("silent", "drip") else ras_client.STATUS)
     assert said in str(error.value)
 
 

@@ -50,7 +50,7 @@ def test_what_nobody_declares_stays_run_after_run(infiniband: Topology, hgx_h100
 
 def test_what_the_profile_derives_is_not_the_images_to_say(infiniband: Topology, hgx_h100: Profile) -> None:
     image = read(AZURE + "NCCL_SOCKET_IFNAME=docker0\nNCCL_IB_HCA==mlx5_0\n")
-    found = conf.derive(infiniband, hgx_h100, Want(image=image), [NEW]).meant
+    found = conf.derive(infiniband, hgx_h100, Want(image=image), [NEW]).expected
     assert found["NCCL_SOCKET_IFNAME"] == "=eno1"
     assert len(found["NCCL_IB_HCA"].split(",")) == 8
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.core import advice
+from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_depends
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
-from busbar.lab import machines, tree
+from lab import machines, tree
 
 from .test_nccl_library import GOOD
 from .test_nccl_perf_module import SECRET, arguments, program, start, wait_for
@@ -395,7 +395,7 @@ def test_never_judges_what_there_is_and_says_what_measures(node: Node, run: Run)
     nothing = run(when="never")
     assert (found(nothing), nothing["due"], node.ran) == ({"ran": "unknown"}, "", 0)
     fix = nothing["findings"][0]["fix"]
-    assert advice.parse(fix) == advice.Run(("nccl_benchmark",), more=("nccl_benchmark_when=changed",))
+    assert fix_command.parse(fix) == fix_command.FixCommand(("nccl_benchmark",), more=("nccl_benchmark_when=changed",))
     assert run()["findings"] == []
     of_driver(node)
     old = run(when="never")

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import reader as nccl_reader
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import NOBODY
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import OVERFLOW_UID
 
 READS_ETC = """
 #include <stdio.h>
@@ -238,7 +238,7 @@ def hostile(build: Callable[[str], str]) -> Iterator[Callable[[str], str]]:
     def make(source: str) -> str:
         library = place / "libnccl.so.2"
         shutil.copy(build(source.replace("PLACE", str(place))), library)
-        os.chown(library, NOBODY, NOBODY)
+        os.chown(library, OVERFLOW_UID, OVERFLOW_UID)
         return str(library)
 
     yield make
@@ -260,11 +260,11 @@ def test_a_library_of_somebody_else_runs_as_nobody_and_can_do_nothing(
     library = hostile(HOSTILE + READS_ETC.replace("FILES", "return 7;"))
     proof = as_nobody(nccl_proof.prove(library, "NCCL_A=1\n", {"NCCL_A": "1"}))
     assert (proof.outcome, proof.values, proof.rc) == ("proven", {"NCCL_A": "1"}, 7)
-    assert proof.message == f"ncclGetUniqueId returned 7 (it printed: uid={NOBODY} gid={NOBODY})"
+    assert proof.message == f"ncclGetUniqueId returned 7 (it printed: uid={OVERFLOW_UID} gid={OVERFLOW_UID})"
     place = Path(library).parent
     # A name it may leave where everybody may, as every user of the node; nothing is written into it.
-    assert {path.name for path in place.iterdir()} <= {"libnccl.so.2", "secret", f"uid-{NOBODY}"}
-    assert not Path("/tmp", f"uid-{NOBODY}").exists()
+    assert {path.name for path in place.iterdir()} <= {"libnccl.so.2", "secret", f"uid-{OVERFLOW_UID}"}
+    assert not Path("/tmp", f"uid-{OVERFLOW_UID}").exists()
 
 
 @ROOT_ONLY
@@ -292,7 +292,7 @@ def test_what_it_answers_is_bounded_typed_and_ends_in_time(
     proof = as_nobody(nccl_proof.prove(library, "", {}, timeout=1))
     assert time.monotonic() - start < 30
     assert proof.outcome == "not_provable"
-    assert proof.message.startswith(f"not proven, because {proof.doubt}, and as UID {NOBODY}: {library}: ")
+    assert proof.message.startswith(f"not proven, because {proof.doubt}, and as UID {OVERFLOW_UID}: {library}: ")
     assert message in proof.message
     assert len(json.dumps(proof.message)) < 5000
 

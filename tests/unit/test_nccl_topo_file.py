@@ -167,11 +167,11 @@ def test_the_profile_that_names_the_file_says_what_lies_near_what(
     assert said(guest, replace(crossed, topology_file=""), xml(guest)).startswith("ok")
     (finding,), _written = judged(tmp_path, guest, named, Want(), {FILE: xml(guest)})
     assert (finding.state, finding.source) == ("ok", FILE)
-    meant = nccl_conf.derive(guest, named, Want(), [NEW]).meant
+    meant = nccl_conf.derive(guest, named, Want(), [NEW]).expected
     assert meant["NCCL_TOPO_FILE"] == FILE
-    assert nccl_conf.derive(guest, named, NAMED, [NEW]).meant["NCCL_TOPO_FILE"] == FILE
+    assert nccl_conf.derive(guest, named, NAMED, [NEW]).expected["NCCL_TOPO_FILE"] == FILE
     real = replace(guest, virtualization=replace(guest.virtualization, is_vm=False))
-    assert "NCCL_TOPO_FILE" not in nccl_conf.derive(real, named, Want(), [NEW]).meant
+    assert "NCCL_TOPO_FILE" not in nccl_conf.derive(real, named, Want(), [NEW]).expected
 
 
 def test_a_file_that_the_site_names_for_a_machine_of_metal_is_judged_too(

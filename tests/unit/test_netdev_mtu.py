@@ -29,7 +29,7 @@ from ansible_collections.busbar.fabric.plugins.modules import netdev_mtu as modu
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import store
+from lab import store
 from tests import golden_rows, goldens
 from tests.trees import contents, link, put
 from tests.unit.test_owner import DEVINFO, IN_USE, KEYFILE, UUID, Node

@@ -87,7 +87,7 @@ DOCUMENTED = {
         tx_pause_storm_error_events rx_if_down_packets rx_prio[p]_buf_discard rx_prio[p]_cong_discard
         rx_prio[p]_discards rx_pci_signal_integrity tx_pci_signal_integrity outbound_pci_buffer_overflow
         dev_out_of_buffer""",
-    nic_counters.TOLD: """rx_unsupported_op_phy rx_buffer_passed_thres_phy tx_pause_storm_warning_events
+    nic_counters.EXPLAINED: """rx_unsupported_op_phy rx_buffer_passed_thres_phy tx_pause_storm_warning_events
         rx_global_pause tx_global_pause rx_prio[p]_pause tx_prio[p]_pause rx_prio[p]_marked
         outbound_pci_stalled_rd_events outbound_pci_stalled_wr_events""",
     nic_counters.NORMAL: """rx_oversize_pkts_sw_drop tx_queue_dropped rx_steer_missed_packets rx_corrected_bits_phy
@@ -113,7 +113,7 @@ def test_every_counter_of_loss_that_the_kernel_documents_is_known_and_reported(n
 
 
 def test_every_told_counter_of_the_document_is_told_with_a_meaning() -> None:
-    names = [printed(name) for name, kind in LISTED if kind == nic_counters.TOLD]
+    names = [printed(name) for name, kind in LISTED if kind == nic_counters.EXPLAINED]
     lines = nic_counters.meaning(Counters(dict.fromkeys(names, 5)))
     assert [line.partition(" ")[0] for line in lines] == sorted(names)
 

@@ -34,7 +34,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualizati
 from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
 from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
-from busbar.lab.toolkit import firmware_tools
+from lab.toolkit import firmware_tools
 from tests import golden_rows, goldens
 
 RAIL_0, RAIL_1 = "0000:11:00.0", "0000:21:00.0"
@@ -141,7 +141,7 @@ class Role:
     def __init__(self, node: Node, topology: Topology, profile: Profile, settings: dict[str, Any], **more: Any) -> None:
         self.node, self.topology = node, topology
         self.profile = for_fabric(profile, "infiniband")
-        self.asked = Asked(wanted.parse(settings), of_profile=wanted.of_profile(self.profile), **more)
+        self.asked = Asked(wanted.parse(settings), of_profile=wanted.profile_settings(self.profile), **more)
 
     def read(self, failed: dict[str, str] | None = None) -> Have:
         matched = rails.match(self.topology, self.profile)
@@ -249,7 +249,7 @@ def test_what_a_killed_run_left_at_work_is_waited_for_and_judged_by_nobody(
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     given = {**OPTIONS, "settings": {"LINK_TYPE": "IB"}}
-    with locks.alone(node, "nic_firmware.lock"):
+    with locks.hold(node, "nic_firmware.lock"):
         with pytest.raises(BlockingIOError):
             module.work(node, given, False)
         # Who only looks is in nobody's way.
@@ -520,7 +520,7 @@ def test_a_setting_that_the_tool_could_misread_is_refused(settings: dict[Any, An
 
 
 def test_what_is_said_of_one_port_counts_for_more() -> None:
-    of = wanted.of_card([wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"})], {1: "", 2: ""}, Usual())
+    of = wanted.card_settings([wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"})], {1: "", 2: ""}, Usual())
     assert [one.argument for one in of] == [
         "ATS_ENABLED=0",
         "LINK_TYPE_P1=IB",
@@ -535,7 +535,7 @@ def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> Non
 
 
 def test_what_is_usual_on_roce_has_the_sites_congestion_notifications() -> None:
-    of = wanted.of_card([], {1: "Ethernet", 2: "InfiniBand"}, Usual(cnp_dscp=48, cnp_priority=6))
+    of = wanted.card_settings([], {1: "Ethernet", 2: "InfiniBand"}, Usual(cnp_dscp=48, cnp_priority=6))
     assert [one.argument for one in of if one.name[-2:] in ("P1", "P2")] == [
         "CNP_802P_PRIO_P1=6",
         "CNP_DSCP_P1=48",
@@ -543,7 +543,7 @@ def test_what_is_usual_on_roce_has_the_sites_congestion_notifications() -> None:
         "LINK_TYPE_P2=1",
         "ROCE_CC_PRIO_MASK_P1=255",
     ]
-    assert [one.name for one in wanted.of_card([], {1: "Ethernet"}, Usual()) if "CNP" in one.name] == []
+    assert [one.name for one in wanted.card_settings([], {1: "Ethernet"}, Usual()) if "CNP" in one.name] == []
 
 
 def test_a_profile_wants_settings_with_its_reasons_and_the_site_counts_for_more(
@@ -562,7 +562,7 @@ def test_a_profile_wants_settings_with_its_reasons_and_the_site_counts_for_more(
     assert (finding.want, finding.have) == ("ATS_ENABLED=1 LINK_TYPE_P1=IB", "ATS_ENABLED=False(0)")
     worded = replace(profile, name="mine", nic_firmware={"LINK_TYPE": NicSetting("-y", "x")})
     with pytest.raises(ParseError, match=r"profile mine: nic_firmware\.LINK_TYPE is '-y', expected a number"):
-        wanted.of_profile(worded)
+        wanted.profile_settings(worded)
 
 
 # -- killed ----------------------------------------------------------------------------------------------------------

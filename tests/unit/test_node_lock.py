@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
-from ansible_collections.busbar.fabric.plugins.module_utils.change.node_lock import Answer, Lock, Run
+from ansible_collections.busbar.fabric.plugins.module_utils.change.node_lock import Lock, LockResult, Run
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def file(host: Host) -> Path:
     return Path(host.system(node_lock.PATH))
 
 
-def take(host: Host, run: Run, minutes: int = 240, over: str = "", dead: str = "", dry: bool = False) -> Answer:
+def take(host: Host, run: Run, minutes: int = 240, over: str = "", dead: str = "", dry: bool = False) -> LockResult:
     return node_lock.acquire(host, run, minutes, over, dead, dry)
 
 
@@ -41,18 +41,18 @@ def age(host: Host, minutes: float) -> None:
 
 
 def test_one_run_has_the_node_until_it_gives_it_back(host: Host) -> None:
-    assert take(host, ANN) == Answer(True)
-    assert take(host, ANN) == Answer(True)
+    assert take(host, ANN) == LockResult(True)
+    assert take(host, ANN) == LockResult(True)
     refused = take(host, BOB)
     assert (refused.held, refused.holder and refused.holder.run) == (False, ANN)
     assert not node_lock.release(host, BOB)
     assert node_lock.release(host, ANN)
     assert not node_lock.release(host, ANN)
-    assert take(host, BOB) == Answer(True)
+    assert take(host, BOB) == LockResult(True)
 
 
 def test_to_ask_takes_nothing(host: Host) -> None:
-    assert take(host, ANN, dry=True) == Answer(True)
+    assert take(host, ANN, dry=True) == LockResult(True)
     assert not file(host).exists()
     take(host, ANN)
     assert take(host, BOB, dry=True).held is False
@@ -140,7 +140,7 @@ def test_this_run_is_the_same_in_its_children() -> None:
         assert pool.apply(node_lock.this_run) == here
     assert here.pid == os.getpid()
     assert here.id.endswith(f"-{os.getpid()}")
-    assert not node_lock.gone(here, here)
+    assert not node_lock.has_ended(here, here)
     assert node_lock.from_dict(json.loads(json.dumps(here.to_dict()))) == here
 
 
@@ -150,14 +150,14 @@ def test_a_run_has_ended_when_its_process_has_or_the_number_is_anothers() -> Non
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     found = node_lock.process(ended.pid)
     assert found is not None  # nobody has asked for its exit code yet
-    assert node_lock.gone(replace(here, pid=ended.pid, start=found[1]), here)
+    assert node_lock.has_ended(replace(here, pid=ended.pid, start=found[1]), here)
     ended.wait()
-    assert node_lock.gone(replace(here, pid=ended.pid, start=found[1]), here)
-    assert node_lock.gone(replace(here, start=here.start + 1), here)
+    assert node_lock.has_ended(replace(here, pid=ended.pid, start=found[1]), here)
+    assert node_lock.has_ended(replace(here, start=here.start + 1), here)
     # What another machine does cannot be seen from here.
-    assert not node_lock.gone(replace(here, pid=ended.pid, machine="elsewhere"), here)
+    assert not node_lock.has_ended(replace(here, pid=ended.pid, machine="elsewhere"), here)
     # Nor what a kernel without /proc would tell.
-    assert not node_lock.gone(replace(here, pid=ended.pid, start=0), replace(here, start=0))
+    assert not node_lock.has_ended(replace(here, pid=ended.pid, start=0), replace(here, start=0))
 
 
 def test_a_task_that_outlived_its_run_does_not_keep_the_node() -> None:
@@ -179,22 +179,22 @@ os.kill(run, signal.SIGKILL)
         assert ansible.stdout is not None
         left = node_lock.from_dict(json.loads(ansible.stdout.read()))
     assert (left.pid, left.start) == (ansible.pid, 0)
-    assert node_lock.gone(left, node_lock.this_run())
+    assert node_lock.has_ended(left, node_lock.this_run())
 
 
 def test_a_process_that_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     here = node_lock.this_run()
     monkeypatch.setattr(node_lock, "process", lambda pid: None)
-    assert not node_lock.gone(replace(here, pid=os.getpid()), here)
-    assert node_lock.gone(replace(here, pid=2**80), here)
+    assert not node_lock.has_ended(replace(here, pid=os.getpid()), here)
+    assert node_lock.has_ended(replace(here, pid=2**80), here)
 
 
 def test_a_finding_says_who_since_when_from_where_and_what_to_do() -> None:
-    finding = node_lock.judge(Answer(False, Lock(ANN, 0.0)))
+    finding = node_lock.judge(LockResult(False, Lock(ANN, 0.0)))
     assert (finding.check, finding.state) == ("lock.held", "withheld")
     assert finding.have == "run 20261121T130306Z-4242 of ann on ctl1 (pid 4242) since 1970-01-01 00:00 UTC"
     assert finding.fix.endswith("-e busbar_lock_break=20261121T130306Z-4242")
-    assert node_lock.judge(Answer(True)).ok
+    assert node_lock.judge(LockResult(True)).ok
 
 
 @settings(max_examples=100, deadline=None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import (
-    NodesetError,
     brief,
     cut,
     expand,
@@ -21,6 +21,8 @@ from hypothesis import strategies as st
         ([f"gpu-r12-{i:02}" for i in range(1, 32)], "gpu-r12-[01-31]"),
         (["n8", "n9", "n10", "n12"], "n[8-10,12]"),
         (["n08", "n09", "n10"], "n[08-10]"),
+        (["n0", "n8", "n9", "n10"], "n[0,8-10]"),
+        (["n00", "n8", "n9", "n10"], "n[00,8-9,10]"),
         (["r1n1", "r1n2", "r2n1", "r2n2", "r3n1"], "r[1-2]n[1-2],r3n1"),
         (["b", "a", "a"], "a,b"),
         (["n1", "<b>", "x,y", "n2"], "n[1-2],<b>,x,y"),
@@ -49,10 +51,11 @@ def test_what_is_cut_says_how_many_more_there_are(names: set[str], room: int) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,,b", "n[1-", "n1]", "n[a]", "n[3-1]", "n[1-999999]", "n[1-400]m[1-400]", "[[1]]"]
+    "text",
+    ["", " ", "a, ,b", ",a", "a,", "a,,b", "n[1-", "n1]", "n[a]", "n[3-1]", "n[1-999999]", "n[1-400]m[1-400]", "[[1]]"],
 )
 def test_what_is_no_nodeset_is_refused_with_the_text_in_the_message(text: str) -> None:
-    with pytest.raises(NodesetError):
+    with pytest.raises(ParseError):
         expand(text)
 
 
@@ -61,6 +64,8 @@ def test_what_is_no_nodeset_is_refused_with_the_text_in_the_message(text: str) -
     [
         ("no route to n1", "no route to it"),
         ("n1: no route, n1.", "it: no route, it."),
+        ("ssh: Could not resolve hostname n1: Name or service", "ssh: Could not resolve its hostname: Name or service"),
+        ("Could not resolve hostname n10", "Could not resolve hostname n10"),
         # Another host's, and a list that is the same on all of its hosts.
         ("n10 and n1-eth0 and gpu-n1", "n10 and n1-eth0 and gpu-n1"),
         ("all_reduce n0,n1,n2 on n1", "all_reduce n0,n1,n2 on it"),

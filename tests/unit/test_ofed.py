@@ -248,8 +248,8 @@ def test_what_a_finding_names(case: str, check: str, words: str) -> None:
 @pytest.mark.golden
 def test_what_is_installed_and_not_loaded_waits_for_a_reboot_and_an_idle_node() -> None:
     plan = ofed.plan(healthy(loaded=_loaded("OLD")), WANT)
-    busy = plan.refuse(Busy(("the default route leaves by ens1 (0000:1b:00.0)",)).against)
-    free = ofed.unload_first(plan.refuse(Busy(()).against), ["nvidia_peermem"])
+    busy = plan.block(Busy(("the default route leaves by ens1 (0000:1b:00.0)",)).against)
+    free = ofed.unload_first(plan.block(Busy(()).against), ["nvidia_peermem"])
     for case, one in (
         ("none", plan.limit("none")),
         ("driver", plan.limit("driver")),

@@ -53,8 +53,8 @@ def test_versionlock_holds_the_version_that_it_names(lock: str, held: bool, lock
 
 
 def test_a_release_is_asked_of_dnf_by_its_version_since_it_has_no_pins() -> None:
-    assert packages.of_release(DNF, "doca-ofed", "3.2.1") == "doca-ofed-3.2.1*"
-    assert packages.of_release(DNF, "doca-ofed", "") == packages.of_release(APT, "doca-ofed", "3.2.1") == "doca-ofed"
+    assert packages.full_name(DNF, "doca-ofed", "3.2.1") == "doca-ofed-3.2.1*"
+    assert packages.full_name(DNF, "doca-ofed", "") == packages.full_name(APT, "doca-ofed", "3.2.1") == "doca-ofed"
 
 
 def test_an_old_lock_goes_before_a_new_one_comes_since_versionlock_adds_none_beside_it() -> None:

@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.modules import pcie_path as modul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import store
+from lab import store
 from tests import golden_rows, goldens
 from tests.trees import contents
 
@@ -150,7 +150,7 @@ def test_lockdown(text: str, mode: str) -> None:
 
 @given(st.integers(0, 0xFFFF))
 def test_clearing_acs_keeps_all_other_bits(word: int) -> None:
-    after = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0).apply(word)
+    after = Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0).apply(word)
     assert after & 0x1D == 0
     assert after & ~0x1D == word & ~0x1D
 
@@ -158,7 +158,7 @@ def test_clearing_acs_keeps_all_other_bits(word: int) -> None:
 @given(st.integers(0, 0xFFFF), st.sampled_from(pcie_path.SIZES))
 def test_setting_the_read_request_keeps_all_other_bits(word: int, size: int) -> None:
     value = pcie_path.SIZES.index(size) << 12
-    after = Write.of("0000:18:00.0", "CAP_EXP+8.w", 0x70, pcie_path.READ_REQUEST, value).apply(word)
+    after = Write.to_register("0000:18:00.0", "CAP_EXP+8.w", 0x70, pcie_path.READ_REQUEST, value).apply(word)
     assert 128 << (after >> 12 & 7) == size
     assert after & ~0x7000 == word & ~0x7000
 
@@ -171,13 +171,13 @@ def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
     root = tmp_path_factory.mktemp("hw")
     before = config(acs=word)
     put(root, "0000:17:00.0", before)
-    pcie_path.write(Host(str(root)), Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0))
+    pcie_path.write(Host(str(root)), Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0))
     assert got(root, "0000:17:00.0") == changed(before, 0x14E, (word & ~0x1D).to_bytes(2, "little"))
 
 
 def test_a_device_that_does_not_answer_is_not_written(tmp_path: Path) -> None:
     put(tmp_path, "0000:17:00.0", b"\xff" * 4096)
-    change = Write.of("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0)
+    change = Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0)
     with pytest.raises(ReadError, match="does not respond"):
         pcie_path.write(Host(str(tmp_path)), change)
     with pytest.raises(ReadError, match=r"0000:18:00.0/config: cannot be written: No such file"):

@@ -79,11 +79,11 @@ def test_a_busy_node_is_not_disturbed_whatever_the_limit() -> None:
         (Busy(("process python (pid 1)", "another")), "busy: process python (pid 1)"),
         (Busy((), (Problem("/proc/mounts", "is empty"),)), "whether it is in use is not known: /proc/mounts: is empty"),
     ):
-        refused = plan.refuse(busy.against).limit("reboot")
+        refused = plan.block(busy.against).limit("reboot")
         assert [f.state for f in refused.findings] == ["drift", "withheld", "withheld"]
         assert [f.have for f in refused.findings] == ["off", f"off; {said}", f"off; {said}"]
         assert [change.path for change in refused.changes] == ["/etc/a"]
         assert [command.argv for command in refused.commands] == [("a",)]
         assert refused.reboot == plan.reboot
     # Modules that can be unloaded first are in nobody's way.
-    assert plan.refuse(Busy((), unload_first=("nvidia_peermem",)).against) == plan
+    assert plan.block(Busy((), unload_first=("nvidia_peermem",)).against) == plan

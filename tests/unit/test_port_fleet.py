@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_ports
-from ansible_collections.busbar.fabric.plugins.plugin_utils import fabric_rates, port_fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils import port_fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
 
 PACKETS = {"port_xmit_packets": 10**9, "port_rcv_packets": 10**9}
 
@@ -32,7 +33,7 @@ def of_host(odd: dict[str, int], layer: str = "InfiniBand", seconds: float | Non
         }
         for rail in range(4)
     ]
-    return {**Plan().result(), "notes": [], "devices": [], "ports": ports}
+    return {**Plan().result(), "notes": [], "boot_id": "b", "devices": [], "ports": ports}
 
 
 def findings(results: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

@@ -19,14 +19,14 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, roll_call
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Answer, Outcome
+from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome, RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 from busbar.preflight import site as sites
 from busbar.preflight import steps
-from busbar.preflight.command import told
+from busbar.preflight.command import print_outcome
 from busbar.preflight.search import Preflight
-from busbar.preflight.steps import Asked, Taken
+from busbar.preflight.steps import StepResult, TeamProgram
 from tests import goldens
 
 GOOD_ALONE, GOOD = 470.0, 360.0
@@ -57,24 +57,24 @@ class Nodes:
     def _gone(self, node: str) -> bool:
         return self.dead.get(node, 1 << 30) <= self.step
 
-    def ask(
+    def query(
         self, nodes: Sequence[str], limit: float, gate: Sequence[str] = ()
-    ) -> tuple[dict[str, Answer], dict[str, str]]:
+    ) -> tuple[dict[str, RollCallResult], dict[str, str]]:
         self.now += 1
         there = [node for node in nodes if not self._gone(node)]
-        found = {node: Answer(node, node, self.gates.get(node), "GPU 3 lost") for node in there}
+        found = {node: RollCallResult(node, node, self.gates.get(node), "GPU 3 lost") for node in there}
         return found, {node: "Communication connection failure" for node in nodes if node not in there}
 
-    def measure(self, teams: Sequence[Sequence[str]], asked: Asked, limit: float) -> list[Taken]:
+    def measure(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]:
         self.step += 1
         found = []
         for team in teams:
             self.asked.append(tuple(team))
             if any(self._gone(node) or self.hung.get(node, 1 << 30) <= self.step for node in team):
-                found.append(Taken(None, "nccl_perf.ran: no end within %g s" % limit, limit))
+                found.append(StepResult(None, "nccl_perf.ran: no end within %g s" % limit, limit))
                 continue
             share = min((self.slow if len(team) > 1 else self.slow_alone).get(node, 1.0) for node in team)
-            found.append(Taken((GOOD_ALONE if len(team) == 1 else self.good) * share, "", self.seconds, True))
+            found.append(StepResult((GOOD_ALONE if len(team) == 1 else self.good) * share, "", self.seconds, True))
         self.now += max(one.seconds for one in found)
         return found
 
@@ -152,7 +152,7 @@ def test_what_is_printed_of_jobs(site: sites.Site, capsys: pytest.CaptureFixture
     parts = []
     for name in JOBS:
         _run, nodes, found = simulated(name, site)
-        told(found, nodes.names)
+        print_outcome(found, nodes.names)
         said = capsys.readouterr()
         parts += [f"== {name}", said.out + said.err]
     goldens.text("preflight", "\n".join(parts) + "\n")
@@ -181,7 +181,7 @@ def test_an_inventory_says_bars_leaves_and_programs(tmp_path: Path) -> None:
     found = sites.of_inventory([inventory(tmp_path, **hosts)], ["a", "b"], None, None)
     assert (found.gpus, found.size, found.program) == (8, 8 << 30, "/opt/nccl-tests/all_reduce_perf")
     assert found.leaves == {"a": "l1", "b": "l2"}
-    assert found.alone().value == 455
+    assert found.node_bar().value == 455
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_an_answer_is_of_a_node_that_was_asked_and_typed() -> None:
 {mark}[[[
 """
     found = steps.answers(said, ["n1", "n2", "n4", "n5"])
-    assert found == {"n1": Answer("n1", "n1.example"), "n2": Answer("n2", "n2", 1, "\\x1b[31mred")}
+    assert found == {"n1": RollCallResult("n1", "n1.example"), "n2": RollCallResult("n2", "n2", 1, "\\x1b[31mred")}
 
 
 @pytest.mark.parametrize(
@@ -276,10 +276,10 @@ def test_a_program_of_the_sites_own_says_it_by_its_exit_code(
     tmp_path: Path, script: str, found: tuple[int, str]
 ) -> None:
     program = tmp_path / "check"
-    assert roll_call.ask(0.5, [str(program)]) == (None, "")
+    assert roll_call.run_gate(0.5, [str(program)]) == (None, "")
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    gate, said = roll_call.ask(0.5, [str(program)])
+    gate, said = roll_call.run_gate(0.5, [str(program)])
     assert gate == found[0]
     assert found[1] in said
 
@@ -297,7 +297,7 @@ def test_a_step_is_one_of_the_jobs_own_with_none_of_its_counts(tmp_path: Path) -
     runs = steps.Steps(job, "/usr/bin/srun", tmp_path, ["--qos=x"], environment={**given, "PATH": "/p"})
     runs.hosts = {"n1": "n1.example", "n2": "n2"}
     assert runs._handed_on == {"NCCL_IB_TC": "106", "PATH": "/p:/usr/local/bin:/usr/bin:/bin"}
-    of_team = runs._job(["n1", "n2"], Asked("/t/all_reduce_perf", 1 << 30, 8))
+    of_team = runs._job(["n1", "n2"], TeamProgram("/t/all_reduce_perf", 1 << 30, 8))
     words = launch.words(of_team, runs.launcher, ["NCCL_IB_TC"], 20)
     assert {"--jobid=42", "--overlap", "--overcommit", "--nodelist=n1,n2", "--ntasks=16", "--qos=x"} <= set(words)
     assert not {"--exclusive", "--immediate=60"} & set(words)

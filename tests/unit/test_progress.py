@@ -47,15 +47,16 @@ SCRIPTS = {
     "ended n2 changed reboot; play '' 1; play Provision 1; play Provision 1; task Reboot reboot;"
     "ended n2 changed reboot; play '' 1",
     "a thousand hosts that fail alike": "begun 1000;"
-    "said unreachable n[0001-0999] mofed Install 'connect to host n[0001-0999] port 22: timed out' tasks/main.yml:3;"
-    "ended n[0001-0999] unreachable mofed; said unreachable n1000 mofed Install 'another reason' x:1;"
+    "message unreachable n[0001-0999] mofed Install 'connect to host n[0001-0999] port 22: timed out' tasks/main.yml:3;"
+    "ended n[0001-0999] unreachable mofed; message unreachable n1000 mofed Install 'another reason' x:1;"
     "ended n1000 unreachable mofed; finished n[0001-1000]",
     # A host may be called as a word that the message of all has.
-    "alike but for name or address": "begun 4; said failed n1 '' T 'port of 10.0.0.1' address=10.0.0.1;"
-    "said failed n2 '' T 'port of 10.0.0.2' address=10.0.0.2; said failed n3 '' T 'port of 10.0.0.22' address=10.0.0.2;"
-    "said failed n4 '' T2 'port of 10.0.0.2' address=10.0.0.2; said failed a '' T 'not a file';"
-    "said failed b '' T 'not a file'; finished",
-    "rescued, and a verdict that is not ok": "begun 1 mofed judged=1; said rescued n1 mofed Install why;"
+    "alike but for name or address": "begun 4; message failed n1 '' T 'port of 10.0.0.1' address=10.0.0.1;"
+    "message failed n2 '' T 'port of 10.0.0.2' address=10.0.0.2;"
+    "message failed n3 '' T 'port of 10.0.0.22' address=10.0.0.2;"
+    "message failed n4 '' T2 'port of 10.0.0.2' address=10.0.0.2; message failed a '' T 'not a file';"
+    "message failed b '' T 'not a file'; finished",
+    "rescued, and a verdict that is not ok": "begun 1 mofed judged=1; message rescued n1 mofed Install why;"
     "ended n1 rescued mofed; ended n1 ok ''; task Print ''; ended n1 failed '' counts=; not_ok 'not ok on n1';"
     "finished n1",
     "the next task does not wait for lost hosts": "begun 5; ended n1 unreachable mofed; ended n2 failed mofed;"
@@ -63,15 +64,18 @@ SCRIPTS = {
     "ended n1 ok mofed; task Next mofed; moving_line 80; play Another 4; task Next mofed; moving_line 80",
     "nothing is drawn over a question": "begun 2; ended n1 ok mofed; pause; moving_line 80",
     "check mode": "begun 1 mofed check=1; ended n1 changed mofed; moving_line 100; finished",
-    "no escape of a node reaches the terminal": "begun 1; said failed n\x1b[1 mofed T\x07 'a\x1b]0\x07\r\nb\u202ec' x;"
+    "no escape of a node reaches the terminal": "begun 1;"
+    "message failed n\x1b[1 mofed T\x07 'a\x1b]0\x07\r\nb\u202ec' x;"
     "finished n\x1b[1",
     "interrupted": "begun 3; ended n1 changed mofed; started n2; ended_early INTERRUPTED;question 'ansible-playbook x'",
     "ended before a play": "ended_early 'ENDED EARLY'",
-    "interrupted when it is judged": "begun 2 ''; told; task Print '' once=1; started n1; ended_early INTERRUPTED;"
-    "ended n1 ok '' counts=; told; ended_early INTERRUPTED",
+    "interrupted when it is judged": "begun 2 ''; verdict_printed; task Print '' once=1; started n1;"
+    "ended_early INTERRUPTED;"
+    "ended n1 ok '' counts=; verdict_printed; ended_early INTERRUPTED",
     "hosts that the question to all does not reach": "begun 3 ''; task Ask '' once=1;"
-    "said unreachable n[2-3] '' Ask 'no route to n[2-3]'; unreached n[2-3]; ended n1 ok ''; finished n1",
-    "hosts that one task asks": "begun 1000 ''; task Ask '' once=1; moving_line 100; heard 600 1000; moving_line 100;"
+    "message unreachable n[2-3] '' Ask 'no route to n[2-3]'; unreached n[2-3]; ended n1 ok ''; finished n1",
+    "hosts that one task asks": "begun 1000 ''; task Ask '' once=1; moving_line 100; responded 600 1000;"
+    "moving_line 100;"
     "ended n0001 ok ''; finished n0001",
     "a role within a role, and handlers": "begun 1; ended n1 ok mofed; task Inner inner; ended n1 ok inner;"
     "task Again mofed; ended n1 ok mofed; task Inner inner; task Handler mofed; ended n1 changed mofed; finished",

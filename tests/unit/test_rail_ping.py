@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Answer, Asked, Member, Peer, Ping
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Member, Peer, Ping, PingResult, PingTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +20,8 @@ from tests.trees import put
 HERE = Peer("node01", 3, "netdev_mtu.live[live]@0000:1b:00.0", "ens4", "10.0.3.1", 9000)
 THERE = Peer("node02", 3, "netdev_mtu.live[live]@0000:1c:00.0", "ens5", "10.0.3.2", 9000)
 PING = Ping(HERE, THERE)
-UNREACHABLE = Answer(3, 0, error="Destination Host Unreachable")
-UNBOUND = Answer(0, 0, error="bind: Cannot assign requested address")
+UNREACHABLE = PingResult(3, 0, error="Destination Host Unreachable")
+UNBOUND = PingResult(0, 0, error="bind: Cannot assign requested address")
 HEAD = "PING 10.0.3.2 (10.0.3.2) from 10.0.3.1 : 8972(9000) bytes of data.\n"
 
 
@@ -58,20 +58,20 @@ LOCAL, FROM = "ping: local error: message too long", HEAD + "From 10.0.3.254 icm
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (HEAD + "8980 bytes from 10.0.3.2: icmp_seq=1 ttl=64 time=0.04 ms\n" + statistics(3, 3), Answer(3, 3)),
-        (HEAD + statistics(3, 0), Answer(3, 0)),
-        (HEAD + statistics(3, 2), Answer(3, 2)),
-        (HEAD + f"{LOCAL}, mtu=1500\n" + statistics(3, 0, "+3 errors, "), Answer(3, 0, 1500)),
-        (HEAD + f"{LOCAL}, mtu=1500\n".replace("message", "Message") + statistics(3, 0), Answer(3, 0, 1500)),
-        (f"PING fd00::2(fd00::2)\n{LOCAL}, mtu: 1500\n" + statistics(1, 0, "+1 errors, "), Answer(1, 0, 1500)),
-        (f"{FROM} Frag needed and DF set (mtu = 1500)\n" + statistics(3, 0), Answer(3, 0, 1500, "10.0.3.254")),
-        ("From fd00::fe: icmp_seq=1 Packet too big: mtu=4096\n" + statistics(3, 0), Answer(3, 0, 4096, "fd00::fe")),
+        (HEAD + "8980 bytes from 10.0.3.2: icmp_seq=1 ttl=64 time=0.04 ms\n" + statistics(3, 3), PingResult(3, 3)),
+        (HEAD + statistics(3, 0), PingResult(3, 0)),
+        (HEAD + statistics(3, 2), PingResult(3, 2)),
+        (HEAD + f"{LOCAL}, mtu=1500\n" + statistics(3, 0, "+3 errors, "), PingResult(3, 0, 1500)),
+        (HEAD + f"{LOCAL}, mtu=1500\n".replace("message", "Message") + statistics(3, 0), PingResult(3, 0, 1500)),
+        (f"PING fd00::2(fd00::2)\n{LOCAL}, mtu: 1500\n" + statistics(1, 0, "+1 errors, "), PingResult(1, 0, 1500)),
+        (f"{FROM} Frag needed and DF set (mtu = 1500)\n" + statistics(3, 0), PingResult(3, 0, 1500, "10.0.3.254")),
+        ("From fd00::fe: icmp_seq=1 Packet too big: mtu=4096\n" + statistics(3, 0), PingResult(3, 0, 4096, "fd00::fe")),
         (f"{FROM} Destination Host Unreachable\n" + statistics(3, 0, "+3 errors, "), UNREACHABLE),
         ("ping: bind: Cannot assign requested address\n", UNBOUND),
-        ("ping: connect: Network is unreachable\n", Answer(0, 0, error="connect: Network is unreachable")),
+        ("ping: connect: Network is unreachable\n", PingResult(0, 0, error="connect: Network is unreachable")),
     ],
 )
-def test_every_answer_of_ping_is_told_apart(text: str, answer: Answer) -> None:
+def test_every_answer_of_ping_is_told_apart(text: str, answer: PingResult) -> None:
     assert rail_ping.parse(text) == answer
 
 
@@ -125,17 +125,17 @@ def test_both_directions_of_every_rail_that_both_have() -> None:
 # -- findings --------------------------------------------------------------------------------------------------------
 
 
-TOO_LONG = Answer(3, 0, 1500)
-FINDINGS: dict[str, tuple[Ping, Answer | None]] = {
-    "all come back": (PING, Answer(3, 3)),
+TOO_LONG = PingResult(3, 0, 1500)
+FINDINGS: dict[str, tuple[Ping, PingResult | None]] = {
+    "all come back": (PING, PingResult(3, 3)),
     "the source is smaller": (replace(PING, source=replace(HERE, mtu=1500)), TOO_LONG),
-    "the target is smaller": (replace(PING, target=replace(THERE, mtu=1500)), Answer(3, 0)),
+    "the target is smaller": (replace(PING, target=replace(THERE, mtu=1500)), PingResult(3, 0)),
     "both are smaller": (Ping(replace(HERE, mtu=4200), replace(THERE, mtu=1500)), TOO_LONG),
-    "a router reports it": (PING, Answer(3, 0, 1500, "10.0.3.254")),
-    "nobody reports it": (PING, Answer(3, 0)),
+    "a router reports it": (PING, PingResult(3, 0, 1500, "10.0.3.254")),
+    "nobody reports it": (PING, PingResult(3, 0)),
     "the source's route": (PING, TOO_LONG),
     "unreachable": (PING, UNREACHABLE),
-    "the target's MTU is not known": (replace(PING, target=replace(THERE, mtu=None)), Answer(3, 1)),
+    "the target's MTU is not known": (replace(PING, target=replace(THERE, mtu=None)), PingResult(3, 1)),
     "no ping": (PING, None),
     "the address cannot be bound": (PING, UNBOUND),
 }
@@ -228,7 +228,7 @@ CAME = "echo '3 packets transmitted, 3 received, 0% packet loss, time 2003ms'"
     ],
 )
 def test_each_ping_has_one_finding(tmp_path: Path, script: str, state: str, says: str) -> None:
-    [found] = rail_ping.ask_all(pinging(tmp_path, script), [Asked(PING, 9000)])
+    [found] = rail_ping.ping_all(pinging(tmp_path, script), [PingTask(PING, 9000)])
     assert (found.check, found.state) == ("rail_ping.path", state)
     assert says in (found.have or "")
     assert (found.fix == "") is (state == "ok")
@@ -237,8 +237,8 @@ def test_each_ping_has_one_finding(tmp_path: Path, script: str, state: str, says
 def test_without_ping_or_a_known_mtu_nothing_is_ok(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     host = Host(str(tmp_path), str(tmp_path / "sys"))
-    missing, unknown = rail_ping.ask_all(host, [Asked(PING, 9000), Asked(PING, None)])
+    missing, unknown = rail_ping.ping_all(host, [PingTask(PING, 9000), PingTask(PING, None)])
     assert (missing.state, unknown.state) == ("unknown", "unknown")
     assert "install iputils-ping" in (missing.have or "")
     assert "/sys/class/net/ens4/mtu" in unknown.fix
-    assert rail_ping.ask_all(host, []) == ()
+    assert rail_ping.ping_all(host, []) == ()

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     localise_record,
     localise_table,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric_judge import judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 
 from tests import goldens, localising
 from tests.localising import KINDS, SLOW_GPU, UPLINK, Cluster, Fault

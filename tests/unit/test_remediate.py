@@ -17,13 +17,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     remediate,
     remediate_judge,
     remediate_report,
-    results_folder,
-    rma_record,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.accusation import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediate import Fresh, Limits
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediate import CurrentResult, Limits
+from ansible_collections.busbar.fabric.plugins.plugin_utils.suspects import Suspect
 
 from busbar import remediate as command
 from tests import goldens
@@ -45,13 +43,13 @@ SLOW = finding("nccl_perf.busbw", "look for slowed clocks")
 FREE = Limits(max_disruption="reboot", drains=True)
 
 
-def accused(*found: Finding, host: str = "node01", **more: Any) -> list[Accusation]:
-    return [Accusation(host, one, "f.json", NOW - DAY, **more) for one in found]
+def accused(*found: Finding, host: str = "node01", **more: Any) -> list[Suspect]:
+    return [Suspect(host, one, "f.json", NOW - DAY, **more) for one in found]
 
 
-def fresh(*found: Finding, passed: Sequence[str] = (), **more: Any) -> Fresh:
+def fresh(*found: Finding, passed: Sequence[str] = (), **more: Any) -> CurrentResult:
     given = {"asked": ASKED | {"nccl_benchmark"}, "boot_id": "b1", **more}
-    return Fresh({one.id: one for one in found}, frozenset(passed), **given)
+    return CurrentResult({one.id: one for one in found}, frozenset(passed), **given)
 
 
 def entry(action: str, outcome: str = "done", days: float = 1.0, **more: Any) -> Entry:
@@ -60,7 +58,7 @@ def entry(action: str, outcome: str = "done", days: float = 1.0, **more: Any) ->
 
 
 def planned(
-    found: Sequence[Accusation], now: Fresh, limits: Limits = FREE, log: Sequence[Entry] = (), name: str = "node01"
+    found: Sequence[Suspect], now: CurrentResult, limits: Limits = FREE, log: Sequence[Entry] = (), name: str = "node01"
 ) -> remediate.Host:
     return remediate.of_host(name, found, now, limits, log, NOW)
 
@@ -96,7 +94,7 @@ PLANS: dict[str, remediate.Host] = {
     "no role mends it, kept out": planned(accused(LINKS), fresh(LINKS), KEPT_OUT),
     "a minor one is not kept out": planned(accused(LINKS), fresh(replace(LINKS, severity="minor")), KEPT_OUT),
     "an unknown one is not kept out": planned(accused(LINKS), fresh(replace(LINKS, state="unknown")), KEPT_OUT),
-    "unreachable": planned(accused(MTU), Fresh(silent="unreachable"), KEPT_OUT),
+    "unreachable": planned(accused(MTU), CurrentResult(silent="unreachable"), KEPT_OUT),
     "its role was not queried": planned(accused(MTU), fresh(asked=ASKED - {"mtu"}), KEPT_OUT),
     **{f"{check} cannot be queried": planned(accused(finding(check)), fresh(), KEPT_OUT) for check in OTHERS},
     # What a node has stored of it is as old as it is.
@@ -217,8 +215,8 @@ def test_batches_are_those_of_serial(sizes: list[int | str], nodes: int, found: 
 # -- what came of it ---------------------------------------------------------------------------------------------------
 
 
-def outcome(plan: remediate.Host, now: Fresh, done: bool = True) -> remediate_judge.Outcome:
-    return remediate_judge.outcome(json.loads(json.dumps(plan.to_dict())), now, done)
+def outcome(plan: remediate.Host, now: CurrentResult, done: bool = True) -> remediate_judge.Outcome:
+    return remediate_judge.judge(json.loads(json.dumps(plan.to_dict())), now, done)
 
 
 MENDED, MEASURED, QUARANTINED = (
@@ -229,12 +227,12 @@ CRITICAL = replace(LINKS, severity="critical")
 TWO_FAULTS = planned(accused(MTU), fresh(MTU, CRITICAL))
 # What several nodes share is damage of none of them.
 BAR = localise_judge.BAR.judge("bar", "drift", "more good than bad", "fewer", "tests")
-OUTCOMES: dict[str, tuple[remediate.Host, Fresh, bool]] = {
+OUTCOMES: dict[str, tuple[remediate.Host, CurrentResult, bool]] = {
     "the check that failed is ok": (MENDED, fresh(passed=[MTU.id]), True),
     "not mended": (MENDED, fresh(MTU), True),
     "unknown now": (MENDED, fresh(replace(MTU, state="unknown")), True),
     "no longer checked": (MENDED, fresh(), True),
-    "unreachable": (MENDED, Fresh(silent="unreachable"), True),
+    "unreachable": (MENDED, CurrentResult(silent="unreachable"), True),
     "worse": (MENDED, fresh(NEW, passed=[MTU.id]), True),
     "a new minor one": (MENDED, fresh(replace(NEW, severity="minor"), passed=[MTU.id]), True),
     # A result that has become old is no damage.
@@ -266,7 +264,7 @@ def test_what_is_worse_or_not_known_stops_all_others() -> None:
 
 def test_a_critical_finding_that_nobody_names_keeps_out_only_what_was_kept_out_before() -> None:
     now = fresh(CRITICAL, passed=[MTU.id])
-    kept = remediate_judge.outcome(TWO_FAULTS.to_dict(), now, True, kept_out=True)
+    kept = remediate_judge.judge(TWO_FAULTS.to_dict(), now, True, kept_out=True)
     assert kept.reason.startswith("platform.nvlinks 0000:1b:00.0")
 
 
@@ -281,35 +279,13 @@ def test_a_figure_that_is_fast_enough_when_measured_again_is_stale() -> None:
     run = {"name": "all_reduce", "subject": "0000:1b:00.0 ens1", "collective": "all_reduce", "gpus": 8, "bar": 300.0}
     run |= {"max_bytes": 1, "prediction": None, "busbw": 310.5, "finished": 1.0, "simulated": True, "stored": False}
     measured = {"findings": [], "passed": [SLOW.id], "runs": [{**run, "due": "", "rows": []}]}
-    now = remediate_judge.with_measured(Fresh(), measured)
+    now = remediate_judge.with_measured(CurrentResult(), measured)
     assert remediate_judge.stale(plan, now)
     assert remediate_judge.figure(SLOW, measured) == 310.5
-    assert not remediate_judge.stale(plan, remediate_judge.with_measured(Fresh(), {"failed": True, "msg": "x"}))
+    assert not remediate_judge.stale(plan, remediate_judge.with_measured(CurrentResult(), {"failed": True, "msg": "x"}))
 
 
-# -- the record --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["../../etc/x", "a/b", ".hidden", "a\nb", "..", "ä", "x" * 300, ""])
-def test_no_name_of_a_host_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    data = {"host": name, "at": NOW}
-    path = rma_record.write(tmp_path, data)
-    assert path.parent == tmp_path / "rma"
-    assert path.name.isascii()
-    assert not path.name.startswith(".")
-    assert results_folder.file_name(name) != results_folder.file_name(name + "_")
-    assert (path.stat().st_mode & 0o777, json.loads(path.read_text())) == (0o600, data)
-    assert rma_record.write(tmp_path, data) != path
-
-
-def test_the_record_has_what_was_tried_on_this_node_for_this_finding() -> None:
-    plan = planned(accused(MTU, evidence=("pair: 10 GB/s of 45",), partners=("node02",)), fresh(MTU)).to_dict()
-    log = [entry("role", "begun"), entry("role", "begun", host="node02"), entry("role", finding="other")]
-    made = rma_record.record("node01", NOW, "r1", "not repaired", plan, {"boot_id": "b1", "nics": []}, log)
-    assert [one["action"] for one in made["attempts"]] == ["role"]
-    assert made["faults"][0]["partners"] == ["node02"]
-    assert (made["boot_id"], made["hardware"]["nics"], made["faults"][0]["finding"]["id"]) == ("b1", [], MTU.id)
-    assert rma_record.record("node01", NOW, "r1", "gone", plan, None, log)["hardware"] is None
+# -- the log -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_log_knows_every_action_that_is_written() -> None:
@@ -340,9 +316,9 @@ def test_the_exit_code_tells_what_is_left_from_what_is_not_known(
 
 
 def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> None:
-    def pair(number: int, hosts: tuple[str, str], figure: float | None) -> localise_record.Measured:
+    def pair(number: int, hosts: tuple[str, str], figure: float | None) -> localise_record.MeasuredTest:
         outcome = "silent" if figure is None else "pass" if figure > 80 else "fail"
-        return localise_record.Measured(
+        return localise_record.MeasuredTest(
             number=number, kind="pair", hosts=hosts, outcome=outcome, figure=figure, bar=85.0
         )
 
@@ -354,3 +330,18 @@ def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> No
     figures = [remediate_judge.between(localise_record.to_dict(record), host) for host in "abd"]
     assert figures == [95.2, 46.3, None]
     assert remediate_judge.between(None, "a") is None
+
+
+BOOTS = {
+    "this boot": ({"boot_id": "b1"}, "b1"),
+    "not read": ({"boot_id": ""}, ""),
+    "an older module": ({}, ""),
+    "two lines": ({"boot_id": "b1\nb2"}, ""),
+}
+
+
+@pytest.mark.parametrize("case", BOOTS)
+def test_the_boot_is_the_one_that_the_audit_read(case: str) -> None:
+    given, boot_id = BOOTS[case]
+    node_health = {"findings": [], "passed": [], "devices": [], "ports": [], **given}
+    assert remediate.fresh({"roles": json.dumps({"node_health": node_health})}).boot_id == boot_id

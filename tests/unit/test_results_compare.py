@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_benchmark_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measured, results_compare
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import benchmark_results, cluster_record, results_compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Row
-from ansible_collections.busbar.fabric.plugins.plugin_utils.measured import Point, Results, of_record
 
 from busbar.cli import main
 from tests import goldens
@@ -212,20 +213,52 @@ def test_node_results_are_compared_by_the_command(tmp_path: Path, capsys: pytest
     before = write(tmp_path / "a" / "n1.json", NODE)
     after = write(tmp_path / "b" / "run" / "n1.json", {**NODE, "runs": [run(0.8)]})
     (tmp_path / "b" / "latest").symlink_to("run")
-    assert main(["compare", str(before), str(tmp_path / "b")]) == 3
+    assert main(["benchmark", str(tmp_path / "b"), "--against", str(before)]) == 3
     assert "n1     all_reduce  8G    360.0   288.0  -20.0 %  -      not judged" in capsys.readouterr().out
-    assert main(["compare", str(before), str(after), "--noise", "25", "--json"]) == 0
+    assert main(["benchmark", str(after), "--against", str(before), "--noise", "25", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["counts"] == {"worse": 0, "better": 0, "within_noise": 1, "not_judged": 0, "not_comparable": 0}
     assert data["runs"][0]["hosts"] == ["n1"]
-    assert main(["compare", str(tmp_path / "a"), str(write(tmp_path / "c.json", {**NODE, "host": "n2"}))]) == 3
+    other = write(tmp_path / "c.json", {**NODE, "host": "n2"})
+    assert main(["benchmark", str(other), "--against", str(tmp_path / "a")]) == 3
     assert "other hosts before: n1" in capsys.readouterr().out
     repeated = [{**run(factor)["rows"][0], "spread": 0.01, "repeats": 5} for factor in (1.0, 0.9)]
     files = [write(tmp_path / f"{n}.json", {**NODE, "runs": [run(1, rows=[row])]}) for n, row in enumerate(repeated)]
-    assert main(["compare", *map(str, files)]) == 2
-    capsys.readouterr()
-    assert main(["compare", str(files[1]), str(files[0]), "--plot", str(tmp_path / "plots")]) == 0
-    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["before-after.png", "before-after.svg"]
+    assert main(["benchmark", str(files[1]), "--against", str(files[0])]) == 2
+    assert main(["benchmark", str(files[0]), "--against", str(files[1])]) == 0
+
+
+SLOW = perf.BUSBW.judge(RUN["subject"], "drift", "340 GB/s", "288.0 GB/s", "nccl-tests").to_dict()
+STORED: dict[str, tuple[Any, int, str]] = {
+    "good": ({**NODE, "passed": [perf.BUSBW.id]}, 0, "1 of 1 run ok on 1 host,"),
+    "below its bar": ({**NODE, "findings": [SLOW]}, 2, "drift: 288.0 GB/s, measured"),
+    "unknown": ({**NODE, "findings": [{**SLOW, "state": "unknown"}]}, 3, "unknown: 288.0 GB/s, measured"),
+    "judged by nothing": (NODE, 3, "all_reduce"),
+    "no runs": ({**NODE, "runs": []}, 3, "nothing is configured"),
+    "between nodes": ({**cluster_record.to_dict(RECORD), "findings": []}, 0, "all_reduce"),
+    "between nodes, a finding": ({**cluster_record.to_dict(RECORD), "findings": [SLOW]}, 2, "all_reduce"),
+    "a finding without a state": ({**NODE, "findings": [{**SLOW, "state": ""}]}, 1, ""),
+    "no findings": ({key: value for key, value in NODE.items() if key != "findings"}, 1, ""),
+}
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_a_stored_result_is_printed(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, code, shown = STORED[case]
+    assert main(["benchmark", str(write(tmp_path / "x.json", data))]) == code
+    assert shown in capsys.readouterr().out
+
+
+def test_two_files_of_one_host_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.json", NODE)
+    assert main(["benchmark", str(tmp_path)]) == 1
+    assert "b.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json", "--across-versions", "--noise=0"])
+def test_options_of_a_comparison_need_one(option: str, tmp_path: Path) -> None:
+    assert main(["benchmark", str(write(tmp_path / "x.json", {**NODE, "passed": ["a.b"]})), option]) == 1
 
 
 @pytest.mark.parametrize(("repeats", "point"), [(True, Point(310.0, None, 0.02, 5)), (False, Point(300.0))])
@@ -238,27 +271,29 @@ def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> 
         "stored": False,
         "due": "",
     }
-    [joined] = measured.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
+    [joined] = benchmark_results.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
     assert joined.points[GIB] == point
 
 
 def test_versions_of_one_run_that_differ_are_both_told() -> None:
     rows = [{"size": GIB, "out_of_place": 1.0, "in_place": None}]
-    [joined] = measured.of_node("n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x").runs
+    [joined] = benchmark_results.of_node(
+        "n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x"
+    ).runs
     assert joined.versions["nccl"] == "2.27.3, 2.28.3"
     with pytest.raises(ParseError, match="nccl_library"):
-        measured.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
+        benchmark_results.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
 
 
 def test_the_latest_results_of_both_kinds_are_taken_and_are_the_same_as_themselves(tmp_path: Path) -> None:
     write(tmp_path / "run" / "n1.json", NODE)
     (tmp_path / "latest").symlink_to("run")
-    assert {one.scope for one in measured.load(tmp_path).runs} == {"node"}
+    assert {one.scope for one in benchmark_results.load(tmp_path).runs} == {"node"}
     cluster_record.write(tmp_path, RECORD)
-    assert {one.scope for one in measured.load(tmp_path).runs} == {"node", "cluster"}
+    assert {one.scope for one in benchmark_results.load(tmp_path).runs} == {"node", "cluster"}
     for path in (tmp_path / "cluster", tmp_path / "cluster" / "latest"):
-        assert measured.load(path).runs == of_record(RECORD, "").runs
-        assert set(verdicts(measured.load(path), of_record(RECORD, "b"))) == {"within noise"}
+        assert benchmark_results.load(path).runs == of_record(RECORD, "").runs
+        assert set(verdicts(benchmark_results.load(path), of_record(RECORD, "b"))) == {"within noise"}
 
 
 @pytest.mark.parametrize("value", [[], {}, "\x1b[2J", -1, 1e300, 10**400, True, None, "x" * 5000, [[[]]]])
@@ -268,7 +303,7 @@ def test_a_hostile_file_is_refused_or_told_safely(value: Any, tmp_path: Path) ->
         for place in places(data):
             path = write(tmp_path / "x.json", changed(data, place, value))
             try:
-                found = measured.load(path)
+                found = benchmark_results.load(path)
             except ParseError as error:
                 assert str(error).isprintable()
             else:
@@ -291,14 +326,15 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
         ("no.json", "is missing"),
         ("nothing", "No such file"),
     ):
-        for words in ([good, str(tmp_path / name)], [str(tmp_path / name), good]):
-            assert main(["compare", *words]) == 1
+        bad = str(tmp_path / name)
+        for words in ([good, "--against", bad], [bad, "--against", good], [bad]):
+            assert main(["benchmark", *words]) == 1
             told = capsys.readouterr()
             assert said in told.err
             assert name in told.err
             assert told.out == ""
     with pytest.raises(SystemExit) as ended:
-        main(["compare", good, good, "--noise", "-1"])
+        main(["benchmark", good, "--against", good, "--noise", "-1"])
     assert ended.value.code == 1
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark_report, verify_report
-from ansible_collections.busbar.fabric.plugins.plugin_utils import kept, localise_record, results_folder, rma_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, results_folder, run_cache
 
 from busbar.drift import history, lock
 
@@ -37,9 +37,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "localise_record": lambda folder: localise_record.write(folder, RECORD),
     "localise_record again": lambda folder: localise_record.write(folder, RECORD, folder),
     "verify_report": lambda folder: verify_report.write(folder, results()),
-    "rma_record": lambda folder: rma_record.write(folder, {"host": "n1", "at": 0.0, "reason": "x" * 1000}),
     "hang_report": lambda folder: report(folder / "hang.json"),
-    "kept": lambda folder: kept.kept_between_runs(folder, "basis", lambda: "x" * 1000),
+    "kept": lambda folder: run_cache.cached_between_runs(folder, "basis", lambda: "x" * 1000),
 }
 
 

@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as r
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import (
     NOUNS,
-    asked,
+    enabled,
     parse_pause,
     parse_traffic_class,
 )
@@ -208,9 +208,9 @@ def test_the_difference_of_a_port_is_what_is_written() -> None:
 
 
 def test_pause_matters_only_beside_pfc() -> None:
-    assert Want.of(CHAIN, {"pause_off": True}).pause_off
-    assert not Want.of(resolve({"dscp": 26}, {"pfc": []}), {"pause_off": True}).pause_off
-    assert asked(Want.of(resolve({}, {}), {"pause_off": True})) == ()
+    assert Want.from_values(CHAIN, {"pause_off": True}).pause_off
+    assert not Want.from_values(resolve({"dscp": 26}, {"pfc": []}), {"pause_off": True}).pause_off
+    assert enabled(Want.from_values(resolve({}, {}), {"pause_off": True})) == ()
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_pause_matters_only_beside_pfc() -> None:
 )
 def test_a_value_that_cannot_be_is_named(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ParseError, match=says):
-        Want.of(CHAIN, given)
+        Want.from_values(CHAIN, given)
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------

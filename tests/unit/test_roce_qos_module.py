@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import OF_
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
-from busbar.lab import machines, store
+from lab import machines, store
 from tests import trees
 from tests.unit.test_roce_qos import BANDWIDTH, CHAIN, PORT, ROOT, TSA, WANT
 

@@ -32,8 +32,8 @@ from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbar.lab import qos, tree
-from busbar.lab.machines import hgx_h200_roce
+from lab import qos, tree
+from lab.machines import hgx_h200_roce
 from tests import golden_rows, goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -41,7 +41,7 @@ PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
 GIVEN: dict[str, Any] = dict.fromkeys(module.SETTINGS)
 GIVEN.update(roce={"dscp": 26}, pause_off=True, traffic_class=106)
 SETTINGS = {name: GIVEN[name] for name in module.SETTINGS}
-WANT = Want.of(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
+WANT = Want.from_values(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
 ONE, OTHER = "0000:1b:00.0", "0000:2b:00.0"
 PORTS = tuple(
     Port(label=f"{address} mlx5_{number} eth{number}", pci=address, netdev=f"eth{number}", rdma="mlx5_0")
@@ -130,7 +130,7 @@ def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     assert found is not None
     assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}
     assert found.settings == {"pause_off": True, "traffic_class": 106}
-    nothing = Want.of(roce_chain.resolve({}, {}), {})
+    nothing = Want.from_values(roce_chain.resolve({}, {}), {})
     assert roce_unit.intent(PORTS, nothing, GIVEN["roce"], SETTINGS, "/", "/") is None
     assert roce_unit.intent((), WANT, GIVEN["roce"], SETTINGS, "/", "/") is None
 
@@ -140,7 +140,7 @@ def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
 
 def test_what_is_written_is_what_is_read_again() -> None:
     assert roce_boot.parse_intent(roce_unit.render(WANTED)[INTENT]) == WANTED
-    assert WANTED.want() == Want.of(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
+    assert WANTED.want() == Want.from_values(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
 
 
 @pytest.mark.parametrize(

@@ -265,12 +265,12 @@ def of_gate(_folder: Path) -> object:
 
 
 def of_measure(folder: Path) -> object:
-    night: Any = object.__new__(measure._Night)
+    night: Any = object.__new__(measure._MeasureRun)
     night.__dict__.update(_arguments=SimpleNamespace(verbose=False), _paths=["/i"], _results=folder, _height=0)
     night.__dict__.update(
-        _max_age=30, _budget=9, _measure=SimpleNamespace(night=lambda _now: ("d", 0), said=plan_lines)
+        _max_age=30, _budget=9, _measure=SimpleNamespace(night=lambda _now: ("d", 0), plan_lines=plan_lines)
     )
-    night._say(None, 1.0, 0.0, True)
+    night._print_plan(None, 1.0, 0.0, True)
     results = {f"n{i}": HostResult(f"n{i}", "complete", (replace(MTU, have=f"{i}"),)) for i in range(300)}
     night._report(results, [f"where it is: {'x ' * 80}"] * 30)
     return None
@@ -288,7 +288,7 @@ def of_preflight(_folder: Path) -> object:
         shared=lambda: [MTU] * 30,
         code=2,
     )
-    preflight.told(outcome, nodes)
+    preflight.print_outcome(outcome, nodes)
     return None
 
 
@@ -309,7 +309,6 @@ SIZE = "size --parameters 70B --profile hgx-h100 --nodes 16 --tp 8 --pp 4 --zero
         *(of_lint, of_diagnose, of_gate, of_measure, of_preflight, of_history),
         lambda _folder: print(hang.text(REPORT, terminal.WIDTH)),
         lambda _folder: cli.main([*SIZE.split(), "--micro-batches", "8"]),
-        lambda _folder: cli.main(["lab", "faults"]),
         lambda _folder: print_list([f"look at this: {i}" for i in range(900)], "-v", "doubt"),
         lambda _folder: print(screen.cut("row\n" * 900 + "in all\n", 80, "-v")),
     ],

@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from busbar.cli import main
-from busbar.lab import sharp_files
+from lab import sharp_faults, sharp_files
 from tests import goldens
 from tests.unit import finding_rows
 from tests.unit.diagnose.job_log import HEALTHY, ranks
@@ -60,13 +60,13 @@ def test_a_node_with_all_of_it_has_no_finding(root: Path) -> None:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", sharp_files.FAULTS)
+@pytest.mark.parametrize("name", sharp_faults.FAULTS)
 def test_every_fault_has_its_finding_and_no_other(root: Path, name: str) -> None:
-    fault = sharp_files.FAULTS[name]
+    fault = sharp_faults.FAULTS[name]
     fault.change(root)
     assert found(root) == [(f"sharp.{fault.check}", fault.subject, fault.state)]
     rows = [[*finding_rows.row(one, "sharp."), one.source] for one in planned(root) if not one.ok]
-    goldens.check("sharp", name, json.loads(json.dumps(rows).replace(str(root), "")))
+    goldens.check("sharp", name, rows)
 
 
 @pytest.mark.parametrize("name", [name for name in variables.NEVER if "SHARP" in name])
@@ -90,7 +90,7 @@ def test_directories_of_the_site_are_the_only_places(root: Path) -> None:
 
 
 def test_the_environment_comes_before_the_file(root: Path) -> None:
-    sharp_files.FAULTS["collnet-off"].change(root)
+    sharp_faults.FAULTS["collnet-off"].change(root)
     sharp_files.add(root, sharp_files.ENVIRONMENT, "NCCL_COLLNET_ENABLE=0x1")
     assert found(root) == []
 
@@ -166,7 +166,7 @@ def test_a_threshold_is_taken_out_of_the_file_that_sets_it(root: Path) -> None:
 @pytest.mark.parametrize("odd", ["pipe", "folder", "garbage", "nothing"])
 def test_odd_files_are_no_plugin_and_hold_nobody_up(root: Path, odd: str) -> None:
     file = root / sharp_files.HPCX / "nccl_rdma_sharp_plugin/lib/libnccl-net.so"
-    sharp_files.FAULTS["plugin-missing"].change(root)
+    sharp_faults.FAULTS["plugin-missing"].change(root)
     file.parent.mkdir(parents=True)
     if odd == "pipe":
         import os
@@ -302,14 +302,23 @@ def test_a_simulated_run_says_nothing_of_a_measured_one() -> None:
     assert states(record(measured(290.0, "SHARP")), without) == [("proof", "ok"), ("gain", "unknown")]
 
 
+def test_two_records_are_judged_where_one_of_them_used_it() -> None:
+    rings, switches = record(measured(190.0)), record(measured(290.0, "SHARP"))
+    assert sharp_judge.of_two([rings], [switches]) == sharp_judge.judge(switches, rings)
+    assert sharp_judge.of_two([switches], [rings]) == sharp_judge.judge(switches, rings)
+    for before, after in (([rings], [rings]), ([switches], [switches]), ([rings, rings], [switches]), ([], [switches])):
+        assert sharp_judge.of_two(before, after) == []
+
+
 @pytest.mark.parametrize(("algbw", "code", "said"), [(290.0, 0, "gain ok: 290 GB/s"), (191.0, 2, "gain drift: 191")])
-def test_busbar_compare_tells_it(
+def test_busbar_benchmark_tells_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], algbw: float, code: int, said: str
 ) -> None:
     cluster_record.write(tmp_path / "rings", record(measured(190.0)))
     cluster_record.write(tmp_path / "sharp", record(measured(algbw, "SHARP")))
-    for order in (("rings", "sharp"), ("sharp", "rings")):
-        assert main(["compare", *(str(tmp_path / name) for name in order)]) == code
+    rings, sharp = (str(tmp_path / name) for name in ("rings", "sharp"))
+    for result, other in ((rings, sharp), (sharp, rings)):
+        assert main(["benchmark", result, "--against", other]) == code
         assert said in " ".join(capsys.readouterr().out.split())
-    assert main(["compare", str(tmp_path / "rings"), str(tmp_path / "sharp"), "--json"]) == code
+    assert main(["benchmark", sharp, "--against", rings, "--json"]) == code
     assert [one["check"] for one in json.loads(capsys.readouterr().out)["sharp"]][:1] == (["sharp.proof"])

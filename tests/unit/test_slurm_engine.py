@@ -19,7 +19,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine, slurm_step, verdict
-from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Answers, SlurmError, Words
+from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import NodeOutputs, SlurmError, SrunMessages
 
 from tests import goldens
 from tests.trees import tool
@@ -47,7 +47,7 @@ def frame(node: str, text: bytes, label: int, packed: bytes | None = None) -> by
     return b"".join(b"%3d: %s\n" % (label, line) for line in (b"busbar-node " + node.encode(), head, *lines))
 
 
-def heard(answers: Answers, pieces: Iterable[bytes]) -> dict[str, bytes]:
+def heard(answers: NodeOutputs, pieces: Iterable[bytes]) -> dict[str, bytes]:
     return {node: text for piece in pieces for node, text in answers.feed(piece)}
 
 
@@ -87,7 +87,7 @@ def test_every_node_finds_its_own_question_in_what_is_sent_to_all() -> None:
             check=True,
         )
         lines = [f"{number}: {line}\n" for line in (f"busbar-node {node}", *done.stdout.splitlines())]
-        found.update(heard(Answers(("n1", "n2", "n3")), ["".join(lines).encode()]))
+        found.update(heard(NodeOutputs(("n1", "n2", "n3")), ["".join(lines).encode()]))
     expected = {"n1": [common, 5], "n2": [other, 5], "n3": [common, 5]}
     assert {node: json.loads(said) for node, said in found.items()} == expected
 
@@ -97,7 +97,7 @@ def test_answers_come_together_from_pieces_of_any_size_and_in_any_order() -> Non
     lines = [frame(name, text + name.encode(), number).splitlines(True) for number, name in enumerate("abc")]
     mixed = b"".join(line for of_all in zip(*lines, strict=True) for line in of_all)
     pieces = [mixed[start : start + 7] for start in range(0, len(mixed), 7)]
-    assert heard(Answers("abc"), pieces) == {name: text + name.encode() for name in "abc"}
+    assert heard(NodeOutputs("abc"), pieces) == {name: text + name.encode() for name in "abc"}
 
 
 BROKEN = {
@@ -114,21 +114,21 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_what_is_no_answer_costs_its_own_host_and_no_other(kind: str) -> None:
-    answers = Answers("abc", limit=4000)
+    answers = NodeOutputs("abc", limit=4000)
     found = heard(answers, [frame("a", b"[1]", 0), BROKEN[kind]])
     assert {name: text for name, text in found.items() if name not in answers.wrong} == {"a": b"[1]"}
     assert set(answers.wrong) == {"b"}
-    assert slurm_engine.silent("b", answers, Words(frozenset("abc")), 60, False)["msg"] == answers.wrong["b"]
+    assert slurm_engine.silent("b", answers, SrunMessages(frozenset("abc")), 60, False)["msg"] == answers.wrong["b"]
 
 
 def test_nobody_answers_for_a_host_that_was_not_asked() -> None:
-    answers = Answers("ab")
+    answers = NodeOutputs("ab")
     assert heard(answers, [frame("c", b"[1]", 0), frame("../a", b"[1]", 1), frame("a", b"[1]", 2)]) == {}
     assert (answers.wrong, answers.begun("a")) == ({}, False)
 
 
 def test_what_all_have_sent_and_not_ended_is_bounded() -> None:
-    answers = Answers("ab", whole=3000)
+    answers = NodeOutputs("ab", whole=3000)
     begun = b"".join(line for line in frame("b", b"", 1, b"A" * 9000).splitlines(True)[:-1])
     assert heard(answers, [begun, frame("a", b"[1]", 0)]) == {"a": b"[1]"}
     assert "all results are more than 3000 bytes" in answers.wrong["b"]
@@ -138,10 +138,10 @@ def test_what_all_have_sent_and_not_ended_is_bounded() -> None:
 
 
 def ended(text: str, *said: str, late: bool = False, name: str = "n1") -> dict[str, Any]:
-    answers, words = Answers(("n1", "n2")), Words(frozenset(("n1", "n2")))
+    answers, words = NodeOutputs(("n1", "n2")), SrunMessages(frozenset(("n1", "n2")))
     heard(answers, [text.encode()])
     for line in said:
-        words.hear(line)
+        words.read_line(line)
     return slurm_engine.silent(name, answers, words, 60, late)
 
 
@@ -160,9 +160,9 @@ ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to fini
     ],
 )
 def test_only_nodes_without_an_answer_through_others_are_tried_again(lines: list[str], again: str) -> None:
-    words = Words(frozenset("abc"))
+    words = SrunMessages(frozenset("abc"))
     for line in lines:
-        words.hear(line)
+        words.read_line(line)
     assert words.blameless("abc") == set(again)
 
 
@@ -179,9 +179,9 @@ def test_a_node_is_asked_or_in_its_class() -> None:
     nodes = slurm_engine.nodes_of(SINFO)
     given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}"), overlap=False) for number in range(1, 13)}
     for kind, said in BROKEN.items():
-        answers = Answers("abc", limit=4000)
+        answers = NodeOutputs("abc", limit=4000)
         heard(answers, [said])
-        given[kind] = slurm_engine.silent("b", answers, Words(frozenset("abc")), 60, False)
+        given[kind] = slurm_engine.silent("b", answers, SrunMessages(frozenset("abc")), 60, False)
     given["no launch"] = ended("", LAUNCH)
     given["a node failure"] = ended("", "srun: error: Node failure on n[1-2]")
     given["late"] = ended(BEGUN, late=True)
@@ -211,9 +211,9 @@ def test_what_a_task_writes_commands_no_terminal(text: str) -> None:
 
 def test_a_fleet_that_may_not_ask_is_told_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask() -> None:
-        slurm_audit.ask(["n1"], lambda name: {}, None, 60, False, print)
+        slurm_audit.audit(["n1"], lambda name: {}, None, 60, False, print)
 
-    monkeypatch.setattr(slurm_step, "told", lambda path, argv: "DisableRootJobs         = YES\n")
+    monkeypatch.setattr(slurm_step, "run_program", lambda path, argv: "DisableRootJobs         = YES\n")
     monkeypatch.setattr(slurm_step, "programs", lambda: {"scontrol": "scontrol"})
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(SlurmError, match="DisableRootJobs=YES"):
@@ -236,10 +236,10 @@ def program(folder: Path, name: str, text: str) -> str:
 def test_a_controller_that_hangs_or_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_step, "PATIENCE", 0.2)
     with pytest.raises(SlurmError, match="is slurmctld up"):
-        slurm_step.told(program(tmp_path, "hangs", "exec sleep 600"), slurm_engine.SINFO)
+        slurm_step.run_program(program(tmp_path, "hangs", "exec sleep 600"), slurm_engine.SINFO)
     monkeypatch.setattr(slurm_step, "PATIENCE", 60)
     with pytest.raises(SlurmError, match=r"sinfo --all exited with 1: Unable to contact \\x1b"):
-        slurm_step.told(
+        slurm_step.run_program(
             program(tmp_path, "fails", "printf 'Unable to\ncontact \033[1m' >&2; exit 1"), slurm_engine.SINFO
         )
     monkeypatch.setenv("PATH", str(tmp_path))

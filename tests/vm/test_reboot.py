@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from busbar.lab import store
+from lab import store
 
 from .conftest import ROOT, NewVm, inventory, played, stored
 from .machine import Machine

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from busbar.lab import store
+from lab import store
 from tests.molecule.scenario import LAB, NODE, Role, checks
 
 ROLE = Role(__file__)

@@ -6,7 +6,7 @@ import json
 
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from busbar.lab import store
+from lab import store
 from tests.molecule.scenario import LAB, NODE, Role
 
 ROLE = Role(__file__)

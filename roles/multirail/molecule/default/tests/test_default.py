@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from busbar.lab import qos, store
+from lab import qos, store
 from tests.molecule.scenario import LAB, NODE, Role
 
 ROLE = Role(__file__)

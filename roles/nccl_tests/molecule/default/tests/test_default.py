@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from busbar.lab import nccl_tests
+from lab import nccl_tests
 from tests.molecule.scenario import Role
 
 ROLE = Role(__file__)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from testinfra.host import Host  # type: ignore[import-untyped]
 
-from busbar.lab import qos, store
+from lab import qos, store
 from tests.molecule.scenario import LAB, NODE, Role, checks
 
 ROLE = Role(__file__)

@@ -1,0 +1,266 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar diagnose --recorder``: which rank a stopped job waits for, out of PyTorch's flight recorder dumps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import DumpError
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement, Suspect
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import (
+    MOST_BYTES,
+    Dump,
+    Reader,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_findings import (
+    describe_group,
+    describe_operation,
+    describe_ranks,
+    findings,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
+
+from .command_line import complain
+
+# Lines of the first screen, and findings on it.
+LINES, FINDINGS = 12, 3
+# nccl_trace_rank_3, comm_lib_trace_rank_3, _dump_3, rank_3.json
+_RANK = re.compile(r"(?:.*[^0-9])?([0-9]{1,7})(?:\.(?:json|pkl|pickle))?", re.DOTALL)
+_MOST_FILES = 200_000
+_CUT = " ..."
+STOPPED, DIFFERENT, OK, NOT_KNOWN = "stopped", "mismatch", "ok", "unknown"
+
+
+class RecorderError(Exception):
+    """The directory does not hold the dumps of one job; the message says why."""
+
+
+class Dumps(NamedTuple):
+    """of_ranks: rank -> its dump.   problems: file -> why it was not read.   ignored: files without a rank."""
+
+    of_ranks: dict[int, Dump]
+    problems: dict[str, str]
+    ignored: int
+
+
+def run(directory: str, as_json: bool, everything: bool) -> int:
+    """Print the verdict on the dumps in a directory. Return the exit code."""
+    try:
+        dumps = load(Path(directory))
+    except (RecorderError, OSError) as error:
+        return complain("diagnose", error)
+    judgement = recorder.judge(dumps.of_ranks, dumps.problems)
+    if as_json:
+        print(json.dumps(to_dict(judgement, dumps), indent=1))
+    else:
+        print("\n".join(map(printable, render(judgement, dumps, terminal.WIDTH, everything))))
+    # What is missing for a verdict is a finding, too.
+    return of_states(finding.state for finding in findings(judgement))
+
+
+def load(directory: Path) -> Dumps:
+    """Read the dumps below a directory. Raises RecorderError, OSError."""
+    paths: dict[int, Path] = {}
+    ignored = 0
+    for path in _files(directory):
+        match = _RANK.fullmatch(path.name)
+        if match is None:
+            ignored += 1
+            continue
+        other = paths.setdefault(int(match.group(1)), path)
+        if other != path:
+            raise RecorderError(
+                f"{other} and {path} are dumps of one rank: name a directory with the dumps of one job and run"
+            )
+    if not paths:
+        raise RecorderError(f"{directory} has no file whose name ends with a rank, such as nccl_trace_rank_0")
+    reader = Reader()
+    dumps, problems = {}, {}
+    for rank, path in sorted(paths.items()):
+        try:
+            dumps[rank] = reader.read(_content(path))
+        except DumpError as error:
+            problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {error}"
+        except OSError as error:
+            problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {error_text(error)}"
+    return Dumps(dumps, problems, ignored)
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    count = 0
+    for folder, folders, names in os.walk(directory, onerror=fail):
+        folders.sort()
+        for name in sorted(names):
+            count += 1
+            if count > _MOST_FILES:
+                raise RecorderError(f"{directory} has more than {_MOST_FILES} files")
+            yield Path(folder, name)
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file, one more than a dump may have at most. Raises DumpError, OSError."""
+    # A pipe must not hold the command.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise DumpError("it is not a regular file")
+        return stream.read(MOST_BYTES + 1)
+
+
+# -- the screen --------------------------------------------------------------------------------------------------------
+
+
+def verdict(judgement: Judgement) -> tuple[str, str]:
+    """Return STOPPED, DIFFERENT, OK or NOT_KNOWN, and a sentence."""
+    hung = [mismatch for mismatch in judgement.mismatches if not mismatch.finished]
+    roots = [suspect for suspect in judgement.roots if not _is_in_cycle(suspect, judgement)]
+    without = [suspect.rank for suspect in roots if suspect.kind == recorder.NO_DUMP]
+    sure = [suspect.rank for suspect in roots if suspect.kind != recorder.NO_DUMP]
+    if hung:
+        return STOPPED, f"ranks call different {hung[0].what}s under one number and wait for each other"
+    if sure:
+        return STOPPED, f"{describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
+    if judgement.cycles:
+        return STOPPED, f"{describe_ranks(judgement.cycles[0])} wait for each other, each in another group"
+    if without:
+        return STOPPED, f"no dump of {describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}"
+    if judgement.waits and judgement.complete and not any(wait.unknown for wait in judgement.waits):
+        return STOPPED, "all ranks have launched the collectives that they wait in: no rank is late"
+    if judgement.waits or judgement.pairs:
+        return NOT_KNOWN, "ranks wait, and the dumps do not show for whom"
+    if not judgement.complete:
+        return NOT_KNOWN, "no rank that has a dump waits in a collective; some dumps are missing or incomplete"
+    if judgement.mismatches:
+        return DIFFERENT, f"ranks have called different {judgement.mismatches[0].what}s under one number"
+    return OK, "no rank waits in a collective"
+
+
+def _is_in_cycle(suspect: Suspect, judgement: Judgement) -> bool:
+    return any(suspect.rank in cycle for cycle in judgement.cycles)
+
+
+def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> list[str]:
+    """Return the first screen, at most LINES lines, or all of it."""
+    most = 1000 if everything else 2
+    word, sentence = verdict(judgement)
+    head = _lines(
+        f"verdict: {word}: {sentence}" if word != NOT_KNOWN else f"verdict: cannot tell: {sentence}", width, 1
+    )
+    groups = _groups(findings(judgement))
+    shown = groups if everything else groups[:FINDINGS]
+    lines = []
+    for group in shown:
+        first = group[0]
+        subject = _subject([finding.subject for finding in group])
+        because = " (follows)" if first.because else ""
+        text = f"{first.severity}: {subject}: {first.have} [{first.check}]{because}"
+        lines += _lines(text, width, most)
+        lines += _lines(f"    do: {first.fix}", width, 1000 if everything else 1)
+        if everything:
+            lines += _lines(f"    why: {first.why}", width, most)
+    rest = len(groups) - len(shown)
+    more = [f"{rest} more finding{'s' * (rest > 1)}: --all, or --json"] if rest else []
+    if everything:
+        for wait in judgement.waits:
+            collective = f"{wait.number} in {describe_group(wait.group)}, {describe_operation(wait.operation)}"
+            lines += _lines(f"waits: {describe_ranks(wait.ranks)}: collective {collective}", width, most)
+    return [*head, *lines, *more, *_lines(_facts(judgement, dumps), width, 1)]
+
+
+def _subject(subjects: Sequence[str]) -> str:
+    numbers = [int(text[5:]) for text in subjects if re.fullmatch(r"rank [0-9]{1,7}", text)]
+    return describe_ranks(numbers) if len(numbers) == len(subjects) else ", ".join(subjects)
+
+
+def _groups(found: Iterable[Finding]) -> list[list[Finding]]:
+    """Return findings that differ in their rank only as one."""
+    alike: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in found:
+        key = (finding.check, finding.state, finding.severity, finding.have, finding.fix, finding.because)
+        alike.setdefault(key, []).append(finding)
+    return list(alike.values())
+
+
+def _facts(judgement: Judgement, dumps: Dumps) -> str:
+    formats = sorted({dump.version for dump in dumps.of_ranks.values()})
+    entries = sum(len(dump.entries or ()) for dump in dumps.of_ranks.values())
+    groups = {group for dump in dumps.of_ranks.values() for group in dump.groups.values()}
+    parts = [
+        f"{len(dumps.of_ranks)} of {len(judgement.world)} dumps read",
+        f"{len(groups)} group{'s' * (len(groups) != 1)}",
+        f"{entries} records",
+        f"NCCL {', '.join(judgement.releases) or 'unknown'}",
+        f"format {', '.join(formats) or 'unknown'}",
+    ]
+    parts += [f"{dumps.ignored} other files"] if dumps.ignored else []
+    return "facts: " + ", ".join(parts)
+
+
+def _lines(text: str, width: int, most: int) -> list[str]:
+    """Return the text in lines, the last one cut where it needs more than ``most``."""
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    found = textwrap.wrap(printable(text), width, subsequent_indent=indent, drop_whitespace=True) or [""]
+    if len(found) > most:
+        found = [*found[: most - 1], found[most - 1][: width - len(_CUT)] + _CUT]
+    return found
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def to_dict(judgement: Judgement, dumps: Dumps) -> dict[str, Any]:
+    """Return the judgement as plain data."""
+    word, sentence = verdict(judgement)
+    return {
+        "verdict": word,
+        "sentence": sentence,
+        "complete": judgement.complete,
+        "ranks": len(judgement.world),
+        "dumps": sorted(dumps.of_ranks),
+        "missing": list(judgement.missing),
+        "nccl": list(judgement.releases),
+        "formats": sorted({dump.version for dump in dumps.of_ranks.values()}),
+        "suspects": [
+            {
+                **suspect._asdict(),
+                "group": suspect.group._asdict(),
+                "operation": suspect.operation._asdict(),
+            }
+            for suspect in judgement.suspects
+        ],
+        "cycles": [list(cycle) for cycle in judgement.cycles],
+        "mismatches": [
+            {
+                "group": mismatch.group._asdict(),
+                "number": mismatch.number,
+                "what": mismatch.what,
+                "finished": mismatch.finished,
+                "sides": [
+                    {"operation": operation._asdict(), "ranks": list(ranks), "place": place}
+                    for operation, ranks, place in mismatch.sides
+                ],
+            }
+            for mismatch in judgement.mismatches
+        ],
+        "waits": [
+            {**wait._asdict(), "group": wait.group._asdict(), "operation": wait.operation._asdict()}
+            for wait in judgement.waits
+        ],
+        "pairs": list(judgement.pairs),
+        "refused": dict(judgement.problems),
+        "findings": [finding.to_dict() for finding in findings(judgement)],
+    }

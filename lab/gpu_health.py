@@ -1,0 +1,128 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a simulated node shows of its health: elements of nvidia-smi -q -x, nvlink -e, AER, the kernel's log, the unit
+of the Fabric Manager.
+
+Elements and their healthy values are those of nvidia-smi 580 on an idle H200; NVLink 5 has other counters than 4. The
+kernel's log is made when it is asked for: its lines have an age, and the node was booted UPTIME seconds ago.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+
+from .machine import Gpu, LabError, Machine
+from .nccl_tests import DATA
+
+UPTIME = 10 * 86400
+UNIT = "nvidia-fabricmanager.service"
+# Elements of a GPU that is well, by their place in the output: other parts come between.
+FIRST, IN_PCI, LAST = json.loads((DATA / "gpu_health.json").read_text()).values()
+_NVLINK_4 = ("Replay Errors", "Recovery Errors", "CRC Errors")
+_NVLINK_5 = (
+    *("Malformed packet Errors", "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Rx General Errors"),
+    *("Local link integrity Errors", "Tx discards", "Link recovery successful events", "Link recovery failed events"),
+    *("Total link recovery events", "Effective Errors", "Symbol Errors"),
+)
+# Of a healthy link, too.
+_NVLINK_5_LARGE = (
+    "Effective BER: 15e-255",
+    "FEC Errors - 0: 36140749276",
+    "Raw BER Lane 0: 2061",
+    "Symbol BER: 15e-255",
+)
+_AER = {"correctable": "TOTAL_ERR_COR", "nonfatal": "TOTAL_ERR_NONFATAL", "fatal": "TOTAL_ERR_FATAL"}
+
+
+def lines(gpu: Gpu, values: Mapping[str, str], depth: int = 2) -> list[str]:
+    """XML of these elements, of which one with a slash is within another."""
+    known = {*FIRST, *LAST, *(f"pci/{name}" for name in IN_PCI)}
+    strange = set(gpu.health) - known
+    if strange:
+        raise LabError(f"GPU {gpu.number}: nvidia-smi of the lab has no element {', '.join(sorted(strange))}")
+    tree: dict[str, object] = {}
+    for path, value in values.items():
+        *folders, name = path.split("/")
+        at = tree
+        for folder in folders:
+            inner = at.setdefault(folder, {})
+            if not isinstance(inner, dict):
+                raise LabError(f"{path}: {folder} is a value")
+            at = inner
+        at[name] = gpu.health.get(path, gpu.health.get(f"pci/{path}", value))
+    return _elements(tree, depth)
+
+
+def _elements(tree: Mapping[str, object], depth: int) -> list[str]:
+    found = []
+    for name, value in tree.items():
+        tabs = "\t" * depth
+        if isinstance(value, dict):
+            found += [f"{tabs}<{name}>", *_elements(value, depth + 1), f"{tabs}</{name}>"]
+        else:
+            found.append(f"{tabs}<{name}>{value}</{name}>")
+    return found
+
+
+def link_errors(title: str, gpu: Gpu) -> str:
+    """``nvlink -e`` of one GPU: what counts depends on its NVLink."""
+    five = float(gpu.nvlink_gbps) > 40
+    found = [title]
+    for link in range(len(gpu.nvlinks)):
+        for name in _NVLINK_5 if five else _NVLINK_4:
+            found.append(f"\t Link {link}: {name}: {gpu.link_errors.get(f'{link} {name}', 0)}")
+        found += [f"\t Link {link}: {text}" for text in _NVLINK_5_LARGE if five]
+        found.append("")
+    return "".join(f"{line}\n" for line in found)
+
+
+def kernel_log(machine: Machine) -> str:
+    """Nothing of a healthy node: the rest of a real log is nobody's here."""
+    found = []
+    for entry in machine.kernel_log:
+        age, text = entry.split(" ", 1)
+        found.append(f"[{UPTIME - float(age):12.6f}] {text}\n")
+    return "".join(["[    0.000000] Linux version " + machine.kernel + "\n", *found]) if found else ""
+
+
+def version(machine: Machine) -> str:
+    """Of the Fabric Manager."""
+    same = machine.fabric_manager in ("ok", "stopped")
+    return machine.driver_version if same else machine.fabric_manager
+
+
+def where(module: str) -> int:
+    """32 bits that are the module's own."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, module).int >> 96
+
+
+def hardware(machine: Machine) -> dict[str, str]:
+    """Files of /sys and /proc."""
+    # Another one after each boot, and the same however often it is rendered.
+    boot_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{machine.hostname}.{machine.boots}")
+    found = {
+        "/proc/uptime": f"{UPTIME}.00 {UPTIME}.00\n",
+        "/proc/sys/kernel/random/boot_id": f"{boot_id}\n",
+        # Each in a place of its own, whatever others there are.
+        "/proc/modules": "".join(
+            f"{name} {16384 + (where(name) >> 24)} 0 - Live 0xffffffff{where(name):08x}\n"
+            for name in sorted(machine.modules)
+        ),
+    }
+    # A guest runs one where it was given the switches.
+    switches = any(function.driver == "nvidia-nvswitch" for function in machine.functions)
+    if machine.fabric_manager != "stopped" and not machine.nvlink_domain and (switches or not machine.hypervisor):
+        found[f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"] = "3120\n"
+    return found
+
+
+def errors(machine: Machine, address: str) -> dict[str, str]:
+    """AER's files of a PCI function; a guest has none."""
+    if machine.hypervisor:
+        return {}
+    counts = machine.aer.get(address, {})
+    return {
+        f"aer_dev_{kind}": f"RxErr {counts.get(kind, 0)}\n{total} {counts.get(kind, 0)}" for kind, total in _AER.items()
+    }

@@ -1,0 +1,94 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The kernel of a simulated node, its modules and their tools (toolkit/kernel_tools.py), and what nvidia_peermem does.
+
+The tools go by the files of the node. Where nvidia_peermem is to fail, the file that ``write`` makes says how; the
+words are the kernel's and kmod's (host.md 4.1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import ofed, repository
+from .machine import LabError, Machine
+from .nccl_tests import TOOLKIT
+from .toolkit import dkms, kernel_tools
+from .toolkit.kernel_node import Node
+
+# Where each tool is on a node -> its file in the toolkit.
+TOOLS = {"/usr/local/sbin/dmesg": "dmesg", **dict.fromkeys(kernel_tools.PLACES.values(), "kernel")}
+# Where `kernel` finds what it runs, and of which files that is made. The toolkit's Makefile installs the same.
+LIBRARY, PROGRAM = "/usr/local/lib/busbar-lab/toolkit", ("kernel_tools.py", "kernel_node.py", "dkms.py")
+
+
+@dataclass(frozen=True)
+class Peermem:
+    """How modprobe fails: stderr, and lines of the kernel's log. depends: of modinfo; None for no such module."""
+
+    stderr: str
+    log: str = ""
+    depends: str | None = "nvidia,ib_core"
+
+
+_FATAL = "modprobe: ERROR: could not insert 'nvidia_peermem': "
+# None: it loads, or fails, as its file and the ib_core that is loaded have it.
+PEERMEM: dict[str, Peermem | None] = {
+    "ok": None,
+    "without-ofed": Peermem(_FATAL + "Invalid argument", "", "nvidia"),
+    "missing": Peermem("modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules", "", None),
+}
+
+
+def write(machine: Machine, data: Path) -> None:
+    """What the tools of this node go by in place of its files; ``data`` is a directory."""
+    if machine.peermem not in PEERMEM:
+        raise LabError(f"nvidia_peermem cannot be {machine.peermem!r}; there are {', '.join(PEERMEM)}")
+    answer = PEERMEM[machine.peermem]
+    data.mkdir(parents=True, exist_ok=True)
+    if answer is None:
+        for path in data.iterdir():
+            path.unlink()
+        return
+    info = "" if answer.depends is None else f"depends: {answer.depends}\n"
+    for name, text in {"stderr": answer.stderr, "log": answer.log, "modinfo": info}.items():
+        new = data / f".{name}.new"
+        new.write_text(text)
+        new.replace(data / name)
+
+
+def tools() -> dict[str, str]:
+    """Path on the node -> text."""
+    files = {**TOOLS, **{f"{LIBRARY}/{name}": name for name in PROGRAM}}
+    return {place: (TOOLKIT / file).read_text() for place, file in files.items()}
+
+
+def install(machine: Machine, system_root: Path) -> None:
+    """Kernel, OFED where the machine has it, and the NVIDIA driver, on a system root that is a directory of the lab's.
+
+    It has no dpkg: packages are unpacked here, and its status is written; the repository is as its apt-get reads it.
+    """
+    node = Node(str(system_root))
+    with contextlib.redirect_stdout(io.StringIO()):
+        kernel_tools.lab_kernel(node, ["install", machine.kernel])
+        packages = ofed.standard(machine.ofed) if machine.ofed else []
+        for package in packages:
+            for path, text in package.files.items():
+                file = system_root / path.lstrip("/")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+                file.chmod(0o755 if path in package.programs else 0o644)
+            if package.dkms:
+                dkms.common_postinst(node, [*package.dkms])
+        kernel_tools.lab_kernel(node, ["nvidia", machine.driver_version])
+    status = system_root / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text(ofed.status(packages))
+    for version, release in ofed.RELEASES.items():
+        file = system_root / repository.TOP.lstrip("/") / release.folder / "packages.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(ofed.pool(version)))

@@ -1,0 +1,238 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A stand-in for nvidia-smi: a shell script that answers from text files, and those files for a Machine.
+
+Words, separators, exit codes and error texts are those of nvidia-smi 580.159 on an H200, tried argument by argument;
+the NIC columns of ``topo -m`` are from published output. A script, so that it runs wherever the lab's tree does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from xml.sax.saxutils import escape
+
+from . import gpu_health
+from .machine import Gpu, Link, Machine
+from .nccl_tests import DATA, TOOLKIT
+
+_PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
+
+SCRIPT = (TOOLKIT / "nvidia-smi").read_text()
+# What is left of the tool under the faults that break it.
+HANGING_SCRIPT = "#!/bin/sh\nexec sleep 2147483647\n"
+GARBAGE_SCRIPT = "#!/bin/sh\nprintf '\\377\\376\\200GPU\\000\\001\\033[8m\\377'\n"
+
+
+def answers(machine: Machine) -> dict[str, str]:
+    """File name -> text, for the script's data directory.
+
+    .driver.json is not the tool's: it tells the model of nccl-tests what no tool and no file of the node shows. Nor are
+    fabric-manager and kernel-log, which nv-fabricmanager and dmesg print.
+    """
+    gpus = machine.driver_gpus()
+    return {
+        ".driver.json": _driver(machine, gpus),
+        "apps.tsv": _processes(machine),
+        "fabric-manager": f"{gpu_health.version(machine)}\n",
+        "kernel-log": gpu_health.kernel_log(machine),
+        "list": "".join(f"{_title(index, gpu)}\n" for index, gpu in enumerate(gpus)),
+        "nvlink-e": "".join(gpu_health.link_errors(_title(index, gpu), gpu) for index, gpu in enumerate(gpus)),
+        "nvlink-s": "".join(_nvlink(index, gpu) for index, gpu in enumerate(gpus)),
+        "query.tsv": _query(machine, gpus),
+        "query.xml": _xml(machine, gpus),
+        "topo-m": _matrix(machine, gpus),
+    }
+
+
+def path_class(machine: Machine, one: str, other: str) -> str:
+    """How nvidia-smi names the PCIe path between two functions: PIX, PXB, PHB, NODE or SYS."""
+    chains = [machine.chain(one), machine.chain(other)]
+    shared = 0
+    for above, beside in zip(*chains, strict=False):
+        if above != beside:
+            break
+        shared += 1
+    if shared == 0:
+        nodes = {machine.function(address).numa_node for address in (one, other)}
+        return "NODE" if len(nodes) == 1 else "SYS"
+    if shared == 1:
+        return "PHB"
+    # Bridges on either side below the last shared one: one is the port of a single switch, more are more switches.
+    return "PIX" if max(len(chain) - shared - 1 for chain in chains) <= 1 else "PXB"
+
+
+def _title(index: int, gpu: Gpu) -> str:
+    return f"GPU {index}: {gpu.name} (UUID: {gpu.uuid})"
+
+
+def _nvlink(index: int, gpu: Gpu) -> str:
+    states = [f"{gpu.nvlink_gbps} GB/s" if active else "<inactive>" for active in gpu.nvlinks]
+    return "".join([f"{_title(index, gpu)}\n"] + [f"\t Link {n}: {state}\n" for n, state in enumerate(states)])
+
+
+def _bus_id(gpu: Gpu) -> str:
+    return f"0000{gpu.address}".upper()
+
+
+def _link(link: Link | None) -> tuple[int, int]:
+    """Generation and width of a GPU's link."""
+    return (_PCIE_GEN[link.speed.split()[0]], link.width) if link else (0, 0)
+
+
+def _query(machine: Machine, gpus: list[Gpu]) -> str:
+    rows = []
+    for index, gpu in enumerate(gpus):
+        function = machine.function(gpu.address)
+        now_gen, now_width = _link(function.link)
+        max_gen, max_width = _link(function.max_link)
+        rows.append(
+            {
+                "index": index,
+                "name": gpu.name,
+                "uuid": gpu.uuid,
+                "pci.bus_id": _bus_id(gpu),
+                "serial": gpu.serial,
+                "fabric.state": machine.fabric[0],
+                "fabric.status": machine.fabric[1],
+                "pcie.link.gen.current": now_gen,
+                "pcie.link.gen.max": max_gen,
+                "pcie.link.width.current": now_width,
+                "pcie.link.width.max": max_width,
+                "driver_version": machine.driver_version,
+                "compute_cap": "9.0",
+                "memory.total": f"{gpu.memory_mib} MiB",
+            }
+        )
+    names = list(rows[0])
+    headings = [f"{name} [MiB]" if name == "memory.total" else name for name in names]
+    return "".join("\t".join(map(str, line)) + "\n" for line in [names, headings, *(row.values() for row in rows)])
+
+
+def _processes(machine: Machine) -> str:
+    names = ["gpu_name", "gpu_bus_id", "gpu_uuid", "pid", "process_name", "used_gpu_memory"]
+    rows = [names, [*names[:-1], "used_gpu_memory [MiB]"]]
+    for process in machine.gpu_processes:
+        gpu = machine.gpu(process.gpu)
+        rows.append([gpu.name, _bus_id(gpu), gpu.uuid, str(process.pid), process.name, f"{process.memory_mib} MiB"])
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def _driver(machine: Machine, gpus: list[Gpu]) -> str:
+    held: dict[str, int] = {}
+    for process in machine.gpu_processes:
+        address = machine.gpu(process.gpu).address
+        held[address] = held.get(address, 0) + process.memory_mib
+    state = {
+        "slow": [gpu.address for gpu in gpus if gpu.slow],
+        "wrong": [gpu.address for gpu in gpus if gpu.wrong],
+        "held_mib": held,
+        "hang": machine.collectives_hang,
+    }
+    return json.dumps(state) + "\n"
+
+
+def _matrix(machine: Machine, gpus: list[Gpu]) -> str:
+    """``topo -m``: GPUs, then RDMA devices as NICn, which the legend maps to names."""
+    nics = sorted(machine.rdma, key=lambda r: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", r.name)])
+    gpu_names = [f"GPU{n}" for n in range(len(gpus))]
+    nic_names = [f"NIC{n}" for n in range(len(nics))]
+    items: list[tuple[str, str, Gpu | None]] = [
+        *((name, gpu.address, gpu) for name, gpu in zip(gpu_names, gpus, strict=True)),
+        *((name, nic.address, None) for name, nic in zip(nic_names, nics, strict=True)),
+    ]
+    affinity = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]
+    lines = ["\t\x1b[4m" + "\t".join([*gpu_names, *nic_names, *affinity]) + "\x1b[0m"]
+    for name, address, gpu in items:
+        cells = []
+        for other_name, other_address, other in items:
+            if name == other_name:
+                cells.append(" X ")
+            elif gpu and other and any(gpu.nvlinks) and any(other.nvlinks):
+                cells.append(f"NV{min(sum(gpu.nvlinks), sum(other.nvlinks))}")
+            else:
+                cells.append(path_class(machine, address, other_address))
+        if gpu:
+            node = machine.nodes[max(0, machine.function(address).numa_node)]
+            cells += [node.cpulist, str(node.number), "", "N/A"]
+        lines.append("\t".join([name, *cells]))
+    lines += ["", "Legend:", "", *(DATA / "nvidia-smi-legend").read_text().splitlines()]
+    if nics:
+        lines += ["", "NIC Legend:", "", *(f"  NIC{n}: {nic.name}" for n, nic in enumerate(nics)), ""]
+    return "\n".join(lines) + "\n"
+
+
+def _xml(machine: Machine, gpus: list[Gpu]) -> str:
+    """``-q -x``, as much of it as says what the GPU is and how it is connected. The script puts in the time."""
+    lines = [
+        '<?xml version="1.0" ?>',
+        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">',
+        "<nvidia_smi_log>",
+        "\t<timestamp/>",
+        f"\t<driver_version>{machine.driver_version}</driver_version>",
+        f"\t<cuda_version>{machine.cuda_version}</cuda_version>",
+        f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
+    ]
+    for index, gpu in enumerate(gpus):
+        lines.append(_xml_gpu(machine, index, gpu))
+    return "\n".join([*lines, "</nvidia_smi_log>"]) + "\n"
+
+
+def _architecture(gpu: Gpu) -> str:
+    return "Blackwell" if float(gpu.nvlink_gbps) > 40 else "Hopper"
+
+
+_FABRIC_HEALTH = {
+    "Hopper": dict.fromkeys(
+        ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery"), "N/A"
+    ),
+    "Blackwell": {
+        "summary": "Healthy",
+        "bandwidth": "Full",
+        "route_recovery_in_progress": "False",
+        "route_unhealthy": "False",
+        "access_timeout_recovery": "False",
+    },
+}
+
+
+def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
+    function = machine.function(gpu.address)
+    now_gen, now_width = _link(function.link)
+    max_gen, max_width = _link(function.max_link)
+    registered = machine.fabric[0] == "Completed"
+    cluster, clique = (gpu.domain or machine.nvlink_domain or f"{uuid.UUID(int=0)} 0").split()
+
+    values = {
+        "bus_id": _bus_id(gpu),
+        "name": gpu.name,
+        "architecture": _architecture(gpu),
+        "serial": gpu.serial,
+        "uuid": gpu.uuid,
+        "index": index,
+        "vbios": gpu.vbios,
+        "bus": gpu.address[5:7].upper(),
+        "device": gpu.address[8:10].upper(),
+        "domain": gpu.address[:4].upper(),
+        "device_id": f"{function.device[2:]}{function.vendor[2:]}".upper(),
+        "sub_system_id": f"{function.subsystem[2:]}{function.vendor[2:]}".upper(),
+        "memory": gpu.memory_mib,
+        "state": machine.fabric[0],
+        "status": machine.fabric[1],
+        "clique": clique if registered else "N/A",
+        "cluster": cluster if registered else "N/A",
+        "now_gen": now_gen,
+        "max_gen": max_gen,
+        "now_width": now_width,
+        "max_width": max_width,
+    }
+    health = _FABRIC_HEALTH[_architecture(gpu)].items()
+    parts = {
+        "first": "\n".join(gpu_health.lines(gpu, gpu_health.FIRST)),
+        "in_pci": "\n".join(gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3)),
+        "last": "\n".join(gpu_health.lines(gpu, gpu_health.LAST)),
+        "health": "\n".join(f"\t\t\t\t<{name}>{value}</{name}>" for name, value in health),
+    }
+    template = (DATA / "nvidia-smi-gpu.xml").read_text()
+    return template.format(**{name: escape(str(value)) for name, value in values.items()}, **parts)

@@ -1,0 +1,132 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A compute tray of an NVL72, and what only such a tray shows: Grace, 64 KiB pages, IMEX, a domain of NVLinks.
+
+The Fabric Manager runs on the switch trays. From health.md 6 and published addresses of GB200 trays; no such machine
+was at hand.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .machine import NVLINK_5, LabError, Machine, Netdev, Route
+from .machines import _CX7, _CX8, _gpu, _GpuModel, _mac, _machine, _port, _root_port
+
+UNIT = "nvidia-imex.service"
+NODES = "/etc/nvidia-imex/nodes_config.cfg"
+CTL = "/usr/bin/nvidia-imex-ctl"
+GETCONF = "/usr/bin/getconf"
+_DATA = "usr/share/busbar-lab/imex"
+_TOOL = f"#!/bin/sh\n# Simulated.\ndata=${{{{0%/*}}}}/../../{_DATA}\n{{program}}\n"
+_MAJOR = 234
+_NODES = 18
+_GB200 = _GpuModel("0x2941", "0x2046", "NVIDIA GB200", 189471, "97.00.B9.00.13", NVLINK_5)
+_GB300 = _GpuModel("0x31c2", "0x21f1", "NVIDIA GB300", 284208, "97.10.4A.00.05", NVLINK_5)
+
+
+def tray(hostname: str, platform: str = "gb200-nvl72") -> Machine:
+    """Two Grace with two GPUs and two NICs each; hostname: trays of one rack differ in the number at its end."""
+    model, card, gbps = {"gb200-nvl72": (_GB200, _CX7, 400), "gb300-nvl72": (_GB300, _CX8, 800)}[platform]
+    machine = _machine(hostname, platform)
+    for number, domain in enumerate(("0008", "0009", "0018", "0019")):
+        port = _root_port(machine, f"pci{domain}:00", "00.0", node=number // 2)
+        _gpu(machine, model, number, f"{domain}:01:00.0", port)
+    for rail, domain in enumerate(("0000", "0002", "0010", "0012")):
+        port = _root_port(machine, f"pci{domain}:00", "00.0", node=rail // 2)
+        _port(machine, card, f"mlx5_{rail}", rail, f"{domain}:03:00.0", port, gbps, rail)
+    machine.netdevs.append(Netdev("eth0", None, _mac(hostname, 9, 0, oui="3c:6d:66"), 1500, 100000))
+    machine.routes = [Route("eth0", "0.0.0.0/0", "10.0.0.254"), Route("eth0", "10.0.0.0/24")]
+    return machine
+
+
+def gb200(hostname: str = "tray01") -> Machine:
+    return tray(hostname)
+
+
+def gb300(hostname: str = "tray21") -> Machine:
+    return tray(hostname, "gb300-nvl72")
+
+
+def addresses() -> list[str]:
+    """Of the nodes of the rack."""
+    return [f"10.0.0.{number}" for number in range(1, _NODES + 1)]
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def processor(cpu: int) -> list[str]:
+    """Of /proc/cpuinfo."""
+    return [
+        f"processor\t: {cpu}",
+        "BogoMIPS\t: 2000.00",
+        "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics sve sve2",
+        "CPU implementer\t: 0x41",
+        "CPU architecture: 8",
+        "CPU variant\t: 0x0",
+        "CPU part\t: 0xd4f",
+        "CPU revision\t: 0",
+        "",
+    ]
+
+
+def params(machine: Machine, usual: str) -> str:
+    """Of /proc/driver/nvidia/params; usual: as the driver comes."""
+    found = dict(line.split(": ", 1) for line in usual.splitlines()) | {"CreateImexChannel0": "0"}
+    return "".join(f"{name}: {value}\n" for name, value in {**found, **machine.driver_options}.items())
+
+
+def hardware(machine: Machine) -> dict[str, str]:
+    """Files of /proc, /dev and the service's control group."""
+    if not machine.nvlink_domain:
+        return {}
+    found = {"/proc/devices": f"Character devices:\n  1 mem\n{_MAJOR} nvidia-caps-imex-channels\n\nBlock devices:\n"}
+    if machine.driver_options.get("CreateImexChannel0") == "1":
+        found["/dev/nvidia-caps-imex-channels/channel0"] = ""
+    if machine.imex != "stopped":
+        found[f"/sys/fs/cgroup/system.slice/{UNIT}/cgroup.procs"] = "3310\n"
+    return found
+
+
+def tools(machine: Machine) -> tuple[str, ...]:
+    return (CTL, GETCONF) if machine.nvlink_domain else ()
+
+
+def files(machine: Machine) -> dict[str, str]:
+    """Of the system: IMEX with the list of the rack's nodes, and what the driver's package and the site have set."""
+    if not machine.nvlink_domain:
+        return {}
+    return {
+        f"/usr/lib/systemd/system/{UNIT}": "[Unit]\nDescription=NVIDIA IMEX service\n[Service]\nType=forking\n",
+        NODES: "".join(f"{address}\n" for address in addresses()),
+        CTL: _TOOL.format(program='[ ! -e "$data/hang" ] || exec sleep 2147483647\nexec cat "$data/domain.json"'),
+        GETCONF: _TOOL.format(program='[ "$1" = PAGESIZE ] && exec cat "$data/page-size"\nexit 1'),
+    }
+
+
+def write(machine: Machine, system_root: Path) -> None:
+    """What the tools of a tray answer with."""
+    if not machine.nvlink_domain:
+        return
+    data = system_root / _DATA
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "page-size").write_text(f"{machine.page_size}\n")
+    (data / "domain.json").write_text(json.dumps(_domain(machine)) + "\n")
+    if machine.imex == "hang":
+        (data / "hang").touch()
+    else:
+        (data / "hang").unlink(missing_ok=True)
+
+
+def _domain(machine: Machine) -> dict[str, object]:
+    if machine.imex not in ("ok", "stopped", "degraded", "hang"):
+        raise LabError(f"IMEX is {machine.imex!r}, expected ok, stopped, degraded or hang")
+    away = machine.imex == "degraded"
+    nodes = {}
+    for number, address in enumerate(addresses()):
+        status = "UNAVAILABLE" if away and number == 4 else "READY"
+        version = machine.driver_version if status == "READY" else ""
+        nodes[str(number)] = {"status": status, "host": address, "connections": {}, "changed": True, "version": version}
+    return {"nodes": nodes, "timestamp": "11/23/2026 02:00:00.000", "status": "DEGRADED" if away else "UP"}

@@ -1,0 +1,91 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Faults of SHARP's files and variables on a node: rows of data/sharp_faults.json, and the changes that they name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import sharp_files
+from .nccl_tests import DATA
+from .sharp_files import CONF, EXPORTED, HPCX, PLUGIN, SONAME, add
+
+
+@dataclass(frozen=True)
+class SharpFault:
+    """change: of the files below a node's root.   check, subject, state: the one finding that it has to cause."""
+
+    name: str
+    description: str
+    change: Callable[[Path], None]
+    check: str
+    subject: str
+    state: str = "drift"
+
+
+def _no_library(root: Path) -> None:
+    shutil.rmtree(root / HPCX / "sharp")
+
+
+def _spherical(root: Path) -> None:
+    """Install Debian's package of that name: transforms on the sphere."""
+    _no_library(root)
+    name, content = "libsharp.so.0.0.0", sharp_files.shared_object(("sharp_execute",), ())
+    sharp_files.library(root / "usr/lib/x86_64-linux-gnu", name, content, ("libsharp.so.0",))
+    add(root, "var/lib/dpkg/info/libsharp0:amd64.list", "/usr/lib/x86_64-linux-gnu/libsharp.so.0")
+
+
+def _no_plugin(root: Path) -> None:
+    shutil.rmtree(root / HPCX / "nccl_rdma_sharp_plugin")
+
+
+def _replace_plugin(root: Path, exported: Sequence[str] | None, needed: Sequence[str]) -> None:
+    sharp_files.plugin(root, HPCX, exported or EXPORTED, needed)
+
+
+def _cut_off(root: Path) -> None:
+    file = root / HPCX / "nccl_rdma_sharp_plugin/lib" / PLUGIN
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def _two_trees(root: Path) -> None:
+    _no_plugin(root)
+    sharp_files.plugin(root, "opt/hpcx-v2.18", EXPORTED, (SONAME,))
+
+
+def _off(root: Path) -> None:
+    (root / CONF).write_text("NCCL_DEBUG=WARN\n")
+
+
+def _one_user(root: Path, value: str) -> None:
+    """Set CollNet for one user; switched on, for nobody else."""
+    if value == "1":
+        _off(root)
+    add(root, "etc/passwd", "eve:x:1000:1000::/home/eve:/bin/bash")
+    add(root, "home/eve/.nccl.conf", f"NCCL_COLLNET_ENABLE={value}")
+
+
+_CHANGES: dict[str, Callable[..., None]] = {
+    "add": add,
+    "cut_off": _cut_off,
+    "no_library": _no_library,
+    "no_plugin": _no_plugin,
+    "off": _off,
+    "one_user": _one_user,
+    "replace_plugin": _replace_plugin,
+    "spherical": _spherical,
+    "two_trees": _two_trees,
+}
+
+
+def _fault(row: dict[str, Any]) -> SharpFault:
+    change, *arguments = row.pop("change")
+    return SharpFault(change=lambda root: _CHANGES[change](root, *arguments), **row)
+
+
+FAULTS = {row["name"]: _fault(row) for row in json.loads((DATA / "sharp_faults.json").read_text())}

@@ -1,0 +1,641 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Renders a Machine as the directories that a kernel, a driver and a distribution would show.
+
+The hardware root holds /sys, /proc and /dev, the system root /etc, /usr, /home and /root. Paths in this file are those
+of the node; links are written relative, so they stay inside the root they are in. Same model, same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from . import (
+    container_hosts,
+    firmware,
+    gpu_health,
+    kernel_modules,
+    nvidia_smi,
+    nvl72,
+    optics,
+    pci_config,
+    qos,
+    roce,
+)
+from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
+from .nccl_tests import DATA, TOOLKIT
+from .toolkit import start
+
+TOOL = "usr/bin/nvidia-smi"
+# Of a port (host.md 7.4); the tests of the lab move some.
+_COUNTERS = (
+    *("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_error_recovery"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+    *("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets", "port_xmit_wait"),
+)
+_HW_COUNTERS = (
+    *("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "implied_nak_seq_err", "duplicate_request"),
+    *("rnr_nak_retry_err", "roce_adp_retrans", "roce_slow_restart", "out_of_buffer"),
+)
+_CONGESTION_COUNTERS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
+UNITS = "/usr/lib/systemd/system"
+FABRIC_MANAGER = "/usr/bin/nv-fabricmanager"
+TOOL_DATA = "usr/share/busbar-lab/nvidia-smi"
+MARK = "/usr/share/busbar-lab/SIMULATED"
+_NO_GID = ":".join(["0000"] * 8)
+
+
+@dataclass
+class Tree:
+    """Files, links (to a path of the node) and otherwise empty directories, by path on the node: /sys/class/...
+
+    binaries: files that are not text.   live: of ``files`` those that tools change: what each is (qos.settle), and
+    its text out of the box.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    binaries: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
+    live: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def add(self, directory: str, values: Mapping[str, object]) -> None:
+        """A file for each value, one line each; None for no file."""
+        for name, value in values.items():
+            if value is not None:
+                self.files[f"{directory}/{name}"] = f"{value}\n"
+
+    def write(self, root: Path) -> None:
+        """Bring ``root`` to exactly this tree.
+
+        What is right already stays untouched, and a file that changes is replaced by one written beside it: a reader
+        sees the old or the new text, as on a machine that breaks while it is being looked at. (Exchanging the whole
+        root would be simpler, but ext4 is slow to reuse some seven thousand inodes that were freed a moment ago.)
+        """
+        base = str(root)
+        directories = {""}
+        contents = {path: text.encode() for path, text in self.files.items()} | self.binaries
+        for path in [*self.directories, *(posixpath.dirname(p) for p in [*contents, *self.links])]:
+            while path not in directories:
+                directories.add(path)
+                path = posixpath.dirname(path).rstrip("/")
+        there = self._prune(base, "", directories) if root.is_dir() else set()
+        for path in sorted(directories - there):
+            os.makedirs(base + path, exist_ok=True)
+        for path, content in contents.items():
+            if path in there and _holds(base + path, content):
+                continue
+            target = base + path + (".new" if path in there else "")
+            with open(target, "wb") as stream:
+                stream.write(content)
+            if path in there:
+                os.replace(target, base + path)
+        for path in self.links.keys() - there:
+            os.symlink(self._target(path), base + path)
+
+    def _target(self, path: str) -> str:
+        return posixpath.relpath(self.links[path], posixpath.dirname(path))
+
+    def _prune(self, base: str, directory: str, directories: set[str]) -> set[str]:
+        """Remove what does not belong below ``directory``; returns what may stay: directories, files, right links."""
+        there = {directory}
+        with os.scandir(base + directory) as entries:
+            found = list(entries)
+        for entry in found:
+            path = f"{directory}/{entry.name}"
+            if entry.is_symlink():
+                belongs = path in self.links and os.readlink(entry.path) == self._target(path)
+            elif entry.is_dir():
+                if path in directories:
+                    there |= self._prune(base, path, directories)
+                    continue
+                shutil.rmtree(entry.path)
+                continue
+            else:
+                belongs = path in self.files or path in self.binaries
+            if belongs:
+                there.add(path)
+            else:
+                os.unlink(entry.path)
+        return there
+
+
+def _holds(path: str, data: bytes) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read() == data
+
+
+def write(machine: Machine, hardware_root: Path, system_root: Path) -> None:
+    """A whole node. The system root has to be new; raises LabError rather than overwrite one.
+
+    The hardware root may be below the system root, as on a node with a system of its own.
+    """
+    if system_root.is_dir() and any(system_root.iterdir()):
+        raise LabError(f"{system_root} is not empty: the lab writes a system root once, when it creates a node")
+    system(machine).write(system_root)
+    write_hardware(machine, hardware_root)
+    write_tools(machine, system_root)
+    tools = ("/usr/sbin/update-grub", "/usr/bin/sync", FABRIC_MANAGER, *_PACKAGE_TOOLS, *kernel_modules.TOOLS)
+    for tool in (*tools, optics.TOOL, *container_hosts.PROGRAMS, *nvl72.tools(machine)):
+        (system_root / tool.lstrip("/")).chmod(0o755)
+    kernel_modules.install(machine, system_root)
+    start.main(str(hardware_root), str(system_root))
+    subprocess.run([system_root / "usr/sbin/update-grub"], capture_output=True, check=True)
+
+
+def write_hardware(machine: Machine, root: Path) -> None:
+    """/sys, /proc and /dev. Raises LabError where the directory is not a hardware root but, say, "/"."""
+    strangers = (
+        sorted(path.name for path in root.iterdir() if path.name not in ("sys", "proc", "dev")) if root.is_dir() else []
+    )
+    if strangers:
+        raise LabError(f"{root} is no hardware root of the lab: it holds {', '.join(strangers[:3])}")
+    tree = hardware(machine)
+    qos.settle(tree.files, tree.live, str(root))
+    tree.write(root)
+
+
+def write_share(machine: Machine, share: Path) -> None:
+    """What a container node has below /usr/share/busbar-lab: nvidia-smi, its answers, and the mark of the lab."""
+    share.mkdir(parents=True, exist_ok=True)
+    (share / "SIMULATED").write_text((DATA / "node/SIMULATED").read_text())
+    _write_smi(machine, share / "bin" / "nvidia-smi", share / "nvidia-smi")
+    kernel_modules.write(machine, share / "peermem")
+    roce.write_share(machine, share)
+
+
+def write_tools(machine: Machine, system_root: Path) -> None:
+    """The same below a system root that is a tree; nothing else of it is touched."""
+    _write_smi(machine, system_root / TOOL, system_root / TOOL_DATA)
+    nvl72.write(machine, system_root)
+    kernel_modules.write(machine, system_root / "usr/share/busbar-lab/peermem")
+    roce.write_tools(machine, system_root)
+
+
+def _write_smi(machine: Machine, tool: Path, data: Path) -> None:
+    """nvidia-smi and its answers; nothing else is touched."""
+    Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}).write(data)
+    tool.parent.mkdir(parents=True, exist_ok=True)
+    scripts = {"ok": nvidia_smi.SCRIPT, "hang": nvidia_smi.HANGING_SCRIPT, "garbage": nvidia_smi.GARBAGE_SCRIPT}
+    if machine.gpu_tool in scripts:
+        new = tool.with_name(f".{tool.name}.new")
+        new.write_text(scripts[machine.gpu_tool])
+        new.chmod(0o755)
+        new.replace(tool)
+    else:
+        tool.unlink(missing_ok=True)
+
+
+# -- hardware root ---------------------------------------------------------------------------------------------------
+
+
+def hardware(machine: Machine) -> Tree:
+    tree = Tree(directories=["/proc", "/sys/class/infiniband", "/sys/class/net"])
+    for bridge in machine.host_bridges:
+        _bus(tree, machine, f"/sys/devices/{bridge.name}", bridge.name[3:], bridge.numa_node)
+    for number, function in enumerate(machine.functions):
+        _function(tree, machine, function)
+        _iommu_group(tree, machine, function, number)
+    for rdma in machine.rdma:
+        _rdma(tree, machine, rdma)
+    for netdev in machine.netdevs:
+        _netdev(tree, machine, netdev)
+    _roce(tree, machine)
+    _nodes(tree, machine)
+    _dmi(tree, machine)
+    for name, version in machine.modules.items():
+        values = {"initstate": "live", "refcnt": 0, "version": version, "srcversion": machine.srcversion(name)}
+        tree.add(f"/sys/module/{name}", values)
+    _proc(tree, machine)
+    _proc_net(tree, machine)
+    _proc_nvidia(tree, machine)
+    for name, text in machine.damaged.items():
+        address, file = name.split("/", 1)
+        # A function that has gone has no files left to damage.
+        if any(f.address == address for f in machine.functions):
+            tree.files[f"{_path(machine, address)}/{file}"] = text
+    return tree
+
+
+def _path(machine: Machine, address: str) -> str:
+    return "/sys/devices/" + "/".join(machine.chain(address))
+
+
+def _cpus(machine: Machine, numa_node: int) -> str:
+    """CPU list near a device: its node's, or all where no node is known."""
+    if numa_node >= 0:
+        return machine.nodes[numa_node].cpulist
+    return f"0-{_cpu_count(machine) - 1}"
+
+
+def _expand(cpulist: str) -> list[int]:
+    bounds = [[int(n) for n in part.split("-")] for part in cpulist.split(",")]
+    return [cpu for bound in bounds for cpu in range(bound[0], bound[-1] + 1)]
+
+
+def _cpu_count(machine: Machine) -> int:
+    return 1 + max(cpu for node in machine.nodes for cpu in _expand(node.cpulist))
+
+
+def _mask(machine: Machine, cpulist: str) -> str:
+    """As the kernel prints a CPU mask: 32 bits a group, the highest first, as many as there are CPUs."""
+    count = _cpu_count(machine)
+    digits = f"{sum(1 << cpu for cpu in _expand(cpulist)):0{-(-count // 4)}x}"
+    head = len(digits) % 8
+    groups = [digits[:head]] if head else []
+    return ",".join(groups + [digits[i : i + 8] for i in range(head, len(digits), 8)])
+
+
+def _bus(tree: Tree, machine: Machine, path: str, bus: str, numa_node: int) -> None:
+    directory, cpulist = f"{path}/pci_bus/{bus}", _cpus(machine, numa_node)
+    tree.add(directory, {"cpuaffinity": _mask(machine, cpulist), "cpulistaffinity": cpulist})
+    tree.links[f"/sys/class/pci_bus/{bus}"] = directory
+
+
+def _function(tree: Tree, machine: Machine, function: Function) -> None:
+    path, cpulist = _path(machine, function.address), _cpus(machine, function.numa_node)
+    vendor, device, subsystem, code = (
+        text[2:].upper() for text in (function.vendor, function.device, function.subsystem, function.class_code)
+    )
+    subsystem_vendor = vendor if function.subsystem != "0x0000" else "0000"
+    modalias = (
+        f"pci:v{vendor:0>8}d{device:0>8}sv{subsystem_vendor:0>8}sd{subsystem:0>8}bc{code[:2]}sc{code[2:4]}i{code[4:]}"
+    )
+    uevent = [f"DRIVER={function.driver}"] if function.driver else []
+    uevent += [
+        f"PCI_CLASS={code.lstrip('0')}",
+        f"PCI_ID={vendor}:{device}",
+        f"PCI_SUBSYS_ID={subsystem_vendor}:{subsystem}",
+        f"PCI_SLOT_NAME={function.address}",
+        f"MODALIAS={modalias}",
+    ]
+    virtual = sorted(f.address for f in machine.functions if f.physfn == function.address)
+    bus = int(function.bus[5:], 16) if function.bus else None
+    tree.add(
+        path,
+        {
+            "class": function.class_code,
+            "vendor": function.vendor,
+            "device": function.device,
+            "subsystem_vendor": f"0x{subsystem_vendor.lower()}",
+            "subsystem_device": function.subsystem,
+            "revision": function.revision,
+            "numa_node": function.numa_node,
+            "local_cpulist": cpulist,
+            "local_cpus": _mask(machine, cpulist),
+            "enable": 1 if function.driver else 0,
+            "modalias": modalias,
+            "uevent": "\n".join(uevent),
+            "current_link_speed": function.link and function.link.speed,
+            "current_link_width": function.link and function.link.width,
+            "max_link_speed": function.max_link and function.max_link.speed,
+            "max_link_width": function.max_link and function.max_link.width,
+            "secondary_bus_number": bus,
+            "sriov_totalvfs": function.total_vfs or None,
+            "sriov_numvfs": len(virtual) if function.total_vfs else None,
+            **gpu_health.errors(machine, function.address),
+        },
+    )
+    tree.binaries[f"{path}/config"] = pci_config.render(machine, function)[: function.config_bytes]
+    tree.links[f"{path}/subsystem"] = "/sys/bus/pci"
+    tree.links[f"/sys/bus/pci/devices/{function.address}"] = path
+    if function.driver:
+        driver = f"/sys/bus/pci/drivers/{function.driver}"
+        tree.links[f"{path}/driver"] = driver
+        tree.links[f"{driver}/{function.address}"] = path
+    if function.class_code == BRIDGE and function.bus:
+        _bus(tree, machine, path, function.bus, function.numa_node)
+    if function.physfn:
+        tree.links[f"{path}/physfn"] = _path(machine, function.physfn)
+    for index, address in enumerate(virtual):
+        tree.links[f"{path}/virtfn{index}"] = _path(machine, address)
+
+
+def _iommu_group(tree: Tree, machine: Machine, function: Function, number: int) -> None:
+    """One function each. Translated (lazily, as distributions build it) unless the command line says pass-through."""
+    if machine.hypervisor:
+        return
+    group = f"/sys/kernel/iommu_groups/{number}"
+    tree.add(
+        group, {"type": "identity" if {"iommu=pt", "iommu.passthrough=1"} & {*machine.cmdline.split()} else "DMA-FQ"}
+    )
+    tree.links[f"{group}/devices/{function.address}"] = _path(machine, function.address)
+    tree.links[f"{_path(machine, function.address)}/iommu_group"] = group
+
+
+def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
+    function = _path(machine, rdma.address)
+    path = f"{function}/infiniband/{rdma.name}"
+    port = f"{path}/ports/1"
+    tree.links[f"/sys/class/infiniband/{rdma.name}"] = path
+    tree.links[f"{path}/device"] = function
+    tree.links[f"{path}/subsystem"] = "/sys/class/infiniband"
+    tree.add(
+        path,
+        {
+            "node_type": "1: CA",
+            "node_guid": rdma.node_guid,
+            "sys_image_guid": rdma.sys_image_guid,
+            "node_desc": f"{machine.hostname} {rdma.name}",
+            "fw_ver": rdma.fw_ver,
+            "hca_type": rdma.hca_type,
+            "hw_rev": 0,
+            "board_id": rdma.board_id,
+        },
+    )
+    tree.add(
+        port,
+        {
+            "state": rdma.state,
+            "phys_state": rdma.phys_state,
+            "rate": rdma.rate,
+            "link_layer": rdma.link_layer,
+            "lid": f"{rdma.lid:#x}",
+            "sm_lid": f"{rdma.sm_lid:#x}",
+            "sm_sl": 0,
+            "lid_mask_count": 0,
+        },
+    )
+    tree.add(function, optics.hwmon(machine, rdma))
+    tree.files |= optics.answers(machine, rdma)
+    if rdma.active_mtu != 4096:
+        # Only ibv_devinfo shows it.
+        tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
+    tree.add(f"{port}/pkeys", rdma.pkeys)
+    tree.add(f"{port}/counters", {**dict.fromkeys(_COUNTERS, 0), "link_downed": rdma.flaps, **rdma.counters})
+    # Those of congestion are the physical function's (host.md 7.4).
+    of_port = () if machine.function(rdma.address).physfn else _CONGESTION_COUNTERS
+    counted = {**dict.fromkeys((*_HW_COUNTERS, *of_port), 0), **rdma.hw_counters}
+    tree.add(f"{port}/hw_counters", {"lifespan": 10, **counted})
+    if of_port:
+        more = {**rdma.statistics, "link_down_events_phy": rdma.flaps}
+        tree.files[qos.statistics_path(rdma.address)] = json.dumps(more) + "\n"
+    # A slot without a GID reads as all zeros; its type and ndev give EINVAL, which a plain file cannot: there is none.
+    tree.add(f"{port}/gids", {str(slot): _NO_GID for slot in range(rdma.gid_slots)})
+    tree.directories += [f"{port}/gid_attrs/types", f"{port}/gid_attrs/ndevs"]
+    for gid in rdma.gids:
+        tree.add(f"{port}/gids", {str(gid.index): gid.value})
+        tree.add(f"{port}/gid_attrs", {f"types/{gid.index}": gid.kind, f"ndevs/{gid.index}": gid.netdev})
+
+
+def _netdev_parent(machine: Machine, netdev: Netdev) -> str | None:
+    if netdev.address is None:
+        return None
+    return posixpath.join(_path(machine, netdev.address), netdev.bus_device or "").rstrip("/")
+
+
+def _netdev_path(machine: Machine, netdev: Netdev) -> str:
+    return f"{_netdev_parent(machine, netdev) or '/sys/devices/virtual'}/net/{netdev.name}"
+
+
+def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
+    path, parent = _netdev_path(machine, netdev), _netdev_parent(machine, netdev)
+    admin_up = not any(r.address == netdev.address and r.phys_state.startswith("3:") for r in machine.rdma)
+    running = netdev.operstate != "down"
+    index = machine.index(netdev)
+    length = netdev.mac.count(":") + 1
+    tree.links[f"/sys/class/net/{netdev.name}"] = path
+    tree.links[f"{path}/subsystem"] = "/sys/class/net"
+    if parent:
+        tree.links[f"{path}/device"] = parent
+    tree.add(
+        path,
+        {
+            "address": netdev.mac,
+            # 0: the card's own, 3: set by somebody.
+            "addr_assign_type": 3 if netdev.master or netdev.bond_mode else 0,
+            "addr_len": length,
+            "broadcast": ":".join(["ff" if netdev.kind == 1 else "00"] * length),
+            "type": netdev.kind,
+            "mtu": netdev.mtu,
+            "operstate": netdev.operstate,
+            # Reading these fails on a device that is switched off, or has no such thing: there is no file then.
+            "carrier": int(running) if admin_up else None,
+            "speed": netdev.speed,
+            "duplex": "full" if netdev.speed else None,
+            "phys_port_name": netdev.port_name,
+            "carrier_changes": 2 + (not running) + 2 * machine.flaps(netdev),
+            "dev_id": "0x0",
+            "dev_port": 0,
+            "flags": f"{0x1002 | admin_up:#x}",
+            "ifindex": index,
+            "iflink": index,
+            "tx_queue_len": 1000,
+            "uevent": f"INTERFACE={netdev.name}\nIFINDEX={index}",
+        },
+    )
+    if netdev.master:
+        master = _netdev_path(machine, next(n for n in machine.netdevs if n.name == netdev.master))
+        tree.links[f"{path}/master"] = tree.links[f"{path}/upper_{netdev.master}"] = master
+        tree.links[f"{master}/lower_{netdev.name}"] = path
+        tree.add(f"{path}/bonding_slave", {"state": "active", "mii_status": "up" if running else "down"})
+    if netdev.bond_mode:
+        slaves = " ".join(n.name for n in machine.netdevs if n.master == netdev.name)
+        values = {"mode": netdev.bond_mode, "slaves": slaves, "mii_status": "up" if running else "down", "miimon": 100}
+        tree.add(f"{path}/bonding", values)
+        # A file, not a device, among the links.
+        tree.files["/sys/class/net/bonding_masters"] = f"{netdev.name}\n"
+    if netdev.bridge:
+        tree.add(f"{path}/bridge", {"stp_state": 0, "ageing_time": 30000})
+    if netdev.bus_device:
+        tree.add(str(parent), {"device": "0x0001", "vendor": "0x1af4"})
+
+
+def _roce(tree: Tree, machine: Machine) -> None:
+    live = roce.files(machine, lambda netdev: _netdev_path(machine, netdev), lambda address: _path(machine, address))
+    live |= firmware.files(machine)
+    for path, (what, text, fresh) in live.items():
+        tree.files[path], tree.live[path] = text, (what, fresh)
+    tree.files |= roce.described(machine) | firmware.described(machine)
+    for directory, values in roce.processes(machine).items():
+        tree.add(directory, values)
+
+
+def _nodes(tree: Tree, machine: Machine) -> None:
+    base, count = "/sys/devices/system", len(machine.nodes)
+    span = "0" if count == 1 else f"0-{count - 1}"
+    tree.add(f"{base}/node", {"online": span, "possible": span, "has_cpu": span})
+    tree.add(f"{base}/cpu", dict.fromkeys(("online", "possible", "present"), f"0-{_cpu_count(machine) - 1}"))
+    for node in machine.nodes:
+        tree.add(
+            f"{base}/node/node{node.number}",
+            {
+                "cpulist": node.cpulist,
+                "cpumap": _mask(machine, node.cpulist),
+                "distance": " ".join("10" if other is node else "21" for other in machine.nodes),
+                "meminfo": f"Node {node.number} MemTotal:       {node.memory_kib} kB",
+            },
+        )
+
+
+def _dmi(tree: Tree, machine: Machine) -> None:
+    if machine.dmi is not None:
+        path = "/sys/devices/virtual/dmi/id"
+        tree.add(path, dict(machine.dmi))
+        tree.links["/sys/class/dmi/id"] = path
+
+
+_CPU_FLAGS = (
+    "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat clflush mmx fxsr sse sse2 ss ht syscall nx"
+)
+
+
+def _proc(tree: Tree, machine: Machine) -> None:
+    """Two CPUs of each node are enough to be told apart."""
+    flags = _CPU_FLAGS + (" hypervisor" if machine.hypervisor else " vmx") + " lm constant_tsc sse4_2 avx2 avx512f"
+    processors = []
+    for node in machine.nodes:
+        for core, cpu in enumerate(_expand(node.cpulist)[:2]):
+            if machine.architecture == "aarch64":
+                processors += nvl72.processor(cpu)
+                continue
+            processors += [
+                f"processor\t: {cpu}",
+                "vendor_id\t: GenuineIntel",
+                "cpu family\t: 6",
+                "model\t\t: 143",
+                f"model name\t: {machine.cpu}",
+                f"physical id\t: {node.number}",
+                f"core id\t\t: {core}",
+                f"flags\t\t: {flags}",
+                "",
+            ]
+    total = sum(node.memory_kib for node in machine.nodes)
+    memory = {"MemTotal": total, "MemFree": total // 10 * 9, "MemAvailable": total // 10 * 9, "SwapTotal": 0}
+    memory_lines = [f"{name + ':':<15} {kib:>9} kB" for name, kib in memory.items()]
+    huge = [f"{name + ':':<15} {0:>9}" for name in ("HugePages_Total", "HugePages_Free")]
+    tree.add(
+        "/proc",
+        {
+            "cpuinfo": "\n".join(processors),
+            "meminfo": "\n".join([*memory_lines, *huge, f"{'Hugepagesize:':<15} {2048:>9} kB"]),
+            "cmdline": machine.cmdline,
+        },
+    )
+    tree.add("/proc/sys/kernel", {"osrelease": machine.kernel, "hostname": machine.hostname})
+    limits = [
+        f"{'Limit':<25} {'Soft Limit':<20} {'Hard Limit':<20} Units",
+        f"{'Max open files':<25} {1048576:<20} {1048576:<20} files",
+        f"{'Max locked memory':<25} {machine.slurmd_memlock:<20} {machine.slurmd_memlock:<20} bytes",
+    ]
+    tree.add("/proc/2811", {"comm": "slurmd", "limits": "\n".join(limits)})
+    shm = f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"
+    tree.files |= container_hosts.processes(machine)
+    tree.files |= gpu_health.hardware(machine)
+    tree.files |= nvl72.hardware(machine)
+    tree.add("/proc", {"mounts": "\n".join([shm, *machine.mounts])})
+
+
+def _proc_net(tree: Tree, machine: Machine) -> None:
+    def little_endian(address: IPv4Address) -> str:
+        return address.packed[::-1].hex().upper()
+
+    lines = ["Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"]
+    for route in machine.routes:
+        network, gateway = IPv4Network(route.destination), IPv4Address(route.gateway or 0)
+        destination, mask = little_endian(network.network_address), little_endian(network.netmask)
+        flags = "0003" if route.gateway else "0001"
+        cells = (route.netdev, destination, little_endian(gateway), flags, 0, 0, route.metric, mask, 0, 0, 0)
+        lines.append("\t".join(map(str, cells)))
+    tree.files["/proc/net/route"] = "".join(f"{line:<127}\n" for line in lines)
+
+    none = "0" * 32
+    local = f"fe80{'0' * 28} 40 {none} 00 {none} 00000100 00000001 00000000 00000001"
+    up = [n.name for n in machine.netdevs if n.operstate == "up" and n.kind != 772 and not n.master]
+    lines = [f"{local} {name:>8}" for name in up]
+    lines.append(f"{none} 00 {none} 00 {none} ffffffff 00000001 00000000 00200200 {'lo':>8}")
+    tree.files["/proc/net/ipv6_route"] = "".join(f"{line}\n" for line in lines)
+
+
+def _proc_nvidia(tree: Tree, machine: Machine) -> None:
+    base = "/proc/driver/nvidia"
+    tree.directories.append(f"{base}/gpus")
+    tree.files[f"{base}/params"] = nvl72.params(machine, (DATA / "node/nvidia-params").read_text())
+    architecture = machine.architecture
+    flavour = f"Open Kernel Module for {architecture}" if machine.driver_open else f"{architecture} Kernel Module"
+    tree.files[f"{base}/version"] = (
+        f"NVRM version: NVIDIA UNIX {flavour}  {machine.driver_version}  Release Build  "
+        "(dvs-builder@U22-I3-AE18-23-3)  \nGCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n"
+    )
+    for minor, gpu in enumerate(machine.driver_gpus()):
+        # A plain file: that it can be opened is all that is asked of it.
+        tree.files[f"/dev/nvidia{minor}"] = ""
+        tree.files[f"{base}/gpus/{gpu.address}/information"] = (
+            f"Model: \t\t {gpu.name}\n"
+            f"IRQ:   \t\t {200 + gpu.number}\n"
+            f"GPU UUID: \t {gpu.uuid}\n"
+            f"Video BIOS: \t {gpu.vbios.lower()}\n"
+            "Bus Type: \t PCIe\n"
+            "DMA Size: \t 52 bits\n"
+            "DMA Mask: \t 0xfffffffffffff\n"
+            f"Bus Location: \t {gpu.address}\n"
+            f"Device Minor: \t {minor}\n"
+            f"GPU Firmware: \t {machine.driver_version}\n"
+            "GPU Excluded:\t No\n"
+        )
+
+
+# -- system root -----------------------------------------------------------------------------------------------------
+
+_PACKAGE_TOOLS = tuple(f"/usr/bin/{name}" for name in ("dpkg-query", "apt-get", "apt-mark"))
+# Of files that set variables of NCCL for users, services and containers.
+_VARIABLE_FOLDERS = (
+    *("/etc/enroot/environ.d", "/etc/profile.d", "/etc/slurm"),
+    *("/etc/systemd/system/slurmd.service.d", "/etc/systemd/system/user@.service.d"),
+)
+
+
+def system(machine: Machine) -> Tree:
+    """A freshly installed system, without nvidia-smi (see write_tools)."""
+    return Tree(
+        files={
+            "/etc/os-release": (DATA / "node/os-release").read_text(),
+            # By which devices have units.
+            "/usr/lib/udev/rules.d/99-systemd.rules": 'ACTION!="remove", SUBSYSTEM=="net", TAG+="systemd"\n',
+            "/etc/hostname": f"{machine.hostname}\n",
+            "/etc/passwd": (DATA / "node/passwd").read_text(),
+            "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
+            "/etc/default/grub": (TOOLKIT / "default-grub").read_text(),
+            "/usr/sbin/update-grub": (TOOLKIT / "update-grub").read_text(),
+            FABRIC_MANAGER: (TOOLKIT / "nv-fabricmanager").read_text(),
+            optics.TOOL: (TOOLKIT / "mlxlink").read_text(),
+            **(
+                {} if machine.nvlink_domain else {f"{UNITS}/{gpu_health.UNIT}": (TOOLKIT / gpu_health.UNIT).read_text()}
+            ),
+            # What it would sync is the machine that the tree is on.
+            "/usr/bin/sync": "#!/bin/sh\nexit 0\n",
+            **dict.fromkeys(_PACKAGE_TOOLS, (TOOLKIT / "apt_tools.py").read_text()),
+            **kernel_modules.tools(),
+            **container_hosts.files(),
+            **{f"/etc/slurm/{path.name}": path.read_text() for path in (TOOLKIT / "slurm").iterdir()},
+            **nvl72.files(machine),
+            **machine.image,
+            MARK: (DATA / "node/SIMULATED").read_text(),
+        },
+        links={
+            f"/etc/systemd/system/multi-user.target.wants/{unit}": f"{UNITS}/{unit}"
+            for unit in (nvl72.UNIT if machine.nvlink_domain else gpu_health.UNIT,)
+        },
+        directories=[
+            "/root",
+            "/home/user1",
+            "/usr/bin",
+            "/boot/grub",
+            "/etc/modprobe.d",
+            "/etc/security/limits.d",
+            "/etc/sysctl.d",
+            "/var/log",
+            # Where the suite keeps its own record of a node's counters.
+            "/var/lib/busbar/health",
+            container_hosts.DROPINS,
+            *_VARIABLE_FOLDERS,
+        ],
+    )

@@ -1,0 +1,220 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Recognise NCCL's messages by their format strings, and infer the release from them.
+
+``formats.tsv`` beside this file holds the printf formats of NCCL's WARN, INFO and VERSION calls, one row per format and
+unbroken run of releases. Source: ``src/`` of the release tags v2.18.1-1 to v2.30.7-1 of NVIDIA/nccl, without what only
+files of Windows print. Columns:
+
+first, last: oldest and newest release that has it.
+level: WARN, INFO or VERSION. NCCL prints some warnings as INFO where it expects them.
+class: ``event:ID``, ``fact:FIELD``, ``harmless`` or ``unjudged``.
+format: as in the source, adjacent literals joined; a macro's argument is ``%s``, a line end ``\\n``.
+
+Rows of level PLACE are source files, as NCCL prints them before a warning, that only some of these releases have.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Dict, Iterable, List, NamedTuple, Pattern, Set, Tuple
+
+# In the order in which they were published.
+RELEASES = (
+    *("2.18.1", "2.18.3", "2.18.5", "2.18.6", "2.19.1", "2.19.3", "2.19.4", "2.20.3", "2.20.5", "2.21.5", "2.22.3"),
+    *("2.23.4", "2.24.3", "2.25.1", "2.26.2", "2.26.3", "2.26.5", "2.26.6", "2.27.3", "2.27.5", "2.27.6", "2.27.7"),
+    *("2.28.3", "2.28.7", "2.28.9", "2.29.2", "2.29.3", "2.29.7", "2.30.3", "2.30.4", "2.30.7"),
+)
+# Bit i stands for RELEASES[i].
+ALL = (1 << len(RELEASES)) - 1
+# The first release that prints the function behind the place of a warning (debug.cc).
+_FUNCTION_SINCE = "2.30.7"
+
+# Longer messages and words further behind are not looked at; more kinds of messages add nothing to a range.
+_LONGEST, _WORDS, _KINDS = 4096, 200, 20_000
+# Letters that a format must have in words of its own: messages of plugins fit shorter ones, too.
+_LETTERS = 6
+
+_CONVERSION = re.compile(r"%(?P<flags>[-+ #0]*)(?:\d*|\*)(?:\.(?:\d+|\*))?[hlzjt]{0,2}(?P<kind>[a-zA-Z%])")
+# \x00: a conversion.
+_WORD = re.compile(r"[\w\x00]+", re.ASCII)
+_NUMBERS = {
+    **dict.fromkeys("di", r"-?[0-9]{1,20}"),
+    "u": r"[0-9]{1,20}",
+    "x": r"[0-9a-f]{1,16}",
+    "X": r"[0-9A-F]{1,16}",
+    "p": r"(?:0x[0-9a-f]{1,16}|\(nil\))",
+    "c": r".",
+    **dict.fromkeys("feg", r"(?:-?[0-9.]{1,40}(?:e[-+][0-9]{1,3})?|-?nan|-?inf)"),
+    "%": r"%",
+}
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z")
+_VALUE = re.compile(r"(?:0x)?[0-9][0-9a-f]*")
+
+
+class Format(NamedTuple):
+    """One row of formats.tsv. kind: the column ``class``."""
+
+    first: str
+    last: str
+    level: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ReleaseRange:
+    """Releases that can have printed some messages.
+
+    releases: those of RELEASES that print all of them; empty where no single release does.
+    recognised: kinds of messages, and places, that only some releases print. 0: nothing is known.
+    """
+
+    releases: Tuple[str, ...]
+    recognised: int
+
+    def holds(self, version: str) -> bool:
+        """Return whether a release, of RELEASES or between two of them, can be the one. Raises ValueError.
+
+        A release that is not tagged may have every form of the tags on either side of it.
+        """
+        number = _number(version)
+        below = [release for release in RELEASES if _number(release) <= number][-1:] or RELEASES[:1]
+        above = [release for release in RELEASES if _number(release) >= number][:1] or RELEASES[-1:]
+        return any(release in self.releases for release in (*below, *above))
+
+
+class _Matcher:
+    """A format as segments between its strings: each is searched once, from the end of the one before."""
+
+    def __init__(self, text: str) -> None:
+        text = text.partition("\\n")[0].strip()
+        segments, at = [""], 0
+        for conversion in _CONVERSION.finditer(text):
+            segments[-1] += re.escape(text[at : conversion.start()])
+            at = conversion.end()
+            if conversion.group("kind") in "sm":
+                segments.append("")
+                continue
+            prefix = "(?:0x)?" if "#" in conversion.group("flags") else ""
+            segments[-1] += prefix + _NUMBERS[conversion.group("kind")]
+        segments[-1] += re.escape(text[at:])
+        if segments[-1]:
+            segments[-1] += r"\Z"
+        self._first = re.compile(segments[0], re.ASCII)
+        self._others: List[Pattern[str]] = [re.compile(segment, re.ASCII) for segment in segments[1:] if segment]
+
+    def fits(self, text: str) -> bool:
+        match = self._first.match(text)
+        for segment in self._others:
+            if match is None:
+                return False
+            match = segment.search(text, match.end())
+        return match is not None
+
+
+class _Table:
+    """index: a word -> formats that have it, and their releases as bits.   places: file -> releases as bits."""
+
+    def __init__(self) -> None:
+        data = pkgutil.get_data(__package__, "formats.tsv")
+        if data is None:
+            raise OSError("formats.tsv cannot be read from this package")
+        rows = [Format(*line.split("\t")) for line in data.decode("ascii").splitlines()[1:]]
+        self.places: Dict[str, int] = {}
+        for row in rows:
+            if row.level == "PLACE":
+                self.places[row.text] = self.places.get(row.text, 0) | _bits(row)
+        self.formats = tuple(row for row in rows if row.level != "PLACE")
+        words = [_words(row.text) for row in self.formats]
+        common = Counter(word for found in words for word in found)
+        self.index: Dict[str, List[Tuple[Format, int]]] = {}
+        for row, found in zip(self.formats, words):
+            if sum(character.isalpha() for word in found for character in word) >= _LETTERS:
+                rarest = min(found, key=lambda word: (common[word], -len(word), word))
+                self.index.setdefault(rarest, []).append((row, _bits(row)))
+
+
+def formats() -> Tuple[Format, ...]:
+    """Return all rows but those of places."""
+    return _table().formats
+
+
+def lookup(text: str) -> List[Format]:
+    """Return the formats of which a message, without NCCL's head, can be; several where their texts are alike."""
+    return [row for row, _releases in _matching_formats(text)]
+
+
+def release_range(messages: Iterable[Tuple[str, str]]) -> ReleaseRange:
+    """Return the releases that print all messages of one process or host.
+
+    messages: place as NCCL prints it before a warning (``misc/socket.cc:58``, ``init.cc:9 (func)``; else ""), and text.
+    """
+    places = _table().places
+    releases, recognised = ALL, 0
+    kinds: Set[str] = set()
+    for place, text in messages:
+        name, _colon, behind = place[:_LONGEST].partition(":")
+        for kind, bits in ((name, places.get(name, ALL)), ("(", _with_function() if behind.endswith(")") else ALL)):
+            if bits != ALL and kind not in kinds:
+                kinds.add(kind)
+                releases, recognised = releases & bits, recognised + 1
+        kind = _VALUE.sub("", text[:_LONGEST])
+        if kind in kinds or len(kinds) >= _KINDS:
+            continue
+        kinds.add(kind)
+        bits = 0
+        for _row, of_row in _matching_formats(text):
+            bits |= of_row
+        if bits not in (0, ALL):
+            releases, recognised = releases & bits, recognised + 1
+    return ReleaseRange(tuple(release for i, release in enumerate(RELEASES) if releases >> i & 1), recognised)
+
+
+def _matching_formats(text: str) -> Iterable[Tuple[Format, int]]:
+    """Yield the formats that fit a message, and their releases as bits."""
+    text = text.strip()
+    if len(text) > _LONGEST:
+        return
+    index = _table().index
+    for word in sorted(set(_WORD.findall(text)[:_WORDS])):
+        for row, releases in index.get(word, ()):
+            if _matcher(row.text).fits(text):
+                yield row, releases
+
+
+def _words(text: str) -> Set[str]:
+    """Words of a format that stand in each of its messages as they are."""
+    gap = "\x00"
+    return {word for word in _WORD.findall(_CONVERSION.sub(gap, text.partition("\\n")[0])) if gap not in word}
+
+
+def _bits(row: Format) -> int:
+    """Return the releases of a row as bits."""
+    return ALL >> (len(RELEASES) - 1 - RELEASES.index(row.last)) & ALL << RELEASES.index(row.first)
+
+
+def _with_function() -> int:
+    """Return the releases that print a function behind the place of a warning."""
+    return ALL & ALL << RELEASES.index(_FUNCTION_SINCE)
+
+
+def _number(version: str) -> Tuple[int, ...]:
+    """Return ``2.28.9`` as (2, 28, 9). Raises ValueError."""
+    if _VERSION.match(version) is None:
+        raise ValueError("not a release of NCCL: %r" % version[:40])
+    return tuple(int(part) for part in version.split("."))
+
+
+@lru_cache(maxsize=None)
+def _table() -> _Table:
+    return _Table()
+
+
+@lru_cache(maxsize=None)
+def _matcher(text: str) -> _Matcher:
+    return _Matcher(text)

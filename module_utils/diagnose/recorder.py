@@ -1,0 +1,437 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Find the rank that a stopped job waits for in the flight recorder's dumps of its ranks.
+
+Collectives of a process group have the same sequence number on all of its ranks (PyTorch, FlightRecorder.hpp:
+collective_seq_id). A rank whose first unfinished number is lower than its peers' holds them up, as does one that has
+not launched the number. Sends and receives are numbered by each rank for itself: they only show who waits for whom.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation, Ranks
+
+# What holds up others: a collective that only this rank has not finished; one that it has not launched; no dump.
+BEHIND, ABSENT, NO_DUMP = "behind", "not launched", "no dump"
+CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
+# Collective -> which of input sizes, output sizes and types have to be equal on all ranks. Of any other, none.
+_EQUAL = {
+    **dict.fromkeys(("all_reduce", "allreduce_coalesced", "broadcast", "reduce"), (True, True, True)),
+    **dict.fromkeys(("_all_gather_base", "all_gather_single", "all_gather_into_tensor_coalesced"), (True, True, True)),
+    **dict.fromkeys(
+        ("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"), (True, True, True)
+    ),
+    "all_gather": (False, True, True),
+    "reduce_scatter": (True, False, True),
+}
+PAIR = re.compile(r"\w{1,10}:(send|recv) ([0-9]{1,7})(?:->|<-)([0-9]{1,7})")
+# Seconds between the last records of two ranks; twice the timeout, where that is more.
+_OLD = 3600
+# Names of the group of all ranks.
+_WORLD = ("default_pg", "default")
+_NO_RANKS = Ranks()
+
+Node = Union[int, Tuple[str, object]]
+
+
+class Suspect(NamedTuple):
+    """A rank that others wait for.   waiting: they, in this group.   causes: ranks that it waits for itself.
+
+    place: where the rank has launched the operation; else where those who wait have.
+    confidence: CERTAIN, LIKELY (its dump has nothing unfinished), SUSPECT (no dump).
+    """
+
+    rank: int
+    kind: str
+    confidence: str
+    group: Group
+    number: int
+    operation: Operation
+    waiting: Tuple[int, ...]
+    place: str
+    causes: Tuple[int, ...] = ()
+
+
+class Mismatch(NamedTuple):
+    """Different operations under one number.   what: "collective", "size" or "type".   sides: largest first."""
+
+    group: Group
+    number: int
+    what: str
+    finished: bool
+    sides: Tuple[Tuple[Operation, Tuple[int, ...], str], ...]
+
+
+class Wait(NamedTuple):
+    """Ranks that have launched a collective and not finished it.   unknown: those whose dumps do not show it."""
+
+    group: Group
+    number: int
+    operation: Operation
+    ranks: Tuple[int, ...]
+    place: str
+    unknown: Tuple[int, ...]
+
+
+class Judgement(NamedTuple):
+    """suspects: roots first.   cycles: ranks that wait for each other.   pairs: those that wait in a send or receive.
+
+    world: all ranks that a group names; has_world: they are all ranks of the job.   missing: those without a dump.
+    unlisted: those whose dumps list no records.   overwritten: groups of which some have lost records, and how many.
+    problems: file or rank -> why its dump is not read.   releases: of NCCL.
+    """
+
+    suspects: Tuple[Suspect, ...]
+    cycles: Tuple[Tuple[int, ...], ...]
+    mismatches: Tuple[Mismatch, ...]
+    waits: Tuple[Wait, ...]
+    pairs: Tuple[int, ...]
+    world: Tuple[int, ...]
+    has_world: bool
+    missing: Tuple[int, ...]
+    unlisted: Tuple[int, ...]
+    overwritten: Tuple[Tuple[Group, int], ...]
+    problems: Mapping[str, str]
+    releases: Tuple[str, ...]
+
+    @property
+    def roots(self) -> Tuple[Suspect, ...]:
+        return tuple(suspect for suspect in self.suspects if not suspect.causes)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether each rank of the job has a dump that was read."""
+        return self.has_world and not (self.missing or self.unlisted or self.problems)
+
+
+class _Progress:
+    """What a rank has done of a group.   first: its first unfinished collective.   last: number of the last one."""
+
+    def __init__(self) -> None:
+        self.first: Optional[Entry] = None
+        self.last = -1
+
+    def add(self, entry: Entry) -> None:
+        self.last = max(self.last, entry.number)
+        if entry.state != COMPLETED and (self.first is None or entry.number < self.first.number):
+            self.first = entry
+
+
+class _Rank:
+    """A rank's dump, by group.   idle: it has nothing unfinished.   whole: no record is missing."""
+
+    def __init__(self, rank: int, dump: Dump) -> None:
+        self.rank, self.dump = rank, dump
+        entries = dump.entries or ()
+        self.progress: Dict[Group, _Progress] = {}
+        self.pairs: List[Tuple[Group, Entry]] = []
+        for entry in entries:
+            group = self.group(entry.group)
+            if not entry.is_p2p:
+                self.progress.setdefault(group, _Progress()).add(entry)
+            elif entry.state != COMPLETED:
+                self.pairs.append((group, entry))
+        self.whole = dump.entries is not None and [entry.record for entry in entries] == [*range(len(entries))]
+        rests = dump.status is not None and all(status.enqueued == status.completed for status in dump.status.values())
+        self.idle = rests if dump.entries is None else all(entry.state == COMPLETED for entry in entries)
+        # Without records nothing is known, but that all of its work is done.
+        self.is_known = dump.entries is not None or self.idle
+
+    def group(self, name: str) -> Group:
+        return self.dump.groups.get(name) or Group(name, "", _NO_RANKS)
+
+    def position(self, group: Group) -> Optional[Tuple[int, bool]]:
+        """Return the first unfinished number and whether it is launched; None where the dump does not show it."""
+        progress = self.progress.get(group)
+        if progress is None:
+            return (1, False) if self.whole and self.dump.entries else None
+        return (progress.last + 1, False) if progress.first is None else (progress.first.number, True)
+
+    def overwritten(self) -> List[Group]:
+        """Return groups of which unfinished collectives may have been overwritten in the recorder's buffer."""
+        entries = self.dump.entries or ()
+        mixed = {entry.group_id for entry in entries if entry.is_p2p}
+        found = []
+        for entry in entries:
+            group, status = self.group(entry.group), (self.dump.status or {}).get(entry.group_id)
+            first = self.progress[group].first if group in self.progress else None
+            if status and first is entry and entry.group_id not in mixed and 0 <= status.completed < entry.number - 1:
+                found.append(group)
+        return found
+
+
+class _Job:
+    def __init__(self, dumps: Mapping[int, Dump]) -> None:
+        self.ranks = {rank: _Rank(rank, dumps[rank]) for rank in sorted(dumps)}
+        groups = {group for dump in dumps.values() for group in dump.groups.values()}
+        groups |= {group for member in self.ranks.values() for group in member.progress}
+        self.members: Dict[Group, Set[int]] = {group: set(group.ranks) for group in groups}
+        for member in self.ranks.values():
+            for group in member.progress:
+                self.members[group].add(member.rank)
+        world = {rank for group in groups for rank in group.ranks} | set(dumps)
+        self.world = sorted(world)
+        self.missing = sorted(world - set(dumps))
+        self.has_world = any(group.description in _WORLD or group.name in _WORLD for group in groups)
+        # Who waits for whom: a rank for a group's part, and that part for ranks.
+        self.edges: Dict[Node, Set[Node]] = {}
+
+    def waits(self) -> List[Tuple[Group, Dict[int, Entry]]]:
+        """Return the groups in which ranks wait, with the first unfinished collective of each."""
+        found = []
+        for group in sorted(self.members):
+            members = sorted(self.members[group])
+            firsts = {rank: self._first(rank, group) for rank in members if rank in self.ranks}
+            waiting = {rank: entry for rank, entry in firsts.items() if entry is not None}
+            if waiting:
+                found.append((group, waiting))
+        return found
+
+    def _first(self, rank: int, group: Group) -> Optional[Entry]:
+        progress = self.ranks[rank].progress.get(group)
+        return None if progress is None else progress.first
+
+    def link(self, name: Tuple[str, object], waiting: Iterable[int], targets: Iterable[int]) -> None:
+        self.edges.setdefault(name, set()).update(targets)
+        for rank in waiting:
+            self.edges.setdefault(rank, set()).add(name)
+
+
+def _suspects_of(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> List[Suspect]:
+    """Return those in one group, and note who waits for whom."""
+    positions = {rank: job.ranks[rank].position(group) for rank in job.members[group] if rank in job.ranks}
+    known = {rank: where for rank, where in positions.items() if where is not None}
+    lowest = min(known.values())
+    late = sorted(rank for rank, where in known.items() if where == lowest)
+    held = tuple(sorted(rank for rank in waiting if known[rank] > lowest))
+    unlaunched = sorted(rank for rank, where in positions.items() if where is None and job.ranks[rank].idle)
+    missing = sorted(job.members[group] - set(job.ranks))
+    number = lowest[0]
+    found: List[Suspect] = []
+
+    def add(ranks: Sequence[int], kind: str, confidence: str, waiters: Tuple[int, ...]) -> None:
+        entries = [waiting[rank] for rank in waiters if waiting[rank].number >= number]
+        shown = min(entries, key=lambda entry: entry.number) if entries else waiting[min(waiting)]
+        for rank in ranks:
+            entry = waiting[rank] if kind == BEHIND else shown
+            where = (group, entry.number, entry.operation, waiters, entry.place)
+            found.append(Suspect(rank, kind, confidence, *where))
+        job.link((kind, group), waiters, ranks)
+
+    if held:
+        add(late, BEHIND if lowest[1] else ABSENT, CERTAIN, held)
+    if unlaunched:
+        add(unlaunched, ABSENT, LIKELY, tuple(sorted(waiting)))
+    if missing and not found:
+        add(missing, NO_DUMP, SUSPECT, tuple(sorted(waiting)))
+    return found
+
+
+def _link_pairs(job: _Job) -> List[Suspect]:
+    """Note who waits in a send or receive for whom; return those that have nothing unfinished, or no dump."""
+    open_pairs = {
+        (group, match.groups())
+        for member in job.ranks.values()
+        for group, entry in member.pairs
+        for match in [PAIR.match(entry.operation.name)]
+        if match
+    }
+    waiters: Dict[Tuple[int, Group], List[Tuple[int, Entry]]] = {}
+    for member in job.ranks.values():
+        for group, entry in member.pairs:
+            match = PAIR.match(entry.operation.name)
+            if match is None or member.rank not in group.ranks:
+                continue
+            kind, first, second = match.groups()
+            other = "recv" if kind == "send" else "send"
+            if (group, (other, second, first)) in open_pairs or int(second) >= len(group.ranks):
+                continue
+            waiters.setdefault((group.ranks[int(second)], group), []).append((member.rank, entry))
+    found = []
+    for (rank, group), by in sorted(waiters.items(), key=lambda item: item[0]):
+        waiting = tuple(sorted({waiter for waiter, _entry in by}))
+        job.link(("pair", (rank, group)), waiting, [rank])
+        peer = job.ranks.get(rank)
+        if peer is None or peer.idle:
+            kind, confidence = (NO_DUMP, SUSPECT) if peer is None else (ABSENT, LIKELY)
+            entry = by[0][1]
+            found.append(Suspect(rank, kind, confidence, group, entry.number, entry.operation, waiting, ""))
+    return found
+
+
+def _components(edges: Mapping[Node, Set[Node]]) -> List[List[Node]]:
+    """Return the strongly connected components, each after those that it leads to (Tarjan 1972, without recursion)."""
+    order: Dict[Node, int] = {}
+    low: Dict[Node, int] = {}
+    stack: List[Node] = []
+    on_stack: Set[Node] = set()
+    found: List[List[Node]] = []
+    for start in edges:
+        if start in order:
+            continue
+        work = [(start, iter(edges.get(start, ())))]
+        order[start] = low[start] = len(order)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in order:
+                    order[target] = low[target] = len(order)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(edges.get(target, ()))))
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], order[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    component: List[Node] = []
+                    while not component or component[-1] != node:
+                        component.append(stack.pop())
+                        on_stack.discard(component[-1])
+                    found.append(component)
+    return found
+
+
+def _causes(job: _Job, suspected: FrozenSet[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
+    """Return the suspected ranks that each suspected rank waits for in the end, and those that wait for each other."""
+    roots: Dict[Node, FrozenSet[int]] = {}
+    cycles = []
+    for component in _components(job.edges):
+        inside = frozenset(node for node in component if isinstance(node, int)) & suspected
+        targets = {target for node in component for target in job.edges.get(node, ())} - set(component)
+        beyond = frozenset(root for target in targets for root in roots[target])
+        if not beyond and len(component) > 1 and len(inside) > 1:
+            cycles.append(tuple(sorted(inside)))
+        for node in component:
+            roots[node] = beyond or inside
+    causes = {}
+    for rank in suspected:
+        own = roots.get(rank, frozenset())
+        causes[rank] = () if rank in own else tuple(sorted(own))
+    return causes, cycles
+
+
+# -- different operations ----------------------------------------------------------------------------------------------
+
+
+def _mismatches(job: _Job) -> List[Mismatch]:
+    """Return the first one of each group."""
+    by_group: Dict[Group, Dict[int, Dict[int, List[Entry]]]] = {}
+    for member in job.ranks.values():
+        for entry in member.dump.entries or ():
+            if not entry.is_p2p:
+                numbers = by_group.setdefault(member.group(entry.group), {})
+                numbers.setdefault(entry.number, {}).setdefault(member.rank, []).append(entry)
+    found = []
+    for group, numbers in sorted(by_group.items()):
+        for number in sorted(numbers):
+            mismatch = _mismatch(group, number, numbers[number])
+            if mismatch is not None:
+                found.append(mismatch)
+                break
+    return found
+
+
+def _mismatch(group: Group, number: int, of_ranks: Mapping[int, Sequence[Entry]]) -> Optional[Mismatch]:
+    # Operations of one coalesced group share its number: they are not compared.
+    single = {rank: entries[0] for rank, entries in of_ranks.items() if len(entries) == 1}
+    for what, key in (("collective", _name), ("size", _size), ("type", _type)):
+        sides: Dict[object, List[int]] = {}
+        for rank, entry in sorted(single.items()):
+            sides.setdefault(repr(key(entry.operation)), []).append(rank)
+        if len(sides) > 1:
+            ordered = sorted(sides.values(), key=lambda ranks: (-len(ranks), ranks))
+            shown = tuple((single[side[0]].operation, tuple(side), single[side[0]].place) for side in ordered)
+            finished = all(entry.state == COMPLETED for entry in single.values())
+            return Mismatch(group, number, what, finished, shown)
+    return None
+
+
+def _name(operation: Operation) -> object:
+    return operation.name
+
+
+def _size(operation: Operation) -> object:
+    """Return the numbers of elements that have to be equal; their shapes may differ."""
+    read, written, _types = _equal(operation)
+    return (
+        sum(map(math.prod, operation.input_sizes)) if read else None,
+        sum(map(math.prod, operation.output_sizes)) if written else None,
+    )
+
+
+def _type(operation: Operation) -> object:
+    return sorted({*operation.input_types, *operation.output_types}) if _equal(operation)[2] else None
+
+
+def _equal(operation: Operation) -> Tuple[bool, bool, bool]:
+    return _EQUAL.get(operation.name.partition(":")[2], (False, False, False))
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:
+    """Return which ranks hold up which.   dumps: rank -> its dump.   problems: file -> why it was not read."""
+    old = _old(dumps)
+    job = _Job({rank: dump for rank, dump in dumps.items() if "rank %d" % rank not in old})
+    waits = job.waits()
+    found = [suspect for group, waiting in waits for suspect in _suspects_of(job, group, waiting)]
+    found += _link_pairs(job)
+    causes, cycles = _causes(job, frozenset(suspect.rank for suspect in found))
+    overwritten = Counter(group for member in job.ranks.values() for group in member.overwritten())
+    return Judgement(
+        suspects=tuple(_best(suspect._replace(causes=causes[suspect.rank]) for suspect in found)),
+        cycles=tuple(cycles),
+        mismatches=tuple(_mismatches(job)),
+        waits=tuple(_wait(job, group, waiting) for group, waiting in waits),
+        pairs=tuple(member.rank for member in job.ranks.values() if member.pairs),
+        world=tuple(job.world),
+        has_world=job.has_world,
+        missing=tuple(job.missing),
+        unlisted=tuple(member.rank for member in job.ranks.values() if not member.is_known),
+        overwritten=tuple(sorted(overwritten.items())),
+        problems={**problems, **old},
+        releases=tuple(sorted({dump.nccl for dump in dumps.values() if dump.nccl})),
+    )
+
+
+def _old(dumps: Mapping[int, Dump]) -> Dict[str, str]:
+    """Return why dumps are left out: their last record is much older than that of others, as of an earlier run."""
+    ends = {rank: max(entry.created for entry in dump.entries) for rank, dump in dumps.items() if dump.entries}
+    timeouts = [entry.timeout for dump in dumps.values() for entry in dump.entries or ()]
+    most = max([_OLD, *(2 * timeout // 1000 for timeout in timeouts)])
+    newest = max(ends.values(), default=0)
+    ages = {rank: (newest - end) // 1_000_000_000 for rank, end in ends.items()}
+    why = "its last record is %d s older than that of another rank: it is of an earlier run"
+    return {"rank %d" % rank: why % age for rank, age in ages.items() if age > most}
+
+
+def _best(found: Iterable[Suspect]) -> List[Suspect]:
+    """Return one of each rank: what is most certain, in the group that most ranks wait in; roots first."""
+    order = {CERTAIN: 0, LIKELY: 1, SUSPECT: 2}
+    first: Dict[int, Suspect] = {}
+    for suspect in sorted(
+        found, key=lambda suspect: (order[suspect.confidence], -len(suspect.waiting), suspect.group, suspect.number)
+    ):
+        first.setdefault(suspect.rank, suspect)
+    return sorted(first.values(), key=lambda suspect: (bool(suspect.causes), order[suspect.confidence], suspect.rank))
+
+
+def _wait(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> Wait:
+    number = min(entry.number for entry in waiting.values())
+    at = {rank: entry for rank, entry in waiting.items() if entry.number == number}
+    entry = at[min(at)]
+    members = [job.ranks[rank] for rank in sorted(job.members[group]) if rank in job.ranks]
+    unknown = tuple(member.rank for member in members if member.position(group) is None and not member.idle)
+    return Wait(group, number, entry.operation, tuple(sorted(waiting)), entry.place, unknown)

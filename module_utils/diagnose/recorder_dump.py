@@ -1,0 +1,263 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Read dumps of PyTorch's NCCL flight recorder, pickles or JSON, as typed data.
+
+Source: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp (dump format 2.10; another first
+number would change fields).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ..core.finding import printable
+from ..core.number import whole
+from .plain_data import MOST_OBJECTS, DumpError, parse_json, parse_pickle
+
+MOST_BYTES = 64 << 20
+# Values that the typed entries are made of; a pickle may name one list a million times.
+MOST_READ = 20_000_000
+# Ranks of one group.
+MOST_RANKS = 200_000
+_TEXT = 120
+
+COMPLETED, STATES = "completed", ("scheduled", "started", "completed")
+_P2P = re.compile(r"\w{1,10}:(?:send|recv) ")
+_VERSION = re.compile(r"2\.[0-9]{1,3}")
+_TORCH = re.compile(r"(?:^|/)torch/(?:distributed|_dynamo|_inductor|nn/modules)/")
+
+
+class Ranks(Tuple[int, ...]):
+    """Global ranks, sorted. Ten thousand dumps have a group of ten thousand: the hash is computed once."""
+
+    def __hash__(self) -> int:
+        found: int = self.__dict__.get("hash") or super().__hash__()
+        self.__dict__["hash"] = found
+        return found
+
+
+class Group(NamedTuple):
+    """A process group.   description: "" where the program has given none."""
+
+    name: str
+    description: str
+    ranks: Ranks
+
+
+class Operation(NamedTuple):
+    """What ranks have to agree on.   name: ``nccl:all_reduce``.   sizes: shapes of the tensors.   types: ``Float``."""
+
+    name: str
+    input_sizes: Tuple[Tuple[int, ...], ...]
+    output_sizes: Tuple[Tuple[int, ...], ...]
+    input_types: Tuple[str, ...]
+    output_types: Tuple[str, ...]
+
+
+class Entry(NamedTuple):
+    """One operation of a rank.
+
+    group: name of its process group.   group_id: the rank's number of the group, as in Dump.status.
+    number: sequence number, of the collectives of the group or of the rank's own sends and receives.
+    created: Unix time in ns.   timeout: ms.   place: ``FILE:LINE FUNCTION`` of the caller, "" where it is not there.
+    """
+
+    group: str
+    group_id: int
+    number: int
+    is_p2p: bool
+    state: str
+    operation: Operation
+    record: int
+    created: int
+    timeout: int
+    place: str
+
+
+class Status(NamedTuple):
+    """Numbers of the last operation of a group; -1 for none."""
+
+    enqueued: int
+    completed: int
+
+
+class Dump(NamedTuple):
+    """nccl: ``2.28.9``, "" where it is not there.   groups: name -> group.
+
+    status: number of a group -> its status.   entries: in the order of their records; JSON has no empty list.
+    None: the dump does not have it.
+    """
+
+    version: str
+    nccl: str
+    groups: Dict[str, Group]
+    status: Optional[Dict[int, Status]]
+    entries: Optional[Tuple[Entry, ...]]
+
+
+class Reader:
+    """Makes typed data of the dumps of a job; equal texts, groups and operations of all ranks are stored once."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.texts: Dict[str, str] = {}
+        self.operations: Dict[Operation, Operation] = {}
+        self.groups: Dict[Tuple[str, str, str], Group] = {}
+
+    def read(self, data: bytes) -> Dump:
+        """Return the dump that a file holds. Raises DumpError."""
+        if len(data) > MOST_BYTES:
+            raise DumpError("it has more than %d MiB" % (MOST_BYTES >> 20))
+        if not data:
+            raise DumpError("it is empty")
+        is_json = data.lstrip(b" \t\r\n\xef\xbb\xbf")[:1] == b"{"
+        self.left = MOST_READ
+        return self.dump(parse_json(data) if is_json else parse_pickle(data))
+
+    def dump(self, data: object) -> Dump:
+        fields = self.mapping(data, "the dump")
+        version = self.string(fields, "version")
+        if not _VERSION.fullmatch(version):
+            raise DumpError("its format is %r, and 2.x is known" % version[:20])
+        if "pg_config" not in fields:
+            raise DumpError("it has no pg_config, so its process groups are not known")
+        groups = {}
+        for name, value in self.mapping(fields["pg_config"], "pg_config").items():
+            group = self.group(str(name), self.mapping(value, "a group of pg_config"))
+            groups[group.name] = group
+        entries = None
+        if fields.get("entries") is not None:
+            entries = tuple(self.entry(item) for item in self.sequence(fields["entries"], "entries"))
+        nccl = fields.get("comm_lib_version", fields.get("nccl_version"))
+        return Dump(
+            version,
+            self.short(nccl) if isinstance(nccl, str) else "",
+            groups,
+            self.statuses(fields["pg_status"]) if "pg_status" in fields else None,
+            entries,
+        )
+
+    def group(self, name: str, fields: Dict[Any, Any]) -> Group:
+        text, description = fields.get("ranks"), fields.get("desc", "")
+        if not isinstance(text, str) or not isinstance(description, str) or len(text) > 8 * MOST_RANKS:
+            raise DumpError("ranks or desc of a group are not texts, or too long")
+        key = self.short(name), "" if description == "undefined" else self.short(description), text
+        if key not in self.groups:
+            numbers = [whole(part.strip()) for part in text.strip("[] ").split(",") if part.strip()]
+            if len(numbers) > MOST_RANKS or any(number is None or number >= 1 << 31 for number in numbers):
+                raise DumpError("the ranks of a group are not a list of numbers")
+            self.groups[key] = Group(*key[:2], Ranks(sorted({number for number in numbers if number is not None})))
+        return self.groups[key]
+
+    def statuses(self, data: object) -> Dict[int, Status]:
+        found = {}
+        for key, value in self.mapping(data, "pg_status").items():
+            number = whole(str(key)[:40])
+            fields = self.mapping(value, "a group of pg_status")
+            if number is not None:
+                names = ("last_enqueued_collective", "last_completed_collective")
+                found[number] = Status(*(self.signed(fields.get(name), name) for name in names))
+        return found
+
+    def entry(self, data: object) -> Entry:
+        fields = self.mapping(data, "an entry")
+        pair = self.sequence(fields.get("process_group"), "process_group", 2)
+        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise DumpError("process_group of an entry is not a name and a description")
+        name = self.string(fields, "profiling_name")
+        is_p2p = fields.get("is_p2p", _P2P.match(name) is not None)
+        state = self.string(fields, "state")
+        if state not in STATES or not isinstance(is_p2p, bool):
+            raise DumpError("an entry has state %r; %s are known" % (state[:20], ", ".join(STATES)))
+        return Entry(
+            group=self.short(pair[0]),
+            group_id=self.integer(fields, "pg_id"),
+            number=self.integer(fields, "p2p_seq_id" if is_p2p else "collective_seq_id"),
+            is_p2p=is_p2p,
+            state=state,
+            operation=self.operation(name, fields),
+            record=self.integer(fields, "record_id"),
+            created=self.integer(fields, "time_created_ns"),
+            timeout=self.integer(fields, "timeout_ms") if "timeout_ms" in fields else 0,
+            place=self.place(fields.get("frames")),
+        )
+
+    def operation(self, name: str, fields: Dict[Any, Any]) -> Operation:
+        found = Operation(
+            self.short(name),
+            self.sizes(fields.get("input_sizes")),
+            self.sizes(fields.get("output_sizes")),
+            self.types(fields.get("input_dtypes", ())),
+            self.types(fields.get("output_dtypes", ())),
+        )
+        return self.operations.setdefault(found, found)
+
+    def sizes(self, data: object) -> Tuple[Tuple[int, ...], ...]:
+        shapes = []
+        for shape in self.sequence(data, "sizes"):
+            numbers = self.sequence(shape, "a shape", 64)
+            if not all(type(number) is int for number in numbers):
+                raise DumpError("a shape of an entry is not a list of numbers")
+            shapes.append(tuple(numbers))
+        return tuple(shapes)
+
+    def types(self, data: object) -> Tuple[str, ...]:
+        found = self.sequence(data, "types")
+        if not all(isinstance(text, str) for text in found):
+            raise DumpError("a type of an entry is not a text")
+        return tuple(self.short(text) for text in found)
+
+    def place(self, frames: object) -> str:
+        """Return the caller of PyTorch, innermost first; "" where no frame has the known form."""
+        if not isinstance(frames, (list, tuple)):
+            return ""
+        self.spend(len(frames))
+        for frame in frames:
+            if not isinstance(frame, dict):
+                return ""
+            file, line, name = (frame.get(key) for key in ("filename", "line", "name"))
+            if isinstance(file, str) and isinstance(name, str) and type(line) is int and not _TORCH.search(file):
+                return self.short("%s:%d %s" % (file[-_TEXT // 2 :], line, name[: _TEXT // 3]))
+        return ""
+
+    def mapping(self, data: object, what: str) -> Dict[Any, Any]:
+        if not isinstance(data, dict):
+            raise DumpError("%s is not a mapping" % what)
+        self.spend(len(data))
+        return data
+
+    def sequence(self, data: object, what: str, most: int = MOST_OBJECTS) -> List[Any]:
+        if not isinstance(data, (list, tuple)) or len(data) > most:
+            raise DumpError("%s of the dump is not a list, or too long" % what)
+        self.spend(len(data))
+        return list(data)
+
+    def string(self, fields: Dict[Any, Any], key: str) -> str:
+        value = fields.get(key)
+        if not isinstance(value, str):
+            raise DumpError("%s is not a text, or missing" % key)
+        return self.texts.setdefault(value, value)
+
+    def short(self, text: str) -> str:
+        """Return a text that may be printed, stored once."""
+        text = printable(text[:_TEXT])
+        return self.texts.setdefault(text, text)
+
+    def integer(self, fields: Dict[Any, Any], key: str) -> int:
+        return self.signed(fields.get(key), key)
+
+    def signed(self, value: object, key: str) -> int:
+        """Return a number; JSON has those of pg_status as texts."""
+        if isinstance(value, str):
+            number = whole(value[1:] if value.startswith("-") else value)
+            value = number if number is None or not value.startswith("-") else -number
+        if type(value) is not int or abs(value) >= 1 << 64:
+            raise DumpError("%s is not a number, or missing" % key)
+        return value
+
+    def spend(self, number: int) -> None:
+        """Raises DumpError where the parts of the dump, each as often as it is named, are too many."""
+        self.left -= number + 1
+        if self.left < 0:
+            raise DumpError("its parts have more than %d values" % MOST_READ)

@@ -1,0 +1,197 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Make findings of what the flight recorder's dumps show."""
+
+from __future__ import annotations
+
+from typing import List, Sequence, Union
+
+from ..core.check import Check
+from ..core.finding import Finding, worst_first
+from ..core.host import ParseError
+from ..nccl import known_bad
+from ..nccl.known_bad import HANG, SCALE
+from ..nccl.ras_views import ranges
+from ..nccl.variables import parse_version
+from .recorder import ABSENT, BEHIND, LIKELY, PAIR, SUSPECT, Judgement, Mismatch, Suspect, Wait
+from .recorder_dump import Group, Operation
+
+_STOPPED = "copy its dump here; if its host has none: `ps` (T stopped, Z dead, D in the kernel), `dmesg` there"
+_STACK = "`py-spy dump --pid PID` on the host: data loader, storage, exception handler, another program path"
+
+RANK = Check(
+    "recorder.rank",
+    why="the others wait in this collective for the rank, and every collective after it waits too",
+    severity="critical",
+)
+"Has every rank launched and finished the collectives that its peers wait in"
+MATCH = Check(
+    "recorder.match",
+    why="ranks that call different collectives, sizes or types under one number hang, or mix up their data",
+    fix="compare the code paths of these ranks at the places above: a condition on the rank, uneven batches, a barrier",
+    severity="critical",
+)
+"Do all ranks call the same collective, size and type under each number"
+ORDER = Check(
+    "recorder.order",
+    why="each of these ranks waits in one group for a rank that waits for it in another: the order of calls differs",
+    fix="call the collectives of the groups in the same order on all ranks, or wait for one before the next",
+    severity="critical",
+)
+"Do ranks call the collectives of several groups in the same order"
+DUMPS = Check(
+    "recorder.dumps",
+    why="what a rank without a dump does is unknown; a stopped or dead process writes none",
+    fix="copy the dumps of all hosts into one directory (TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE)",
+)
+"Is there a dump of each rank"
+READABLE = Check(
+    "recorder.readable",
+    why="a dump that cannot be read, or lacks records, says nothing about its rank",
+    fix="copy the file again; for missing records set TORCH_FR_BUFFER_SIZE=20000 (before PyTorch 2.9:"
+    " TORCH_NCCL_TRACE_BUFFER_SIZE=20000)",
+)
+"Could each dump be read, with all records that are needed"
+STUCK = Check(
+    "recorder.stuck",
+    why="every rank has launched the collective and none has finished it: no rank is late",
+    fix="look at the network and the GPUs: NCCL's log of these ranks (busbar diagnose LOG), port counters, Xid",
+)
+"Does a collective that all ranks have launched end"
+RELEASE = Check("recorder.release", why="this release of NCCL is known to hang", severity="minor")
+"Is the NCCL of the dumps a release that is known to hang"
+
+# Parts of a list of ranks, and characters of an operation, in a sentence.
+_PARTS, _TEXT = 8, 160
+
+
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many more there are."""
+    shown = ranges(ranks).split(",")
+    text = ",".join(shown[:_PARTS]) + (" and more, %d in all" % len(ranks) if len(shown) > _PARTS else "")
+    return "rank%s %s" % ("s" * (len(ranks) > 1), text)
+
+
+def describe_group(group: Group) -> str:
+    return "group %s%s" % (group.name, " (%s)" % group.description if group.description else "")
+
+
+def describe_operation(operation: Operation) -> str:
+    """Return ``nccl:all_reduce [4096, 8] Float``."""
+    sizes = ["[%s]" % ", ".join(map(str, shape)) for shape in operation.input_sizes[:2]]
+    more = ["..."] if len(operation.input_sizes) > 2 else []
+    return " ".join([operation.name, *sizes, *more, *sorted(set(operation.input_types))])[:_TEXT]
+
+
+def findings(judgement: Judgement) -> List[Finding]:
+    """Return what is wrong and what is unknown, worst first."""
+    source = "flight recorder"
+    found = [_mismatch_finding(mismatch, source) for mismatch in judgement.mismatches]
+    pairs = zip(judgement.mismatches, found)
+    hung_in = {(mismatch.group, mismatch.number): finding for mismatch, finding in pairs if not mismatch.finished}
+    in_cycle = {rank: cycle for cycle in judgement.cycles for rank in cycle}
+    for cycle in judgement.cycles:
+        have = "%s wait for each other" % describe_ranks(cycle)
+        found.append(ORDER.judge(describe_ranks(cycle), "drift", "one order", have, source))
+    for suspect in judgement.suspects:
+        because: Union[Finding, str, None] = hung_in.get((suspect.group, suspect.number))
+        if suspect.rank in in_cycle:
+            because = ORDER.finding_id(describe_ranks(in_cycle[suspect.rank]))
+        elif suspect.causes:
+            because = RANK.finding_id("rank %d" % suspect.causes[0])
+        found.append(_suspect_finding(suspect, source, because))
+    if not judgement.suspects and not hung_in:
+        found += [_stuck(wait, source) for wait in judgement.waits]
+        if judgement.pairs and not judgement.waits:
+            have = "%s: open sends or receives; no dump shows for whom they wait" % describe_ranks(judgement.pairs)
+            found.append(STUCK.judge("the job", "unknown", "they end", have, source))
+    found += _incomplete(judgement, source)
+    is_certain = any(suspect.confidence != SUSPECT for suspect in judgement.suspects)
+    if judgement.waits and not is_certain and not judgement.mismatches:
+        found += [finding for version in judgement.releases for finding in _release(version, source)]
+    return worst_first(found)
+
+
+def _mismatch_finding(mismatch: Mismatch, source: str) -> Finding:
+    sides = [
+        "%s: %s%s" % (describe_ranks(ranks), describe_operation(operation), " at %s" % place if place else "")
+        for operation, ranks, place in mismatch.sides[:3]
+    ]
+    more = ["%d more" % (len(mismatch.sides) - 3)] if len(mismatch.sides) > 3 else []
+    subject = "%s collective %d" % (describe_group(mismatch.group), mismatch.number)
+    have = "different %ss: %s" % (mismatch.what, "; ".join([*sides, *more]))
+    # It has ended: what the ranks got is in doubt, but it is not what they wait for.
+    return MATCH.judge(
+        subject, "drift", "one %s" % mismatch.what, have, source, severity="major" if mismatch.finished else None
+    )
+
+
+def _suspect_finding(suspect: Suspect, source: str, because: Union[Finding, str, None]) -> Finding:
+    what = "send or receive" if PAIR.match(suspect.operation.name) else "collective"
+    where = "%s %d in %s, %s" % (
+        what,
+        suspect.number,
+        describe_group(suspect.group),
+        describe_operation(suspect.operation),
+    )
+    waiters = "%s wait%s" % (describe_ranks(suspect.waiting), "s" * (len(suspect.waiting) == 1))
+    at = " at %s" % suspect.place if suspect.place else ""
+    if suspect.kind == BEHIND:
+        have = "not finished: %s%s; %s in a later one" % (where, at, waiters)
+        fix = "on the host: `dmesg` (Xid, link down), `nvidia-smi -q`; NCCL's log of the rank, its NIC's counters"
+    elif suspect.kind == ABSENT:
+        doubt = " (the rank has nothing unfinished)" if suspect.confidence == LIKELY else ""
+        have = "not launched%s: %s; %s in it%s" % (doubt, where, waiters, at)
+        fix = _STACK
+    else:
+        have = "no dump; %s in %s%s" % (waiters, where, at)
+        fix = _STOPPED
+    return RANK.judge("rank %d" % suspect.rank, "drift", "the same place as its peers", have, source, fix, because)
+
+
+def _stuck(wait: Wait, source: str) -> Finding:
+    subject = "%s collective %d" % (describe_group(wait.group), wait.number)
+    have = "launched and not finished on %s: %s" % (describe_ranks(wait.ranks), describe_operation(wait.operation))
+    if not wait.unknown:
+        return STUCK.judge(subject, "drift", "it ends", have, source)
+    have += "; the dump of %s does not show it" % describe_ranks(wait.unknown)
+    why = "whether every rank has launched the collective is unknown: the dumps have unfinished records only"
+    return STUCK.judge(subject, "unknown", "it ends", have, source, why=why)
+
+
+def _incomplete(judgement: Judgement, source: str) -> List[Finding]:
+    """Return findings on dumps that are missing, not read, or without the records that are needed."""
+    found = []
+    missing = sorted(set(judgement.missing) - {suspect.rank for suspect in judgement.suspects})
+    if missing:
+        have = "no dump of %s; the job has %d ranks" % (describe_ranks(missing), len(judgement.world))
+        found.append(DUMPS.judge("the job", "unknown", "a dump of each rank", have, source))
+    if not judgement.has_world:
+        have = "no dump names the group of all ranks: how many ranks the job has is unknown"
+        found.append(DUMPS.judge("the group of all ranks", "unknown", "a dump of each rank", have, source))
+    found += [READABLE.judge(name, "unknown", "a dump", why) for name, why in sorted(judgement.problems.items())]
+    if judgement.unlisted:
+        have = "the dump lists no collectives"
+        found.append(READABLE.judge(describe_ranks(judgement.unlisted), "unknown", "all records", have, source))
+    for group, number in judgement.overwritten:
+        have = "%d rank%s: unfinished collectives were overwritten" % (number, "s" * (number > 1))
+        found.append(READABLE.judge(describe_group(group), "unknown", "all records", have, source))
+    return found
+
+
+def _release(version: str, source: str) -> List[Finding]:
+    """Return a finding where the release is known to hang; on which hosts it does, the dumps do not show."""
+    try:
+        release = parse_version(version)
+    except ParseError:
+        return []
+    hangs = [
+        defect
+        for defect in known_bad.possible_defects(release, None)
+        if defect.effect == HANG and defect.needs in ("", SCALE)
+    ]
+    if not hangs:
+        return []
+    want, have = known_bad.describe_good_release(release, None, hangs), known_bad.describe_effects(release, hangs)
+    fix = known_bad.describe_fix(release, None, hangs)
+    return [RELEASE.judge("NCCL", "drift", want, have, source, fix, why=known_bad.describe_causes(hangs))]

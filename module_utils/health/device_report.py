@@ -1,0 +1,85 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Collect for the report how counters of a node's GPUs and PCIe functions grew since the previous run, and which
+device it is. Only devices with growth or a finding are reported.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Dict, List, Sequence, Tuple
+
+from ..core.finding import Finding, printable
+from ..core.host import Host, attempt
+from ..machine import vpd
+from ..machine.profile import Profile
+from ..machine.rails import match
+from ..machine.topology import Topology
+from . import judge, record
+from .node import Have
+
+SLOTS = "/sys/bus/pci/slots"
+BOARD = "/sys/class/dmi/id/product_serial"
+# Placeholders of firmware whose manufacturer has set no serial number.
+_NO_SERIAL = ("Default string", "None", "Not Specified", "To be filled by O.E.M.", "Unknown")
+# Counters reported per device, the largest first.
+_COUNTERS = 50
+# Grows under every load: a GPU that is used is held to its power limit.
+_NORMAL = "slowed sw_power_cap"
+
+
+def devices(host: Host, have: Have, topology: Topology, profile: Profile, findings: Sequence[Finding]) -> List[Any]:
+    """One dict a device: pci, name, seconds, grown, product, serial, part, firmware, slot, board.
+
+    seconds: since the baseline, None without one.   grown: counter -> growth above 0; ``slowed ...`` in microseconds.
+    slot: as the chassis numbers it.   board: serial number of the machine. Unknown values are None.
+    """
+    names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
+    rails = {nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()}
+    names.update(rails)
+    wrong = {one.identity for one in findings if not one.ok}
+    listed = have.gpus or {}
+    now = judge.counters(have)
+    found = []
+    for pci in sorted({*names, *listed, *have.aer}):
+        gpu = listed.get(pci)
+        grown, seconds = judge.grown(have, now, gpu.uuid) if gpu is not None else ({}, 0.0)
+        errors, since = _errors(have, pci)
+        counts = {name: n for name, n in (*grown.items(), *errors.items()) if n and name != _NORMAL}
+        links = (have.speeds or {}).get((gpu.uuid if gpu else None) or "", {})
+        if not counts and pci not in wrong and None not in links.values():
+            continue
+        parts = (attempt(partial(vpd.read, host, pci), pci, []) if pci in rails else None) or {}
+        found.append(
+            {
+                "pci": pci,
+                "name": names.get(pci, "bridge"),
+                "seconds": (seconds or since) or None,
+                "grown": dict(sorted(counts.items(), key=lambda one: -one[1])[:_COUNTERS]),
+                "product": gpu.product if gpu else None,
+                "serial": gpu.serial if gpu else parts.get("serial"),
+                "part": gpu.part if gpu else parts.get("part"),
+                "firmware": gpu.firmware if gpu else None,
+            }
+        )
+    if not found:
+        return []
+    slots, board = _slots(host), attempt(partial(host.read, BOARD), BOARD, [])
+    serial = None if board in (None, *_NO_SERIAL) else printable(str(board))[:200]
+    return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0]), board=serial) for one in found]
+
+
+def _errors(have: Have, pci: str) -> Tuple[Dict[str, int], float]:
+    """Return growth of AER counters since the previous run, and over how many seconds."""
+    before = have.before
+    if before is None or pci not in before.pci:
+        return {}, 0.0
+    grown = record.grown(before.pci[pci], have.aer.get(pci, {}))
+    return {"PCIe %s" % kind: n for kind, n in grown.items()}, have.now - before.at
+
+
+def _slots(host: Host) -> Dict[str, str]:
+    """Return ``0000:17:00`` -> slot. A machine whose firmware names none has no such folder."""
+    names = attempt(partial(host.listdir, SLOTS), SLOTS, []) or []
+    said = {name: attempt(partial(host.read, "%s/%s/address" % (SLOTS, name)), SLOTS, []) for name in names}
+    return {address.strip(): printable(name)[:40] for name, address in said.items() if address}

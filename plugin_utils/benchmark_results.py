@@ -1,0 +1,202 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Read figures from any result file of a benchmark: a node's results and the record of a cluster.
+
+A file may be of another machine, and holds output of nodes: it is typed and sized before anything reads it.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record
+
+# Files of one directory: one for each host, or one record.
+FILES = 20_000
+# Bytes of a node's file, with seven runs of some thirty sizes; of a directory.
+NODE, ALL = 4 << 20, 1 << 30
+
+_node = answer.record(
+    others=True,
+    format=answer.whole(1, 1),
+    host=answer.text(answer.LINE, empty=False, line=True),
+    simulated=answer.flag,
+    runs=answer.many(answer.a_run, 1000),
+    findings=answer.of_findings,
+    passed=answer.ids,
+)
+_version = answer.maybe(answer.line)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size. busbw: GB/s.   time_us: microseconds.   spread: (highest - lowest) / median of busbw over the repeats.
+
+    bar, prediction: GB/s. None in any of them: unknown.
+    """
+
+    busbw: float | None
+    time_us: float | None = None
+    spread: float | None = None
+    repeats: int = 1
+    bar: float | None = None
+    prediction: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A collective over some hosts. points: size in bytes -> figures.   versions: of nccl and nccl_tests."""
+
+    scope: str
+    collective: str
+    algorithm: str
+    hosts: tuple[str, ...]
+    ranks: int
+    points: Mapping[int, Point]
+    versions: Mapping[str, str]
+    simulated: bool
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        return (self.scope, self.collective, self.algorithm)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of one file or directory. finished: seconds since 1970, of the last run; None where unknown."""
+
+    name: str
+    finished: float | None
+    runs: tuple[Run, ...]
+    records: tuple[Record, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        return any(run.simulated for run in self.runs)
+
+
+def of_record(record: Record, name: str) -> Results:
+    return _joined(name, record.finished, (_of_job(job, record.simulated) for job in record.jobs))
+
+
+def _of_job(job: Job, simulated: bool) -> Run:
+    points = {
+        row.size: Point(
+            row.busbw,
+            row.time_us,
+            row.spread,
+            row.repeats,
+            *((job.bar, job.prediction) if row.size == job.size else (None, None)),
+        )
+        for row in job.rows
+    }
+    hosts = tuple(sorted(job.hosts))
+    return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
+
+
+def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
+    """Return results. runs: of a host, as the role's report writes them. Raises ParseError for an invalid version."""
+    found, finished = [], []
+    for run in runs:
+        marks = {run["max_bytes"]: (run["bar"], run["prediction"])}
+        points = {
+            row["size"]: Point(
+                row["out_of_place"],
+                None,
+                row.get("spread"),
+                row.get("repeats", 1),
+                *marks.get(row["size"], (None, None)),
+            )
+            for row in run["rows"]
+        }
+        versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
+        if not all(answer.is_valid(_version, value) for value in versions.values()):
+            raise ParseError("nccl_library or nccl_tests is not a text")
+        known = {key: value for key, value in versions.items() if value}
+        found.append(Run("node", run["collective"], "", (host,), run["gpus"], points, known, run["simulated"]))
+        finished += [run["finished"]] if run["finished"] is not None else []
+    return _joined(name, max(finished, default=None), found)
+
+
+def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
+    """Return the records and host -> its results of a file, a run's directory or nccl_benchmark_results_path.
+
+    Of the latter the latest results of both kinds. Raises OSError; ParseError that names the file.
+    """
+    records: list[Record] = []
+    nodes: dict[str, Any] = {}
+    room = ALL
+    for file in _files(Path(path)):
+        try:
+            content = results_folder.content(file, min(room, cluster_record.LIMIT))
+            room -= len(content)
+            data = answer.read(content.decode(), cluster_record.LIMIT)
+            if isinstance(data, dict) and "jobs" in data:
+                records.append(cluster_record.from_dict(data))
+                continue
+            if len(content) > NODE:
+                raise ParseError("it is larger than %d MiB, which no node's results are" % (NODE >> 20))
+            _node(data)
+            if nodes.setdefault(data["host"], data) is not data:
+                raise ParseError("another file holds results of this host, too")
+        except ValueError as error:
+            raise ParseError(f"{file}: {printable(str(error)[:500])}") from None
+    return records, nodes
+
+
+def load(path: str | Path) -> Results:
+    """Return the figures of what ``read`` finds there. Raises as it does; ParseError, too, for a version of no text."""
+    records, nodes = read(path)
+    parts = [of_node(host, data["runs"], str(path)) for host, data in nodes.items()]
+    parts += [of_record(record, str(path)) for record in records]
+    last = max((part.finished for part in parts if part.finished is not None), default=None)
+    return replace(_joined(str(path), last, (run for part in parts for run in part.runs)), records=tuple(records))
+
+
+def finished(folder: Path) -> dict[str, float]:
+    """Host -> when the oldest of its results was measured. folder: of a run. Raises as ``read`` does."""
+    found: dict[str, float] = {}
+    for host, data in read(folder)[1].items():
+        moments = [run["finished"] for run in data["runs"] if run["finished"] is not None and run["rows"]]
+        if moments and len(moments) == len(data["runs"]):
+            found[host] = min(moments)
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.json"))
+    if not files:
+        files = [file for latest in ("latest", "cluster/latest") for file in sorted((path / latest).glob("*.json"))]
+    if not files:
+        raise ParseError(
+            f"{path} holds no results: name a file, the directory of a run, or nccl_benchmark_results_path"
+        )
+    if len(files) > FILES:
+        raise ParseError(f"{path} holds more than {FILES} files, which no run leaves")
+    return files
+
+
+def _joined(name: str, finished: float | None, runs: Iterable[Run]) -> Results:
+    """Return results; programs of a range of sizes and of a model's sizes are joined to one run."""
+    found: dict[Any, Run] = {}
+    for run in runs:
+        key = (run.kind, run.hosts, run.ranks)
+        before = found.get(key)
+        if before is not None:
+            both = {
+                name: ", ".join(sorted({of[name] for of in (before.versions, run.versions) if name in of}))
+                for name in sorted({*before.versions, *run.versions})
+            }
+            run = replace(before, points={**run.points, **before.points}, versions=both)
+        found[key] = run
+    return Results(name, finished, tuple(found.values()))

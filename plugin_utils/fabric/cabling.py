@@ -1,0 +1,560 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge whether every cable is where the plan has it, or without a plan on a leaf of its rail.
+
+A wrong cable is one finding: two that are in each other's place are one that names both, and so is a longer cycle. An
+unplugged cable, and one to a switch that is gone, is reported once. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
+
+from . import cabling_plan
+from .cabling_plan import Cable
+from .map import End, Entry, Fabric, Pair, Plane, count, names, node_name, several
+
+# Without a plan: the share of rails on other rails' leaves above which leaves are not of one rail by design.
+_STRANGE = 0.25
+_BY_PLAN = "the plan has it"
+
+DOWN = Check(
+    "ib_fabric.link_down",
+    why="a cable that the plan has and the fabric lacks: its rail is gone, or its leaf has fewer uplinks",
+    severity="critical",
+)
+"Is every link of the cabling plan between existing nodes up"
+
+SWAPPED = Check(
+    "ib_fabric.swapped",
+    why="swapped cables lead their rails over the spines, or into another plane, where nothing responds",
+    severity="critical",
+)
+"Is no cable swapped: the finding names the pair, or the whole cycle"
+
+RAIL_LEAF = Check(
+    "ib_fabric.rail_leaf",
+    why="rail N of one node talks to rail N of all: on another rail's leaf it goes through the spines",
+)
+"""Does each rail end at a leaf of that rail: by the plan, and without one where the leaves are otherwise of one rail
+each"""
+
+PLAN = Check(
+    "ib_fabric.plan",
+    why="where the plan and the fabric differ, one of them is wrong, and checks that use the plan cannot be trusted",
+    severity="minor",
+)
+"Does the cabling match the plan, and do the plan's nodes, ports and names exist"
+
+SWITCH_GONE = Check(
+    "ib_fabric.switch",
+    why="a switch that is gone takes its hosts' rails, or its share of all leaves' uplinks, with it",
+    severity="critical",
+)
+"Does every switch of the plan, and of the last sweep, exist"
+
+
+# -- the plan in terms of the fabric -----------------------------------------------------------------------------------
+
+
+def resolve(fabric: Fabric) -> None:
+    """Fill ``fabric.plan`` with the ports that the plan's names mean."""
+    found, names_of = fabric.plan, _Names(fabric)
+    cables = fabric.evidence.plan.cables if fabric.evidence.plan is not None else ()
+    counts = Counter(node for cable in cables for node, _port in cable.ends)
+    for cable in cables:
+        ends: list[End] = []
+        why = ""
+        for place, (node, port) in enumerate(cable.ends):
+            end, why = names_of.end(node, port, cable.rail if place == 0 else None)
+            if why:
+                break
+            if end is None:
+                # A port with a name, of a node that no sweep has, gets a number that no port has.
+                end = (node, port if isinstance(port, int) else -1 - len(fabric.labels))
+                fabric.labels[end] = cabling_plan.end(node, port)
+            ends.append(end)
+        if not why:
+            found.nodes.update(end[0] for end in ends)
+            if found.planned.keys() & set(ends):
+                why = "two cables of the plan end at one port, which it names in two ways"
+        if why:
+            found.odd.setdefault(why, []).append(cable.line)
+            continue
+        found.planned.update(zip(ends, reversed(ends), strict=True))
+        found.rows.update(dict.fromkeys(ends, cable))
+        switches = [_is_switch(fabric, cable, place, end, counts) for place, end in enumerate(ends)]
+        found.switches.update(end[0] for end, is_one in zip(ends, switches, strict=True) if is_one)
+        found.between = found.between or all(switches)
+        found.hosts = found.hosts or not all(switches)
+
+
+def _is_switch(fabric: Fabric, cable: Cable, place: int, end: End, counts: Counter[str]) -> bool:
+    kind = (cable.a_type, cable.z_type)[place]
+    if kind:
+        return kind == cabling_plan.SWITCH
+    if end[0] in fabric.nodes or end[0] in fabric.was_nodes:
+        return fabric.is_switch(end[0])
+    if cable.rail is not None:
+        return place == 1
+    # Of a node that no sweep has: an HCA has at most two cables.
+    return end not in fabric.rails and counts[cable.ends[place][0]] > 2
+
+
+class _Names:
+    """Find the ports that the plan's names mean."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self._described: dict[str, list[str]] = {}
+        for guid, node in {**fabric.was_nodes, **fabric.nodes}.items():
+            for text in dict.fromkeys((" ".join(node.description.split()), node_name(node))):
+                self._described.setdefault(text, []).append(guid)
+        hosts = fabric.evidence.hosts
+        short = Counter(host.partition(".")[0] for host in hosts)
+        self._hosts = {host.partition(".")[0]: host for host in hosts if short[host.partition(".")[0]] == 1}
+        self._hosts.update({host: host for host in hosts})
+        self._numbers: dict[str, tuple[set[int], bool]] = {}
+
+    def end(self, name: str, port: int | str, rail: int | None) -> tuple[End | None, str]:
+        """Return the port, or why it is not clear; neither where the node is not in the fabric."""
+        if cabling_plan.is_guid(name):
+            return self._port(name, port) if name in self.fabric.nodes else (self._known_end(name, port), "")
+        host = self._hosts.get(name) or self._hosts.get(name.partition(".")[0])
+        end = None if host is None else self._host_end(host, port, rail)
+        if end is not None:
+            return end, ""
+        guids, number = self._described.get(" ".join(name.split()), []), port
+        if not guids and isinstance(port, str):
+            # The description of an HCA is its host and device: "node001 mlx5_0".
+            device, _slash, of_device = port.partition("/")
+            guids = self._described.get(f"{name} {device}", [])
+            decimal = whole(of_device or "1")
+            number = port if decimal is None else decimal
+        shown = printable(name)[:64]
+        if len(guids) > 1:
+            return None, f"{len(guids)} nodes are called {shown}: name them by GUID"
+        if guids and guids[0] in self.fabric.nodes:
+            return self._port(guids[0], number)
+        if guids:
+            return (guids[0], number if isinstance(number, int) else 0), ""
+        if host is not None and self.fabric.evidence.hosts[host].rails:
+            return None, f"{shown} has no rail at port {printable(str(port))[:32]}: set the column rail"
+        return None, ""
+
+    def _known_end(self, guid: str, port: int | str) -> End | None:
+        """Return the port of a node that no sweep has: a rail's host reports its GUID also while its cable is out."""
+        if isinstance(port, str):
+            ports = self.fabric.ends_of.get(guid, [])
+            return ports[0] if len(ports) == 1 else None
+        return (guid, port) if (guid, port) in self.fabric.rails or guid in self.fabric.was_nodes else None
+
+    def _host_end(self, host: str, port: int | str, number: int | None) -> End | None:
+        device, _slash, of_device = str(port).partition("/")
+        ends = [
+            (rail.node_guid, rail.port)
+            for rail in self.fabric.evidence.hosts[host].rails
+            if rail.node_guid
+            and (
+                rail.rail == number
+                if number is not None
+                else rail.device and rail.device == device and of_device in ("", str(rail.port))
+            )
+        ]
+        return ends[0] if len(ends) == 1 else None
+
+    def _port(self, guid: str, port: int | str) -> tuple[End | None, str]:
+        node = self.fabric.nodes[guid]
+        if isinstance(port, str):
+            ports = [one.number for one in node.ports if one.number]
+            if node.kind == CA and len(ports) == 1 and "/" not in port:
+                return (guid, ports[0]), ""
+            number = re.fullmatch(r"[Pp]?(?:ort ?)?0*([0-9]{1,3})", port)
+            if number is None:
+                return (
+                    None,
+                    f"{self.fabric.node(guid)} has no port {printable(port)[:32]}: number it as iblinkinfo does",
+                )
+            port = int(number.group(1))
+        if guid not in self._numbers:
+            # In a plane that was swept in part a port may be missing.
+            plane = self.fabric.find_plane((guid, port))
+            free = any(one.peer is None and one.number for one in node.ports)
+            self._numbers[guid] = {one.number for one in node.ports}, free and plane is not None and plane.complete
+        numbers, all_listed = self._numbers[guid]
+        if port not in numbers and all_listed and node.kind == SWITCH:
+            return None, f"{self.fabric.node(guid)} has no port {port}: it ends at {max(numbers)}"
+        return (guid, port), ""
+
+
+# -- the cables --------------------------------------------------------------------------------------------------------
+
+
+def compare(fabric: Fabric) -> list[Entry]:
+    """Compare cables and switches with the plan, and switches with the last sweep."""
+    found = [*_odd(fabric), *_missing_switches(fabric)]
+    wrong = {
+        end: other
+        for end, other in fabric.plan.planned.items()
+        if fabric.cables.get(end) != other and end < other and _is_swept(fabric, end, other)
+    }
+    cycles, left = _cycles(fabric, wrong)
+    found += [_swapped(fabric, cycle) for cycle in cycles]
+    for end, other in sorted(left):
+        found += _wrong(fabric, end, other)
+    return [*found, *_unplanned(fabric)]
+
+
+def _is_swept(fabric: Fabric, *ends: End) -> bool:
+    """Return whether sweeps show a cable: in a plane that was swept in part, only if both ends were seen."""
+    for end, far in (ends, ends[::-1]):
+        plane = None if end in fabric.ports else fabric.find_plane(end) or fabric.find_plane(far)
+        if end not in fabric.ports and (plane is None or not plane.complete):
+            return False
+    return True
+
+
+def _cycles(fabric: Fabric, wrong: dict[End, End]) -> tuple[list[list[Pair]], set[Pair]]:
+    """Return cycles of planned cables that are in each other's place, and the other wrong cables.
+
+    Each end of a wrong cable leads to at most one end of another one, so there are only chains and cycles.
+    """
+    of_end = {end: pair for pair in wrong.items() for end in pair}
+    cycles: list[list[Pair]] = []
+    left = set(wrong.items())
+    for start in sorted(wrong.items()):
+        cycle, end = [start], start[1]
+        while start in left:
+            reached = fabric.cables.get(end)
+            following = of_end.get(reached) if reached is not None else None
+            if reached is None or following is None:
+                break
+            if following in cycle:
+                if reached == start[0]:
+                    cycles.append(cycle)
+                    left -= set(cycle)
+                break
+            cycle.append(following)
+            end = following[1] if reached == following[0] else following[0]
+    return cycles, left
+
+
+def _swapped(fabric: Fabric, cycle: Sequence[Pair]) -> Entry:
+    def describe(pair: Sequence[End]) -> str:
+        # A rail's name lacks the port of its HCA.
+        odd = [f" (port {end[1]} of the HCA)" for end in pair if end in fabric.rails and end[1] != 1]
+        return " - ".join(map(fabric.end, pair)) + "".join(odd)
+
+    ends = [end for pair in cycle for end in pair]
+    plane = next(filter(None, map(fabric.find_plane, ends)))
+    now = sorted({tuple(fabric.host_first(end, fabric.cables[end])) for end in ends})
+    far = [fabric.end(end) for end in sorted({fabric.host_first(*pair)[1] for pair in cycle})]
+    fix = f"unplug the {len(cycle)} cables at {several(far, 6, ', ')}; plug each where WANT has it"
+    if len(cycle) == 2:
+        fix = f"exchange the two plugs at {' and '.join(far)}"
+    want, have = (
+        several([describe(pair) for pair in pairs], 6) for pairs in ([fabric.host_first(*pair) for pair in cycle], now)
+    )
+    subjects = sorted(fabric.subject(*pair) for pair in cycle)
+    return fabric.entry(
+        *(SWAPPED, "drift", plane, ends, want, have, fix),
+        subject=f"cables of {several(subjects, 6, ' and ')}",
+        source=fabric.plan_source,
+        severity=_severity(fabric, ends),
+        roots=ends,
+    )
+
+
+def _severity(fabric: Fabric, ends: Sequence[End]) -> str:
+    """Return minor for other ports of the same switches, critical for another rail's leaf or another plane."""
+    cables, planned = fabric.cables, fabric.plan.planned
+    if any(_other_rail(fabric, end, cables[end]) for end in ends):
+        return "critical"
+    hosts = [cables[end][0] == planned[end][0] for end in ends if not fabric.is_switch(end[0])]
+    switches = [
+        Counter(cables[end][0] for end in ends if end[0] == guid)
+        == Counter(planned[end][0] for end in ends if end[0] == guid)
+        for guid in {end[0] for end in ends if fabric.is_switch(end[0])}
+    ]
+    return "minor" if all(hosts) and (hosts or all(switches)) else "major"
+
+
+def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
+    """Report a cable that is not where the plan has it, and in no cycle."""
+    end, other = fabric.host_first(end, other)
+    plane = fabric.find_plane(other) or fabric.find_plane(end)
+    if plane is None:
+        return
+    row = fabric.plan.rows[end]
+    line = f"line {row.line} of {fabric.plan_source}" if row.line else fabric.plan_source
+    want, is_rail = fabric.cable(end, other), end in fabric.rails
+    at, back = fabric.cables.get(end), fabric.cables.get(other)
+    gone = [fabric.gone[one[0]] for one in (end, other) if one[0] not in fabric.nodes and one[0] in fabric.gone]
+    if gone:
+        fabric.roots.update(dict.fromkeys((end, other), gone[0]))
+        return
+    check, severity, cause = PLAN, None, None
+    if at is not None:
+        rails = _other_rail(fabric, end, at)
+        have = fabric.cable(end, at) + (f"; that leaf is of rail {rails}" if rails else "")
+        fix = f"move the cable from {fabric.end(at)} to {fabric.end(other)}, or correct {line} if that is intended"
+        # Another port of the same switch costs nothing.
+        kind = "cables at another port of their switch"
+        if rails:
+            check, kind = RAIL_LEAF, f"cables on a leaf of rail {rails}"
+        elif at[0] != other[0]:
+            severity, kind = "major", "cables elsewhere than in the plan"
+    elif back is None:
+        if is_rail and end[0] not in fabric.nodes and _is_off(fabric, fabric.rails[end][0]):
+            # ``members`` reports the host.
+            return
+        check, have = DOWN, _states(fabric, end, other)
+        fix, kind = _plug(fabric, end, other), "links down" if is_rail else "links between switches down"
+        # A rail of the inventory has to be in the fabric, whatever the plan says.
+        fix += "" if is_rail or other in fabric.rails else f"; or take {line} out of the plan"
+    else:
+        have = f"{fabric.end(other)} leads to {fabric.end(back)}; {_states(fabric, end)}"
+        fix = f"plug {fabric.end(end)} in at {fabric.end(other)}, or correct {line}"
+        cause, kind = fabric.roots.get(back), "cables elsewhere than in the plan"
+        if is_rail:
+            check, kind = DOWN, "links down"
+    about = (check, "drift", plane, (end, other), want, have, fix)
+    roots = [one for one in (end, other, at) if one is not None]
+    yield fabric.entry(*about, source=fabric.plan_source, severity=severity, because=cause, kind=kind, roots=roots)
+
+
+def _is_off(fabric: Fabric, host: str) -> bool:
+    """Return whether a host has several rails, and none has a cable."""
+    rails = fabric.evidence.hosts[host].rails
+    return len(rails) > 1 and all(fabric.home(host, rail) is None for rail in rails)
+
+
+def _other_rail(fabric: Fabric, end: End, at: End) -> str:
+    """Return the rails of the plan on the switch where a rail is; "" where its own is among them."""
+    rails = fabric.rails
+    if end not in rails:
+        return ""
+    planned = {rails[one][1].rail for one, other in fabric.plan.planned.items() if other[0] == at[0] and one in rails}
+    return "" if rails[end][1].rail in planned else ", ".join(map(str, sorted(planned)))
+
+
+def _states(fabric: Fabric, *ends: End) -> str:
+    texts = []
+    for end in ends:
+        port = fabric.ports.get(end)
+        physical = f" ({port.physical})" if port is not None and port.physical else ""
+        state = "not in the fabric" if port is None else f"{port.state}{physical}"
+        texts.append(f"{fabric.end(end)} is {state}")
+    return "; ".join(texts)
+
+
+def _plug(fabric: Fabric, *ends: End) -> str:
+    for end in ends:
+        if end in fabric.ports and fabric.ports[end].physical == "Disabled":
+            plane = fabric.plane_of[end]
+            where = f" -C {plane.best.device} -P {plane.best.port}" if plane.best.device else ""
+            command = f"ibportstate{where} -G 0x{end[0]} {end[1]} enable"
+            return f"{fabric.end(end)} is switched off: {command}, as root on {plane.hosts[0]}"
+    return (
+        f"check that the cable {' - '.join(map(fabric.end, ends))} is plugged in at both ends, reseat it, then exchange"
+        " it and its transceivers"
+    )
+
+
+def _odd(fabric: Fabric) -> Iterator[Entry]:
+    """Report rows of the plan that could not be compared."""
+    if fabric.plan.odd:
+        parts = [f"{why} (line {several([*map(str, n)], 5, ', ')})" for why, n in sorted(fabric.plan.odd.items())]
+        rows = sum(map(len, fabric.plan.odd.values()))
+        have = f"{count(rows, 'cable')} could not be checked: {several(parts, 6)}"
+        want, fix = "rows that name nodes and ports", f"correct these lines of {fabric.plan_source}"
+        source = fabric.plan_source
+        yield fabric.entry(PLAN, "unknown", None, (), want, have, fix, subject="rows of the plan", source=source)
+
+
+def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
+    """Report switches that the plan, or the last sweep, has, and no sweep."""
+    by_plan = fabric.plan.switches - set(fabric.nodes)
+    unseen: list[str] = []
+    for guid in sorted(by_plan):
+        others = [other for end, other in fabric.plan.planned.items() if end[0] == guid]
+        planes = {plane.index: plane for plane in map(fabric.find_plane, others) if plane is not None}
+        if any(plane.complete for plane in planes.values()):
+            yield _switch(fabric, guid, others, [*planes.values()], _BY_PLAN)
+        elif not planes:
+            unseen.append(guid)
+    if unseen:
+        shown = names([fabric.node(guid) for guid in unseen])
+        have = f"{count(len(unseen), 'switch')} of the plan in no plane that was swept: {shown}"
+        fix = "name a host with a port in their plane in busbar_fabric_hosts"
+        yield fabric.entry(
+            *(PLAN, "unknown", None, (), "every plane swept", have, fix),
+            subject="planes of the plan",
+            source=fabric.plan_source,
+            because=fabric.unswept,
+        )
+    for plane in fabric.planes:
+        was = {node.guid for sweep in plane.before for node in sweep.nodes if node.kind == SWITCH}
+        for guid in sorted(was - set(fabric.nodes) - by_plan) if plane.complete else ():
+            others = [other for end, other in sorted(fabric.was_cables.items()) if end[0] == guid]
+            yield _switch(fabric, guid, others, [plane], "the last sweep had it")
+
+
+def _switch(fabric: Fabric, guid: str, others: Sequence[End], planes: Sequence[Plane], who: str) -> Entry:
+    rails = [fabric.rails[end][0] for end in others if end in fabric.rails]
+    at = [fabric.end(end) for end in others if end not in fabric.rails]
+    name = fabric.node(guid) if cabling_plan.is_guid(guid) else printable(guid)[:64]
+    have = f"{name}: in no sweep, and {who}"
+    have += f"; {count(len(rails), 'rail')} hang on it" if rails else ""
+    have += f"; {count(len(at), 'link')} to {several(at)}" if at else ""
+    removed = "this sweep"
+    if who == _BY_PLAN:
+        removed = f"take its lines out of {fabric.plan_source}, and sweep twice: the first"
+    fix = (
+        f"check that {name} has power, and read its console for faults; if it was removed on purpose, {removed} is the"
+        f" last that misses it{'; its rails need another leaf' if rails else ''}"
+    )
+    entry = fabric.entry(
+        *(SWITCH_GONE, "drift", planes[0], others, "in the fabric", have, fix),
+        subject=f"switch 0x{guid}" if cabling_plan.is_guid(guid) else f"switch {name}",
+        source=fabric.plan_source,
+        hosts=sorted({*rails, *(host for plane in planes for host in plane.hosts)}),
+        kind="switches that are gone",
+        name=name,
+        roots=others,
+    )
+    fabric.gone[guid] = entry.finding
+    return entry
+
+
+def _unplanned(fabric: Fabric) -> Iterator[Entry]:
+    """Report cables of which the plan has no end, of the kinds that it has at all."""
+    plan = fabric.plan
+    for plane in fabric.planes if plan.planned else ():
+        for ends in fabric.links(plane):
+            if fabric.between(*ends):
+                judged = plan.between
+            else:
+                judged = plan.hosts and ends[0] in fabric.rails
+            if judged and not plan.planned.keys() & set(ends):
+                fix = f"add the cable to {fabric.plan_source}, or remove it if it is not intended"
+                yield fabric.entry(
+                    *(PLAN, "drift", plane, ends, "a cable of the plan", fabric.cable(*ends), fix),
+                    source="sweep",
+                    because=fabric.roots.get(ends[0]),
+                    kind="cables that the plan does not have",
+                )
+
+
+# -- without a plan ----------------------------------------------------------------------------------------------------
+
+
+def rail_leaves(fabric: Fabric) -> list[Entry]:
+    """Report rails on leaves of other rails, where most leaves have one rail each."""
+    leaves: dict[str, list[End]] = {}
+    high: list[End] = []
+    for end in fabric.rails:
+        other = fabric.cables.get(end)
+        if (
+            other is not None
+            and end in fabric.plane_of
+            and end not in fabric.plan.planned
+            and fabric.is_switch(other[0])
+        ):
+            (high if other[0] in fabric.spines else leaves.setdefault(other[0], [])).append(end)
+    own: dict[str, int] = {}
+    odd: list[End] = []
+    tied: list[str] = []
+    for guid, ends in sorted(leaves.items()):
+        (rail, most), *others = Counter(_number(fabric, end) for end in ends).most_common()
+        if others and others[0][1] == most:
+            tied.append(guid)
+            continue
+        own[guid] = rail
+        odd += [end for end in ends if _number(fabric, end) != rail]
+    total = sum(map(len, leaves.values()))
+    rails = {_number(fabric, end) for ends in leaves.values() for end in ends}
+    if len(rails) < 2 or not own or len(odd) + sum(len(leaves[guid]) for guid in tied) > _STRANGE * total:
+        return [_misplaced(fabric, end, {}) for end in high]
+    for ends in leaves.values():
+        fabric.plane_of[ends[0]].passed.setdefault(RAIL_LEAF, "each rail on its leaves")
+    found = [_misplaced(fabric, end, own) for end in high]
+    found += _pairs(fabric, odd, own)
+    for guid in tied:
+        ends = leaves[guid]
+        numbers = sorted({_number(fabric, end) for end in ends})
+        have = f"{fabric.node(guid)} has as many of rails {', '.join(map(str, numbers))}"
+        fix = "name a cabling plan (busbar_fabric_plan, docs/cabling.md), which declares the owner of the leaf"
+        plane = fabric.plane_of[ends[0]]
+        found.append(
+            fabric.entry(
+                *(RAIL_LEAF, "unknown", plane, (), "a leaf of one rail", have, fix),
+                subject=f"switch 0x{guid}",
+                hosts=fabric.concerned(plane, *ends),
+                source=fabric.plan_source,
+                again=False,
+            )
+        )
+    return found
+
+
+def _number(fabric: Fabric, end: End) -> int:
+    return fabric.rails[end][1].rail
+
+
+def _pairs(fabric: Fabric, odd: Sequence[End], own: dict[str, int]) -> Iterator[Entry]:
+    """Report two rails on each other's leaves as one, preferably of one host."""
+    left = sorted(odd, key=lambda end: (fabric.rails[end][0], _number(fabric, end)))
+    while left:
+        end = left.pop(0)
+        there = own[fabric.cables[end][0]]
+        was = fabric.was_cables.get(end)
+        partners = [
+            one for one in left if _number(fabric, one) == there and own[fabric.cables[one][0]] == _number(fabric, end)
+        ]
+        # Of several: the one that took this one's place, then another rail of the same host.
+        host = fabric.rails[end][0]
+        partners.sort(key=lambda one: (fabric.cables[one] != was, fabric.rails[one][0] != host, fabric.rails[one][0]))
+        if not partners:
+            yield _misplaced(fabric, end, own)
+            continue
+        left.remove(partners[0])
+        ends = [end, partners[0]]
+        at = [fabric.cables[one] for one in ends]
+        have, want = ("; ".join(map(fabric.cable, ends, others)) for others in (at, at[::-1]))
+        yield fabric.entry(
+            *(SWAPPED, "drift", fabric.plane_of[end], (*ends, *at), want, have),
+            f"exchange the two plugs at {' and '.join(map(fabric.end, at))}",
+            subject=f"cables of {' and '.join(sorted(map(fabric.end, ends)))}",
+            source=fabric.plan_source,
+            roots=(*ends, *at),
+        )
+
+
+def _misplaced(fabric: Fabric, end: End, own: dict[str, int]) -> Entry:
+    """Report a rail on a spine, or on another rail's leaf. own: leaf -> its rail, where leaves have one."""
+    at, rail = fabric.cables[end], _number(fabric, end)
+    where, note = (
+        (f"a leaf of rail {own[at[0]]}", "") if at[0] in own else ("a spine", ": what else is cabled to it is leaves")
+    )
+    leaves = sorted(fabric.node(guid) for guid, number in own.items() if number == rail)
+    want = (f"a leaf of rail {rail}" if own else "a leaf") + (f": {several(leaves, 3, ', ')}" if leaves else "")
+    to = several(leaves, 3, " or ") if leaves else "its leaf"
+    fix = f"move the cable from {fabric.end(at)} to a free port of {to}"
+    have, kind = f"{fabric.cable(end, at)}, {where}{note}", f"cables on {where}"
+    return fabric.entry(
+        *(RAIL_LEAF, "drift", fabric.plane_of[end], (end, at), want, have, fix),
+        source=fabric.plan_source,
+        kind=kind,
+        hosts=[fabric.rails[end][0]],
+        subject=fabric.end(end),
+        name=fabric.name(end),
+        roots=(end, at),
+    )

@@ -1,0 +1,299 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The cabling plan: which port is connected to which by design, as a CSV file.
+
+    a_node,a_port,z_node,z_port,rail
+    0x506b4b0300a1b2c0,1,0x1070fd03009f2e40,7,3
+    leaf03,33,spine01,3,
+
+A node is a GUID or a name: a switch's name, or a host's, whose port is then its HCA (``mlx5_0``; ``mlx5_0/2`` is that
+HCA's port 2). ``rail`` is the number of the host's rail; such a cable's ``a`` end is the host. Columns that may be
+added: ``a_type,z_type`` (host or switch) and ``a_name,z_name``, the name of a node of which ``a_node`` is the GUID. See
+docs/cabling.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
+
+from .. import results_folder
+
+# 10,000 hosts of 8 rails, with their uplinks, are some 160,000 cables of less than 100 characters.
+FILE_LIMIT = 64 << 20
+CABLE_LIMIT = 400_000
+LINE_LIMIT = 1_000_000
+# Of one line of any file here: names are short.
+LENGTH_LIMIT = 1 << 16
+# A NodeDescription has 64 bytes, a host's name 253 characters.
+NAME_LIMIT = 255
+RAIL_LIMIT = 64
+PORT_LIMIT = 254
+_MOST_REASONS = 20
+HOST, SWITCH = "host", "switch"
+REQUIRED = ("a_node", "a_port", "z_node", "z_port")
+COLUMNS = (*REQUIRED, "rail", "a_type", "z_type", "a_name", "z_name")
+
+# 0x, or ibnetdiscover's S- and H-, or the colons of /sys: one GUID, 16 hexadecimal digits.
+_GUID = re.compile(r"(?:0x|[SHR]-)?([0-9a-f]{16})", re.IGNORECASE)
+_COLONS = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}|[0-9a-f]{2}(?::[0-9a-f]{2}){7}", re.IGNORECASE)
+# What a spreadsheet makes of 1/2 and of a GUID of digits: neither can be turned back.
+_MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_DATE = re.compile(rf"\d{{1,2}}-{_MONTH}(-\d+)?|{_MONTH}-\d{{2}}|\d{{4}}-\d\d-\d\d( .*)?")
+_FLOAT = re.compile(r"\d[.,]?\d*E\+\d+")
+_FORMULA = ("=", "+", "-", "@")
+
+
+class UnfitError(ValueError):
+    """Nothing can be drafted. ``reasons``: why, and the remedy, a line each."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        more = len(reasons) - _MOST_REASONS
+        self.reasons = tuple(reasons[:_MOST_REASONS]) + ((f"and {more} more",) if more > 0 else ())
+        super().__init__("; ".join(self.reasons))
+
+
+@dataclass(frozen=True)
+class Cable:
+    """Two ends that are connected by design.
+
+    a_node, z_node: GUID (16 hexadecimal digits, lower case), or a name.   a_port, z_port: number, or a name.
+    rail: of the host that ``a`` is, or None.   line: of the file, from 1; 0: of none.
+    a_type, z_type: "host", "switch", or "".   a_name, z_name: or "".
+    """
+
+    a_node: str
+    a_port: int | str
+    z_node: str
+    z_port: int | str
+    rail: int | None = None
+    line: int = 0
+    a_type: str = ""
+    z_type: str = ""
+    a_name: str = ""
+    z_name: str = ""
+
+    @property
+    def ends(self) -> tuple[tuple[str, int | str], tuple[str, int | str]]:
+        return (self.a_node, self.a_port), (self.z_node, self.z_port)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """source: the file that the cables were read from, for messages."""
+
+    cables: tuple[Cable, ...]
+    source: str
+
+
+def load(path: Path) -> Plan:
+    """Return the plan in a file. Raises OSError; ParseError that names the file, the line and the remedy."""
+    return read(read_text(path), str(path))
+
+
+def read(text: str, source: str) -> Plan:
+    """Return the plan in a CSV text. Raises ParseError that names the source, the line and the remedy."""
+    cables: list[Cable] = []
+    for line, row in rows(text, source, REQUIRED, COLUMNS):
+        where = f"{source}, line {line}"
+        a, z = ((_node(row, f"{end}_node", where), _port(row, f"{end}_port", where)) for end in "az")
+        types = [row.get(f"{end}_type", "").lower() for end in "az"]
+        for end, kind in zip("az", types, strict=True):
+            if kind not in ("", HOST, SWITCH):
+                raise ParseError(f"{where}: {end}_type is {printable(kind)[:40]!r}, expected host, switch or nothing")
+        names = [name(row.get(f"{end}_name", ""), where, f"{end}_name", needed=False) for end in "az"]
+        rail = _rail(row.get("rail", ""), where)
+        if rail is not None and (types[0] or HOST, types[1] or SWITCH) != (HOST, SWITCH):
+            raise ParseError(f"{where}: rail {rail}, but {a[0]} is not a host: a cable of a rail has its host as a")
+        cables.append(Cable(*a, *z, rail, line, *types, *names))
+        if len(cables) > CABLE_LIMIT:
+            raise ParseError(f"{source}: more than {CABLE_LIMIT} cables, which no fabric has: is this the right file?")
+    return checked(cables, source)
+
+
+def checked(cables: Sequence[Cable], source: str) -> Plan:
+    """Return a plan of these cables. Raises ParseError where there are none, or a port has two."""
+    if not cables:
+        raise ParseError(f"{source}: no cable in it; an empty plan would find every cable of the fabric wrong")
+    taken: dict[tuple[str, int | str], Cable] = {}
+    for cable in cables:
+        where = f"{source}, line {cable.line}" if cable.line else source
+        if cable.ends[0] == cable.ends[1]:
+            raise ParseError(f"{where}: {end(*cable.ends[0])} is connected to itself; correct one end")
+        for one in cable.ends:
+            other = taken.setdefault(one, cable)
+            if other is not cable:
+                before = f"line {other.line}" if other.line else f"{end(*other.ends[0])} - {end(*other.ends[1])}"
+                text = f"{end(*one)} has another cable already ({before}): a port takes one; remove or correct one"
+                raise ParseError(f"{where}: {text}")
+    return Plan(tuple(cables), source)
+
+
+def write(plan: Plan) -> str:
+    """Return the plan as CSV, which ``read`` reads again. Raises ParseError for a name that ``read`` refuses."""
+    columns = [*COLUMNS[:5], *(one for one in COLUMNS[5:] if any(getattr(cable, one) for cable in plan.cables))]
+    out = io.StringIO()
+    # Not \r\n: the file is stored in version control.
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for cable in plan.cables:
+        for one in ("a_node", "z_node", "a_port", "z_port", "a_name", "z_name"):
+            name(str(getattr(cable, one)), plan.source, one, needed=not one.endswith("_name"))
+        values = ["" if value is None else value for value in (getattr(cable, one) for one in columns)]
+        # A spreadsheet takes 1070000000000000 for a number and drops its last digit.
+        writer.writerow([f"0x{value}" if isinstance(value, str) and is_guid(value) else value for value in values])
+    return out.getvalue()
+
+
+def is_guid(text: str) -> bool:
+    """Return whether a node of a cable is a GUID."""
+    return len(text) == 16 and not text.strip("0123456789abcdef")
+
+
+def end(node: str, port: int | str) -> str:
+    """Return one end of a cable for people: ``leaf03 port 7``, ``node001 mlx5_0``."""
+    shown = f"0x{node}" if is_guid(node) else printable(node)
+    return f"{shown} port {port}" if isinstance(port, int) else f"{shown} {printable(port)}"
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+
+
+def read_text(path: Path, limit: int = FILE_LIMIT) -> str:
+    """Return the text of a file, UTF-8 with or without a byte order mark.
+
+    limit: bytes. Raises OSError; ParseError for what is not a text.
+    """
+    if path.is_dir():
+        raise ParseError(f"{path}: a directory; name the file in it")
+    try:
+        data = results_folder.content(path, limit)
+    except ParseError as error:
+        raise ParseError(f"{path}: {error}") from error
+    save = 'save it as "CSV UTF-8"'
+    if data[:2] == b"PK":
+        raise ParseError(f"{path}: an Excel workbook or another archive: export each sheet as CSV (docs/cabling.md)")
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ParseError(f'{path}: UTF-16, as a spreadsheet\'s "Unicode text" is: {save}')
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{path}: not UTF-8 text (byte {error.start}): {save}") from error
+    if "\0" in text:
+        raise ParseError(f"{path}: not text (it holds a zero byte): {save}")
+    return text
+
+
+def rows(text: str, source: str, required: Sequence[str], known: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield line and cells of each row of a CSV text, by column and without blanks around them.
+
+    Commas, semicolons and tabulators separate, as in the header; empty lines and lines that begin with # are skipped.
+    Raises ParseError, also for a header that lacks a required column or has an unknown one.
+    """
+    columns: list[str] = []
+    separator = ","
+    for number, line in enumerate(_lines(text, source), 1):
+        where = f"{source}, line {number}"
+        if not line.strip() or line.strip()[0] == "#":
+            continue
+        if not columns:
+            separator = max(",;\t", key=line.count)
+            columns = [cell.lower().replace("-", "_").replace(" ", "_") for cell in _cells(line, separator, where)]
+            while columns and not columns[-1]:
+                columns.pop()  # as a spreadsheet ends lines of which one was longer
+            _check_header(columns, where, required, known)
+            continue
+        cells = _cells(line, separator, where)
+        if any(cells[len(columns) :]) or (any(cells) and len(cells) < len(required)):
+            what = f"{len(cells)} cells, but the header has {len(columns)} columns"
+            raise ParseError(f"{where}: {what}: quote a cell that holds {separator!r}")
+        if any(cells):
+            yield number, dict(zip(columns, cells + [""] * len(columns), strict=False))
+    if not columns:
+        raise ParseError(f"{source}: empty; its first line has to be {','.join(required)}")
+
+
+def _lines(text: str, source: str) -> list[str]:
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n", LINE_LIMIT)
+    if len(lines) > LINE_LIMIT:
+        raise ParseError(f"{source}: more than {LINE_LIMIT} lines: is this the right file?")
+    for number, line in enumerate(lines, 1):
+        if len(line) > LENGTH_LIMIT:
+            raise ParseError(f"{source}, line {number}: {len(line)} characters: is this the right file?")
+    return lines
+
+
+def _cells(line: str, separator: str, where: str) -> list[str]:
+    try:
+        return [cell.strip() for row in csv.reader([line], delimiter=separator, strict=True) for cell in row]
+    except csv.Error as error:
+        raise ParseError(f"{where}: {error}: quotes have to match, within one line") from error
+
+
+def _check_header(columns: Sequence[str], where: str, required: Sequence[str], known: Sequence[str]) -> None:
+    missing = [one for one in required if one not in columns]
+    of_all = f"columns are {', '.join(known)}"
+    if missing:
+        got = printable(", ".join(columns))[:120]
+        raise ParseError(f"{where}: the header lacks {', '.join(missing)} (it has {got}); {of_all}")
+    for one in columns:
+        if one not in known:
+            raise ParseError(f"{where}: unknown column {printable(one)[:60]!r}; remove it: {of_all}")
+        if columns.count(one) > 1:
+            raise ParseError(f"{where}: column {one} twice; remove one")
+
+
+def name(text: str, where: str, column: str, needed: bool = True) -> str:
+    """Return a cell that is a name. Raises ParseError for what cannot be the name of a device."""
+    reason = ""
+    if not text:
+        reason = "is empty; every cable has two nodes and two ports" if needed else ""
+    elif len(text) > NAME_LIMIT:
+        reason = f"has {len(text)} characters, more than any device's name"
+    elif not text.isprintable():
+        reason = f"is {printable(text)[:80]!r}: take out what is not a visible character"
+    elif text[0] == "#":
+        reason = f"is {text[:80]!r}, but # begins a comment: use the node's GUID"
+    elif text.startswith(_FORMULA):
+        reason = f"is a formula, {text[:80]!r}: export values, not formulas"
+    elif _FLOAT.fullmatch(text) or _DATE.fullmatch(text):
+        reason = f"is {text!r}, which a spreadsheet made of another text: format the column as text, and enter it again"
+        reason += " (a GUID with 0x before it stays as it is)"
+    if reason:
+        raise ParseError(f"{where}: {column} {reason}")
+    return text
+
+
+def _node(row: Mapping[str, str], column: str, where: str) -> str:
+    text = row[column]
+    found = _GUID.fullmatch(text)
+    digits = found.group(1).lower() if found else text.replace(":", "").lower() if _COLONS.fullmatch(text) else ""
+    if digits and not digits.strip("0"):
+        raise ParseError(f"{where}: {column} is the GUID 0, which no node has")
+    return digits or name(text, where, column)
+
+
+def _port(row: Mapping[str, str], column: str, where: str) -> int | str:
+    text = row[column]
+    if not text.isascii() or not text.isdecimal():
+        return name(text, where, column)
+    number = whole(text)
+    if number is None or not 1 <= number <= PORT_LIMIT:
+        raise ParseError(f"{where}: {column} is {text[:20]}: ports of a cable have numbers from 1 to {PORT_LIMIT}")
+    return number
+
+
+def _rail(text: str, where: str) -> int | None:
+    rail = whole(text)
+    if text and (rail is None or rail >= RAIL_LIMIT):
+        shown = printable(text)[:40]
+        raise ParseError(f"{where}: rail is {shown!r}: a number from 0, or empty where it is not a rail's cable")
+    return rail

@@ -1,0 +1,266 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge what ports have counted between two sweeps: error rates, links that went down, counters at their maximum.
+
+A total since boot shows no recent error. After a reset, or a reboot of the host, the present value is the least that
+was counted. Pure. Sources: IBTA specification 1, 16.1.3 and 16.1.4 (widths of the counters); symbol errors:
+port_limits.py; the other limits are heuristics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
+
+from .map import SWEEP_AGAIN, End, Entry, Fabric, Plane, count, names, several
+
+SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
+# Maximum of a counter that has not been extended to 64 bits.
+END = {
+    SYMBOL: 0xFFFF,
+    DOWNED: 0xFF,
+    "LinkErrorRecoveryCounter": 0xFF,
+    "PortRcvErrors": 0xFFFF,
+    "PortXmitDiscards": 0xFFFF,
+    "LocalLinkIntegrityErrors": 0xF,
+    "ExcessiveBufferOverrunErrors": 0xF,
+}
+# Counter -> the most in so many seconds. Fewer than that many are no rate yet.
+LIMITS = {
+    "LinkErrorRecoveryCounter": (5, 60.0),
+    "PortRcvErrors": (10, 1.0),
+    "PortXmitDiscards": (100, 1.0),
+    "LocalLinkIntegrityErrors": (0, 1.0),
+    "ExcessiveBufferOverrunErrors": (0, 1.0),
+}
+ERRORS = Check(
+    "ib_fabric.errors",
+    why="a packet that arrives damaged is sent again, and all ranks wait for it; buffers that overrun lose what is in"
+    " them",
+    fix="clean and reseat the cable at both ends, then exchange it, then the transceivers",
+)
+"""Did no link count more errors since the last sweep than is usual: receive errors 10/s, discards 100/s, link
+recoveries 5/min, integrity errors and buffer overruns none"""
+
+SYMBOLS = Check(
+    "ib_fabric.symbol_errors",
+    why="symbol errors predict a failing link; the limit is UFM's rule for isolating a port from NDR on, and 120 an"
+    " hour on older links",
+    fix=ERRORS.fix,
+)
+"""Had no link more symbol errors since the last sweep than its speed allows: NDR 3 in 125 minutes (2.88 in 12), XDR 6
+(5.8), older ones 120 an hour"""
+
+LINK_DOWNED = Check(
+    "ib_fabric.link_downed",
+    why="a link that goes down while jobs run ends them; where both ends count it, and no reboot explains it, it is the"
+    " cable or a transceiver",
+    fix="reseat the cable at both ends; if it goes down again, exchange it, then the transceivers",
+    severity="critical",
+)
+"Did no link go down since the last sweep, except with its host"
+
+SATURATED = Check("ib_fabric.saturated", why="a counter at its maximum counts no further errors", severity="minor")
+"Are no error counters at their maximum"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counts of a port between two sweeps.   counts: at least so many.   reset: it, or its host, was reset in between.
+
+    ended: names of counters at their maximum.   seconds: between the sweeps.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    reset: bool = False
+    ended: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def text(self, name: str) -> str:
+        least = "at least " if name in self.ended or self.reset else ""
+        return f"{name} +{least}{self.counts.get(name, 0)} in {self.time}"
+
+    @property
+    def time(self) -> str:
+        if self.seconds < 7200:
+            return f"{self.seconds:.0f} s" if self.seconds < 120 else f"{self.seconds / 60:.0f} min"
+        return f"{self.seconds / 3600:.1f} h"
+
+
+def counted(now: Mapping[str, int], before: Mapping[str, int], seconds: float, rebooted: bool = False) -> Counted:
+    """Return the difference of two readings of a port. rebooted: its counters were reset with its host."""
+    reset = rebooted or any(now[name] < before[name] for name in now if name in before)
+    counts = {}
+    for name, value in now.items():
+        if reset:
+            # Another counter may have gone on, or may have passed its old value since.
+            counts[name] = value if rebooted or value < before.get(name, 0) else value - before.get(name, 0)
+        elif name in before:
+            counts[name] = value - before[name]
+    return Counted(counts, reset, tuple(name for name in END if now.get(name) == END[name]), seconds)
+
+
+def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    """Judge the counters of all links."""
+    unread: dict[str, list[End]] = {}
+    unmeasured: list[End] = []
+    clock: list[End] = []
+    resets = judged = 0
+    for end, other in fabric.links(plane):
+        of_link: dict[End, Counted] = {}
+        for one in (end, other):
+            port = fabric.ports.get(one)
+            if port is None or fabric.plane_of[one] is not plane:
+                continue
+            was = fabric.was.get(one)
+            if port.unread or not port.counters:
+                unread.setdefault(port.unread or "they were not read", []).append(one)
+            elif was is None or was[0].unread or not was[0].counters:
+                if any(port.counters.get(name) for name in (SYMBOL, *LIMITS)):
+                    unmeasured.append(one)
+                of_link[one] = Counted(ended=counted(port.counters, {}, 0.0).ended)
+            elif plane.best.at <= was[1]:
+                clock.append(one)
+            else:
+                rebooted = _same_boot(fabric, one) is False
+                of_link[one] = counted(port.counters, was[0].counters, plane.best.at - was[1], rebooted)
+                resets += of_link[one].reset
+                judged += 1
+        yield from _link(fabric, plane, end, other, of_link)
+    if unread:
+        fix = (
+            f"repair that, and sweep again: {SWEEP_AGAIN}; to see it by hand: ibqueryerrors --data --counters on"
+            f" {plane.hosts[0]}"
+        )
+        have = several([f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(unread.items())], 2)
+        yield _unknown(fabric, plane, "counters", "counters of every port", have, fix, None)
+    if unmeasured:
+        have = f"have counted errors, since an unknown time: {_ports(fabric, unmeasured)}"
+        fix = f"sweep again in 15 minutes: {SWEEP_AGAIN}"
+        yield _unknown(fabric, plane, "earlier counters", "earlier counters", have, fix, "minor")
+    if clock:
+        have = f"were swept before, by the clocks, after this sweep: {_ports(fabric, clock)}"
+        fix = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep), then sweep again: {SWEEP_AGAIN}"
+        yield _unknown(fabric, plane, "time between sweeps", "time between sweeps", have, fix, "minor")
+    if judged and not unread and not clock:
+        text = f"{judged} ports since the last sweep{f'; {resets} were reset in between' if resets else ''}"
+        plane.passed.update(dict.fromkeys((ERRORS, SYMBOLS, LINK_DOWNED, SATURATED), text))
+
+
+def _unknown(fabric: Fabric, plane: Plane, what: str, want: str, have: str, fix: str, severity: str | None) -> Entry:
+    about: dict[str, Any] = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity}
+    return fabric.entry(ERRORS, "unknown", plane, (), want, have, fix, again=False, **about)
+
+
+def _same_boot(fabric: Fabric, end: End) -> bool | None:
+    """Return whether an end was not rebooted since the last sweep; None where that is not known. A switch was not."""
+    if fabric.is_switch(end[0]):
+        return True
+    if end not in fabric.rails:
+        return None
+    host = fabric.rails[end][0]
+    now, before = fabric.evidence.hosts[host].boot_id, fabric.evidence.boots.get(host)
+    return None if not now or not before else now == before
+
+
+def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[End, Counted]) -> Iterator[Entry]:
+    ends, cable = (end, other), fabric.cable(end, other)
+    root: Finding | None = None
+    downed = _downed(fabric, plane, end, other, of_link)
+    if downed is not None:
+        root = downed.finding
+        yield downed
+    symbols: list[str] = []
+    errors: list[str] = []
+    discards: list[str] = []
+    for one, moved in of_link.items():
+        limit = symbol_limit(fabric.ports[one].speed, moved.seconds)
+        if moved.counts.get(SYMBOL, 0) > limit:
+            symbols.append(f"{moved.text(SYMBOL)} at {fabric.end(one)}, at most {limit:.4g}")
+        for name, (most, seconds) in LIMITS.items():
+            many = moved.counts.get(name, 0)
+            if many > most and (not most or many > most * moved.seconds / seconds):
+                (discards if name == "PortXmitDiscards" else errors).append(f"{moved.text(name)} at {fabric.end(one)}")
+    about: dict[str, Any] = {"source": "counters", "because": root}
+    if symbols:
+        have, kind = f"{'; '.join(symbols)}: {cable}", "links with symbol errors"
+        entry = fabric.entry(SYMBOLS, "drift", plane, ends, "fewer", have, SYMBOLS.fix, kind=kind, **about)
+        about["because"] = root or entry.finding
+        yield entry
+    if errors or discards:
+        fix, kind = ERRORS.fix, "links with errors"
+        if not errors:
+            # The cable is good: packets could not leave in time.
+            fix, kind, about["because"] = _slow_device(fabric, end, other), "links with discards", None
+        have = f"{'; '.join([*errors, *discards])}: {cable}"
+        yield fabric.entry(ERRORS, "drift", plane, ends, "fewer", have, fix, kind=kind, **about)
+    for one, moved in of_link.items():
+        if moved.ended:
+            yield _ended(fabric, plane, one, moved, ends)
+
+
+def _slow_device(fabric: Fabric, end: End, other: End) -> str:
+    return (
+        f"check whether the device at {fabric.end(end)} and {fabric.end(other)} is fast enough: platform.rail_pcie and"
+        " platform.pcie_link of the host, and link_speed of the ports beside it; if those are ok, the cause is"
+        " congestion: look at adaptive routing and at jobs that send many to one"
+    )
+
+
+def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[End, Counted]) -> Entry | None:
+    counts = {one: moved.counts.get(DOWNED, 0) for one, moved in of_link.items()}
+    boots = [_same_boot(fabric, one) for one in (end, other)]
+    # A driver that is loaded, or a switch that is switched on, takes its links down and resets its counters.
+    if not any(counts.values()) or False in boots or any(moved.reset for moved in of_link.values()):
+        return None
+    times = ", ".join(f"{many} at {fabric.end(one)}" for one, many in sorted(counts.items()) if many)
+    time = max(of_link.values(), key=lambda moved: moved.seconds).time
+    have = f"went down in {time}: {times}: {fabric.cable(end, other)}"
+    state, fix, kind = "drift", LINK_DOWNED.fix, "links that went down"
+    more: dict[str, Any] = {}
+    if len(counts) < 2 or not all(counts.values()):
+        have, kind = f"one end {have}", "links one of whose ends reports that they went down"
+        why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
+        more = {"severity": "minor", "why": why}
+    elif None in boots:
+        state, have, more = "unknown", f"{have}; whether with its host is not known", {"severity": "major"}
+        fix = (
+            "see with `uptime` on the machine at the end of this cable whether it was rebooted in that time; if it was"
+            f" not, {fix}"
+        )
+    else:
+        have = f"both ends {have}"
+    ends, want = (end, other), "up all the time"
+    return fabric.entry(LINK_DOWNED, state, plane, ends, want, have, fix, kind=kind, source="counters", **more)
+
+
+def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[End, End]) -> Entry:
+    port, best = fabric.ports[end], plane.best
+    where = f"-C {best.device} -P {best.port} " if best.device else ""
+    # perfquery finds a switch by its own GUID, an HCA by its port's, or by its LID.
+    guid = end[0] if fabric.is_switch(end[0]) else port.guid
+    address = f"-G 0x{guid}" if guid else str(port.lid)
+    fix = (
+        "reset this port's counters to zero, because only that makes them count again: perfquery"
+        f" {where}-R {address} {end[1]} on {best.host or 'a fabric host'}; other tools that read them see a reset"
+    )
+    have = f"saturated: {', '.join(f'{name} at {END[name]}' for name in moved.ended)}: {fabric.end(end)}"
+    return fabric.entry(
+        *(SATURATED, "unknown", plane, ends, "counters that count", have, fix),
+        subject=f"{fabric.guid_name(end[0])} port {end[1]}",
+        source="counters",
+        kind="ports whose counters have ended",
+        again=False,
+    )
+
+
+def _ports(fabric: Fabric, ends: list[End]) -> str:
+    """Return few ports, or the nodes of many."""
+    if len(ends) <= 4:
+        return f"{count(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}"
+    return f"{len(ends)} ports, {names([fabric.name(e) if e in fabric.rails else fabric.node(e[0]) for e in ends])}"

@@ -1,0 +1,190 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Draft a cabling plan of complete and healthy sweeps, for review against the design.
+
+Nothing is drafted of a fabric that may lack a cable, a host or a switch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import gmtime, strftime
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import host as machine
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
+
+from .. import nodeset
+from . import cabling_plan, counters, judge, members, record, run, subnet, tree
+from .cabling_plan import Cable, Plan, UnfitError
+from .evidence import Evidence, Host
+from .map import End, Fabric, count, is_aggregation
+
+# Findings that say nothing about where cables are. MANAGER is among them because it requires a standby, too; masters
+# are checked here. The plan that the site names may be the one to be drafted.
+BESIDE = {
+    check.id
+    for check in (
+        *(counters.ERRORS, counters.SYMBOLS, counters.LINK_DOWNED, counters.SATURATED, members.UNKNOWN),
+        *(subnet.MANAGER, subnet.FIRMWARE, subnet.PARTITION, subnet.ROUTING, tree.OVERSUBSCRIPTION, tree.SPINES),
+        *(run.PLAN, run.RECORD),
+    )
+}
+_ROOM = 300
+AGAIN = "repair it and sweep again (ansible-playbook playbooks/fabric.yml -i INVENTORY)"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """doubts: to be reviewed before the plan is used.   says: its sources, for the first lines of the file."""
+
+    plan: Plan
+    doubts: tuple[str, ...]
+    says: tuple[str, ...]
+
+
+def read(path: Path) -> Draft:
+    """Draft a plan of a record of playbooks/fabric.yml, or of a directory of dumps.
+
+    path: the record's file, its run's directory, or nccl_benchmark_results_path; a directory of dumps, or one with a
+    directory for each plane. Raises OSError; ParseError; UnfitError.
+    """
+    try:
+        stored = record.read(path)
+    except FileNotFoundError:
+        if not path.is_dir():
+            raise
+        try:
+            sweeps = dumps.read(machine.Host(), str(path.resolve()))
+        except (ReadError, ParseError) as error:
+            raise ParseError(f"no record of playbooks/fabric.yml, and no dumps: {error}") from None
+        # Without an inventory every host is unknown.
+        judged = judge.judge(Evidence(sweeps=sweeps))
+        return draft(sweeps, {}, [line for line in judged if line[1].check != members.UNKNOWN.id], str(path))
+    made = draft(stored.sweeps, stored.hosts, stored.findings, str(path), stored.taken)
+    if not stored.complete:
+        raise UnfitError([f"{path}: not every host that had to sweep returned a whole plane: {AGAIN}"])
+    return made
+
+
+def draft(
+    sweeps: Sequence[Sweep],
+    hosts: Mapping[str, Host],
+    findings: Iterable[tuple[Sequence[str], Finding]],
+    source: str,
+    taken: Sequence[float] = (),
+) -> Draft:
+    """Return the plan of sweeps. hosts: of the inventory; empty: there is none.   findings: of the same run.
+
+    taken: times of the sweeps; empty: their own. Raises UnfitError where cables may be missing or wrong.
+    """
+    fabric = Fabric(Evidence(sweeps=sweeps, hosts=hosts))
+    doubts = _doubts(fabric, findings)
+    names, unusable = _names(fabric)
+    # Without those inside of a switch, to the part of it that adds up for SHARP.
+    inside = {guid for guid, node in fabric.nodes.items() if is_aggregation(node)}
+    cables = [
+        _cable(fabric, names, *fabric.host_first(*ends))
+        for plane in fabric.planes
+        for ends in fabric.links(plane)
+        if not {end[0] for end in ends} & inside
+    ]
+    plan = cabling_plan.checked(sorted(cables, key=_order), source)
+    if not hosts:
+        doubts.append("without an inventory: missing hosts, and which rail is which, are not declared")
+    elif not any(cable.rail is not None for cable in plan.cables):
+        doubts.append("no cable is a rail's: hosts of the inventory have reported no GUIDs")
+    doubts += unusable
+    swept = sorted(taken or [sweep.at for plane in fabric.planes for sweep in plane.sweeps])
+    days = dict.fromkeys(strftime("%Y-%m-%dT%H:%MZ", gmtime(at)) for at in (swept[0], swept[-1]))
+    kinds = Counter(node.kind for guid, node in fabric.nodes.items() if guid not in inside)
+    says = (
+        f"Draft of {count(len(fabric.planes), 'plane')} as swept {' to '.join(days)}:"
+        f" {kinds[SWITCH]} switches, {kinds[CA]} HCAs, {len(plan.cables)} cables.",
+        "Whatever was in the wrong place that day is wrong here: compare it with the design, then commit it.",
+    )
+    return Draft(plan, tuple(doubts), says)
+
+
+def _doubts(fabric: Fabric, findings: Iterable[tuple[Sequence[str], Finding]]) -> list[str]:
+    """Return findings that are not about cables. Raises UnfitError for the others, and for what was not judged."""
+    doubts: list[str] = []
+    reasons: list[str] = []
+    for hosts, finding in findings:
+        if not finding.ok:
+            of_hosts = f" ({nodeset.brief(hosts, 60)})" if any(hosts) else ""
+            text = f"{finding.check} {finding.state}: {finding.subject}: {_cut(finding.have or 'nothing')}{of_hosts}"
+            (doubts if finding.check in BESIDE else reasons).append(text)
+    if not reasons:
+        for sweep in fabric.lost:
+            text = "; ".join(map(str, sweep.problems[:3])) or "it saw no node, or no subnet manager"
+            reasons.append(f"a sweep by {sweep.host or 'no host'} returned no plane: {_cut(text)}")
+        if not fabric.planes and not reasons:
+            reasons.append("no plane was swept")
+        for plane in fabric.planes:
+            if not plane.complete:
+                parts = [str(problem) for problem in plane.best.problems[:3]]
+                parts += [f"{fabric.end(end)} {text}" for end, text in plane.holes[:3]]
+                reasons.append(f"{plane.label} is incomplete: {_cut('; '.join(parts) or 'its tools gave no reason')}")
+            masters = {one.guid for sweep in plane.sweeps for one in sweep.managers if one.state == "master"}
+            if plane.joined or len(masters) > 1:
+                reasons.append(f"{plane.label} is several, which a cable between them joins")
+            elif not masters:
+                reasons.append(f"{plane.label} has no master subnet manager that was seen")
+    if reasons:
+        raise UnfitError([f"{reason}: {AGAIN}" for reason in reasons])
+    return doubts
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _ROOM else text[: _ROOM - 3] + "..."
+
+
+def _names(fabric: Fabric) -> tuple[dict[str, str], list[str]]:
+    """Return GUID -> description, where it is unique and a plan can hold it, and doubts about the others."""
+    shared = Counter(node.description for node in fabric.nodes.values())
+    names: dict[str, str] = {}
+    unusable: dict[str, list[str]] = {"of several nodes": [], "that no plan can hold": []}
+    linked = {end[0] for end in fabric.cables if end not in fabric.rails}
+    for guid, node in fabric.nodes.items():
+        text = node.description.strip()
+        if guid not in linked or is_aggregation(node):
+            continue
+        if text and shared[node.description] > 1:
+            unusable["of several nodes"].append(text)
+            continue
+        try:
+            names[guid] = cabling_plan.name(text, "", "name", needed=False)
+        except ParseError:
+            unusable["that no plan can hold"].append(text)
+    return names, [
+        f"descriptions {what}, which are listed by GUID only: {printable(nodeset.brief(texts, 80))}"
+        for what, texts in unusable.items()
+        if texts
+    ]
+
+
+def _cable(fabric: Fabric, names: Mapping[str, str], a: End, z: End) -> Cable:
+    kinds = {CA: cabling_plan.HOST, SWITCH: cabling_plan.SWITCH}
+    (a_type, a_name), (z_type, z_name) = (
+        (
+            kinds.get(fabric.nodes[end[0]].kind, ""),
+            f"{fabric.rails[end][0]} {fabric.rails[end][1].device}".strip()
+            if end in fabric.rails
+            else names.get(end[0], ""),
+        )
+        for end in (a, z)
+    )
+    rail = fabric.rails[a][1].rail if a in fabric.rails else None
+    return Cable(*a, *z, rail, 0, a_type, z_type, a_name, z_name)
+
+
+def _order(cable: Cable) -> tuple[object, ...]:
+    """Sort cables of hosts by leaf, then those between switches."""
+    name = cable.z_name or cable.z_node
+    return (cable.a_type != cabling_plan.HOST, nodeset.natural(name), cable.z_node, str(cable.z_port).zfill(5))

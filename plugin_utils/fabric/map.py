@@ -1,0 +1,495 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The InfiniBand fabric as a map: planes of several hosts' sweeps, cables, and the rails of the inventory.
+
+A plane is what one subnet manager manages. Of several sweeps of it the best counts; planes whose managers share
+switches are joined, and are one plane here. Pure. Sources: IBTA specification 1, 14.4 (subnet managers).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Node, Port, Sweep
+
+from .. import nodeset
+from .cabling_plan import Cable, is_guid
+from .evidence import Evidence, Rail
+
+# Node GUID and port number.
+End = tuple[str, int]
+Pair = tuple[End, End]
+# Characters of a node's description that are shown: a NodeDescription has 64.
+_SHOWN = 64
+# Characters of names in a line of many.
+_ROOM = 300
+_MANAGED = re.compile(r"MF0;([^:;]+):[^:;]*")
+UP = ("active", "armed", "init")
+# Without the option the last sweep would be judged again within ib_fabric_interval.
+SWEEP_AGAIN = "ansible-playbook playbooks/fabric.yml -i INVENTORY -e '{\"ib_fabric_interval\": 0}'"
+AGAIN = f"then sweep again: {SWEEP_AGAIN}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finding and its hosts: those of a cable's rails, else those that swept the plane.
+
+    plane: its index, None for the fabric.   kind: entries of one kind are one line, in words that can be counted
+    ("links at 4x EDR"); "" for a separate line.   name: in that line, a host and its rail, or a port or node.
+    ends: of its cables, for a picture.
+    """
+
+    hosts: tuple[str, ...]
+    finding: Finding
+    plane: int | None = None
+    kind: str = ""
+    name: tuple[str, int] | str = ""
+    ends: tuple[End, ...] = ()
+
+
+@dataclass
+class Plane:
+    """sweeps: for each subnet manager the best one first.   managers: their GUIDs; more than one where planes are
+    joined, none where no master was seen.   nodes: by GUID, of the best sweeps.
+    before: the best earlier sweeps of the same plane.   label: in findings, the same from run to run.
+    passed: what was checked, for the findings that are ok.
+    """
+
+    index: int
+    sweeps: tuple[Sweep, ...]
+    managers: tuple[str, ...]
+    nodes: Mapping[str, Node]
+    before: tuple[Sweep, ...] = ()
+    label: str = ""
+    passed: dict[Check, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Sweep:
+        return self.sweeps[0]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that swept it."""
+        return tuple(sorted({sweep.host for sweep in self.sweeps}))
+
+    @cached_property
+    def joined(self) -> bool:
+        """True for several planes that share switches, by the managers or by the last sweeps."""
+        return len(self.managers) > 1 or len(self.apart) > 1
+
+    @cached_property
+    def apart(self) -> tuple[frozenset[str], ...]:
+        """The switches of each plane that was separate at the last sweep, as far as they are in this one."""
+        groups: list[frozenset[str]] = []
+        for sweep in self.before:
+            own = frozenset(node.guid for node in sweep.nodes if node.guid in self.switches)
+            beside = [group for group in groups if not group & own]
+            groups = [*beside, own.union(*(group for group in groups if group & own))]
+        return tuple(group for group in groups if group)
+
+    @cached_property
+    def switches(self) -> dict[str, Node]:
+        return {guid: node for guid, node in self.nodes.items() if node.kind == SWITCH}
+
+    @cached_property
+    def holes(self) -> tuple[tuple[End, str], ...]:
+        """Ends without the node that must be there: the sweep is partial, whatever its tools report."""
+        found: list[tuple[End, str]] = []
+        peers = {(guid, port.number): port.peer for guid, node in self.nodes.items() for port in node.ports}
+        for end, peer in peers.items():
+            node = self.nodes[end[0]]
+            if peer is None:
+                port = node.port(end[1])
+                if node.kind == SWITCH and end[1] and port is not None and port.state in UP:
+                    found.append((end, f"is {port.state}, and nothing responded there"))
+            elif peer[0] not in self.nodes:
+                found.append((end, f"leads to 0x{peer[0]}, which did not respond"))
+            elif (peers.get(peer) or end) != end:
+                found.append((end, "and its peer report different data of their cable"))
+        return tuple(sorted(found))
+
+    @cached_property
+    def complete(self) -> bool:
+        best = [next(sweep for sweep in self.sweeps if sweep.plane == one) for one in self.managers] or [self.best]
+        return bool(self.nodes) and not self.holes and all(sweep.complete for sweep in best)
+
+
+@dataclass
+class Cabling:
+    """A plan on this fabric. A node that no sweep has stands by its name in the plan.
+
+    planned: end -> the other end, both ways.   rows: of each end.   switches: nodes that the plan has as switches.
+    odd: why rows could not be compared with the fabric -> their lines.
+    hosts, between: the plan has cables of hosts, and between switches.
+    """
+
+    planned: dict[End, End] = field(default_factory=dict)
+    rows: dict[End, Cable] = field(default_factory=dict)
+    switches: set[str] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    odd: dict[str, list[int]] = field(default_factory=dict)
+    hosts: bool = False
+    between: bool = False
+
+
+class Fabric:
+    """Nodes, ports and cables of all sweeps, and what was found about them so far.
+
+    was, was_nodes, was_cables: by the last sweeps.   labels: names of ports that only the plan has.
+    roots: findings that explain what is missing at an end.   gone: those of missing switches, by GUID or name.
+    unswept: that a plane was not swept.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.plan = Cabling()
+        self.roots: dict[End, Finding] = {}
+        self.gone: dict[str, Finding] = {}
+        self.unswept: Finding | None = None
+        self.labels: dict[End, str] = {}
+        self.lost = tuple(sweep for sweep in evidence.sweeps if not sweep.nodes)
+        self.planes = _planes([sweep for sweep in evidence.sweeps if sweep.nodes], evidence.before)
+        self.nodes: dict[str, Node] = {}
+        self.ports: dict[End, Port] = {}
+        self.plane_of: dict[End, Plane] = {}
+        for plane in self.planes:
+            for guid, node in plane.nodes.items():
+                self.nodes.setdefault(guid, node)
+                for port in node.ports:
+                    end = (guid, port.number)
+                    # An HCA with two ports is in two planes, and each of them sees one of its cables.
+                    if end not in self.ports or self.ports[end].peer is None:
+                        self.ports[end], self.plane_of[end] = port, plane
+        self.cables: dict[End, End] = {}
+        for end, port in self.ports.items():
+            if port.peer is not None and port.state != "down":
+                self.cables[end] = port.peer
+                self.cables.setdefault(port.peer, end)
+        self.was: dict[End, tuple[Port, float]] = {}
+        self.was_nodes: dict[str, Node] = {}
+        self.was_cables: dict[End, End] = {}
+        for sweep in sorted(evidence.before, key=lambda one: (one.complete, one.at)):
+            for node in sweep.nodes:
+                self.was_nodes[node.guid] = node
+                for port in node.ports:
+                    end = (node.guid, port.number)
+                    if port.peer is not None or end not in self.was:
+                        self.was[end] = (port, sweep.at)
+                    if port.peer is not None:
+                        self.was_cables[end] = port.peer
+                        self.was_cables.setdefault(port.peer, end)
+        self.rails = self._rails()
+        # Node GUID -> ports of it that are rails.
+        self.ends_of: dict[str, list[End]] = {}
+        for end in self.rails:
+            self.ends_of.setdefault(end[0], []).append(end)
+        self._shared = Counter(node_name(node) for node in {**self.was_nodes, **self.nodes}.values())
+        self._shared[""] = 0
+        for plane in self.planes:
+            plane.label = self._label(plane)
+        labels = Counter(plane.label for plane in self.planes)
+        for plane in self.planes:
+            if labels[plane.label] > 1:
+                plane.label += f" with 0x{min(plane.switches or plane.nodes)}"
+
+    def _rails(self) -> dict[End, tuple[str, Rail]]:
+        found: dict[End, tuple[str, Rail]] = {}
+        by_port: dict[str, tuple[str, Rail]] = {}
+        for host, known in sorted(self.evidence.hosts.items()):
+            for rail in known.rails:
+                if rail.node_guid:
+                    found.setdefault((rail.node_guid, rail.port), (host, rail))
+                if rail.port_guid:
+                    by_port.setdefault(rail.port_guid, (host, rail))
+        # Of some rails only the GUID of the port is known.
+        for end, port in (*self.ports.items(), *((end, port) for end, (port, _at) in self.was.items())):
+            if port.guid in by_port:
+                found.setdefault(end, by_port[port.guid])
+        return found
+
+    def _label(self, plane: Plane) -> str:
+        """Return a label by rails, which last longer than the GUID of the present manager."""
+        seen = {end for end in self.rails if end in self.cables and self.plane_of.get(end) is plane}
+        for sweep in plane.before:
+            seen |= {(node.guid, port.number) for node in sweep.nodes for port in node.ports if port.peer is not None}
+        # One cable in the wrong plane does not change it.
+        counted = Counter(rail.rail for end, (_host, rail) in self.rails.items() if end in seen)
+        most = max(counted.values(), default=0)
+        if counted:
+            return plane_label(rail for rail, number in counted.items() if number * 4 >= most)
+        what = "switch" if plane.switches else "node"
+        return f"plane of {what} 0x{min(plane.switches or plane.nodes)}"
+
+    # -- findings --------------------------------------------------------------------------------------------------
+
+    @property
+    def plan_source(self) -> str:
+        return self.evidence.plan.source if self.evidence.plan is not None else "sweeps of the fabric"
+
+    @property
+    def sweepers(self) -> tuple[str, ...]:
+        return tuple(sorted({sweep.host for sweep in self.evidence.sweeps}))
+
+    def entry(
+        self,
+        check: Check,
+        state: str,
+        where: Plane | None,
+        ends: Sequence[End],
+        want: str,
+        have: str,
+        fix: str,
+        *,
+        again: bool = True,
+        source: str = "",
+        subject: str = "",
+        hosts: Sequence[str] = (),
+        kind: str = "",
+        name: tuple[str, int] | str = "",
+        roots: Sequence[End] = (),
+        **more: Any,
+    ) -> Entry:
+        """Return the entry of a cable, or without ends of a plane or node.
+
+        where: its plane.   again: whether ``fix`` ends with the advice to sweep again.
+        subject, hosts, name: instead of those of the ends.   roots: ends that the finding explains.
+        more: arguments of Check.judge.
+        """
+        source = source or (where.best.source if where is not None else "sweeps")
+        fix = f"{fix}; {AGAIN}" if again else fix
+        finding = check.judge(subject or self.subject(*ends), state, want, have, source, fix, **more)
+        self.roots.update(dict.fromkeys(roots, finding))
+        if not hosts:
+            hosts = self.concerned(where, *ends)
+        if kind and not name and ends:
+            name = self.name(*ends)
+        return Entry(tuple(hosts), finding, None if where is None else where.index, kind, name, tuple(ends))
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def node(self, guid: str) -> str:
+        """Return a node's name, where it is unique, else with its GUID; of a plan's name that name."""
+        if not is_guid(guid):
+            return printable(guid)[:_SHOWN]
+        known = self.nodes.get(guid) or self.was_nodes.get(guid)
+        text = node_name(known) if known is not None else ""
+        return text if self._shared[text] == 1 else f"{text} 0x{guid}".strip()
+
+    def end(self, end: End) -> str:
+        """Return ``node006 rail 3``, ``leaf03 port 7``."""
+        if end in self.rails:
+            host, rail = self.rails[end]
+            return f"{host} rail {rail.rail}"
+        return self.labels.get(end) or f"{self.node(end[0])} port {end[1]}"
+
+    def cable(self, end: End, other: End) -> str:
+        return f"{self.end(end)} - {self.end(other)}"
+
+    def subject(self, *ends: End) -> str:
+        """Return the host's name and rail, else the GUID and port of one end: the id is unique in the fabric."""
+        end = self._first_end(ends)
+        return self.end(end) if end in self.rails else f"{self.guid_name(end[0])} port {end[1]}"
+
+    def guid_name(self, guid: str) -> str:
+        return f"{'switch' if self.is_switch(guid) else 'node'} 0x{guid}"
+
+    def name(self, *ends: End) -> tuple[str, int] | str:
+        """Return the name of ``Entry.name``."""
+        end = self._first_end(ends)
+        return (self.rails[end][0], self.rails[end][1].rail) if end in self.rails else self.end(end)
+
+    def _first_end(self, ends: Sequence[End]) -> End:
+        rails = [end for end in ends if end in self.rails]
+        return rails[0] if rails else min(ends, key=lambda end: (not self.is_switch(end[0]), end))
+
+    def concerned(self, plane: Plane | None, *ends: End) -> tuple[str, ...]:
+        """Return the hosts of the rails at these ends, else those that swept the plane."""
+        hosts = sorted({self.rails[end][0] for end in ends if end in self.rails})
+        return tuple(hosts) or (plane.hosts if plane is not None else self.sweepers)
+
+    def is_switch(self, guid: str) -> bool:
+        known = self.nodes.get(guid) or self.was_nodes.get(guid)
+        return known is not None and known.kind == SWITCH
+
+    # -- cables ----------------------------------------------------------------------------------------------------
+
+    def host_first(self, *ends: End) -> list[End]:
+        """Return ends in the order rail, HCA, switch."""
+        return sorted(ends, key=lambda end: (end not in self.rails, self.is_switch(end[0]), end))
+
+    def links(self, plane: Plane) -> Iterator[Pair]:
+        """Yield each cable of a plane once, the host's end first."""
+        for guid, node in plane.nodes.items():
+            for port in node.ports:
+                end = (guid, port.number)
+                other = self.cables.get(end)
+                if other is None or self.plane_of[end] is not plane:
+                    continue
+                if other not in self.ports or self.host_first(end, other)[0] == end:
+                    yield end, other
+
+    def between(self, *ends: End) -> bool:
+        """Return whether all ends are of switches."""
+        return all(self.is_switch(end[0]) for end in ends)
+
+    def find_plane(self, end: End) -> Plane | None:
+        """Return the plane of a port, of its node, or of its node at the last sweep."""
+        if end in self.plane_of:
+            return self.plane_of[end]
+        for plane in self.planes:
+            if end[0] in plane.switches:
+                return plane
+        for plane in self.planes:
+            if end[0] in plane.nodes or any(end[0] == node.guid for sweep in plane.before for node in sweep.nodes):
+                return plane
+        return None
+
+    @cached_property
+    def spines(self) -> frozenset[str]:
+        """Switches with a few rails that are cabled to leaves only.
+
+        Each neighbour has at least twice as many rails, and its other neighbours have none. In a mesh of leaves, where
+        that is not so, there is no way to tell.
+        """
+        rails = Counter(self.cables[end][0] for end in self.rails if end in self.cables)
+        beside: dict[str, set[str]] = {}
+        for end, other in self.cables.items():
+            if end[0] != other[0] and self.between(end, other):
+                beside.setdefault(end[0], set()).add(other[0])
+        return frozenset(
+            guid
+            for guid, near in beside.items()
+            if rails[guid]
+            and all(rails[leaf] >= 2 * rails[guid] for leaf in near)
+            and all(not rails[other] for leaf in near for other in beside[leaf] if other != guid)
+        )
+
+    def home(self, host: str, rail: Rail) -> End | None:
+        """Return a rail's port in the fabric; None where it has no cable there."""
+        ends = (end for end in self.ends(rail) if end in self.ports and end in self.cables)
+        return next((end for end in ends if self.rails.get(end, (host,))[0] == host), None)
+
+    def ends(self, rail: Rail) -> Iterable[End]:
+        """Yield the ports that a rail may have, by its GUIDs."""
+        if rail.node_guid:
+            yield rail.node_guid, rail.port
+        elif rail.port_guid:
+            yield from (end for end, (_host, known) in self.rails.items() if known is rail)
+
+
+def node_name(node: Node) -> str:
+    """Return a node's name, the host name of ``MF0;leaf01:MQM9700/U1``."""
+    text = " ".join(printable(node.description).split())[:_SHOWN]
+    managed = _MANAGED.fullmatch(text)
+    return managed.group(1) if managed else text
+
+
+def is_aggregation(node: Node) -> bool:
+    """Return whether an HCA is the part of a switch that adds up for SHARP."""
+    return node.kind == CA and "aggregation node" in node.description.lower()
+
+
+def _worth(sweep: Sweep) -> tuple[object, ...]:
+    """Sort the best first: of complete sweeps the newest, of others the largest."""
+    size = -len(sweep.nodes)
+    return not sweep.complete, *((-sweep.at, size) if sweep.complete else (size, -sweep.at)), sweep.host, sweep.device
+
+
+def _planes(sweeps: Sequence[Sweep], before: Sequence[Sweep]) -> list[Plane]:
+    # Without a manager each sweep may be a separate plane.
+    of_manager: dict[str, list[Sweep]] = {}
+    for sweep in sorted(sweeps, key=_worth):
+        of_manager.setdefault(sweep.plane or f"~{len(of_manager)}", []).append(sweep)
+    groups: list[tuple[list[str], set[str]]] = []
+    for manager in sorted(of_manager):
+        names, switches = [manager], _switches(of_manager[manager][0])
+        apart = [group for group in groups if not group[1] & switches]
+        for group in groups:
+            if group[1] & switches:
+                names, switches = group[0] + names, switches | group[1]
+        groups = [*apart, (names, switches)]
+    planes = []
+    for index, (names, switches) in enumerate(sorted(groups, key=lambda group: group[0])):
+        managers = [name for name in names if name[0] != "~"]
+        nodes: dict[str, Node] = {}
+        for name in managers or names:
+            for node in of_manager[name][0].nodes:
+                nodes.setdefault(node.guid, node)
+        every = [sweep for name in (*managers, *names) for sweep in of_manager[name]]
+        sweeps_of = tuple({id(one): one for one in every}.values())
+        known = _before(before, set(managers), switches)
+        planes.append(Plane(index, sweeps_of, tuple(managers), nodes, known))
+    return planes
+
+
+def _switches(sweep: Sweep) -> set[str]:
+    return {node.guid for node in sweep.nodes if node.kind == SWITCH}
+
+
+def _before(before: Sequence[Sweep], managers: set[str], switches: set[str]) -> tuple[Sweep, ...]:
+    """Return the best sweep of each earlier plane that is the same, by its switches or else by its manager."""
+    best: dict[str, Sweep] = {}
+    for sweep in sorted(before, key=lambda one: (one.complete, len(one.nodes), one.at)):
+        own = _switches(sweep)
+        if own & switches or (sweep.plane in managers and not (own and switches)):
+            best[sweep.plane] = sweep
+    return tuple(best[name] for name in sorted(best))
+
+
+def plane_label(rails: Iterable[int]) -> str:
+    """Return ``plane of rails 0-3,6``."""
+    numbers = sorted(set(rails))
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"plane of rail{'s' if len(numbers) > 1 else ''} {text}"
+
+
+def count(number: int, what: str) -> str:
+    """Return ``1 HCA``, ``2 HCAs``; of ``switch``, ``switches``."""
+    return f"{number} {what}" + ("" if number == 1 else "es" if what.endswith("ch") else "s")
+
+
+def several(texts: Sequence[str], most: int = 4, separator: str = "; ") -> str:
+    """Return the first texts, and the number of others."""
+    more = len(texts) - most
+    return separator.join(texts[:most]) + (f"{separator}and {more} more" if more > 0 else "")
+
+
+def names(given: Iterable[tuple[str, int] | str]) -> str:
+    """Return ``rails 0-7 of node[001-064]; leaf03 port 7``; what there is no room for is counted."""
+    of_rail: dict[int, set[str]] = {}
+    others: set[str] = set()
+    for name in given:
+        if isinstance(name, tuple):
+            of_rail.setdefault(name[1], set()).add(name[0])
+        else:
+            others.add(name)
+    of_hosts: dict[frozenset[str], list[int]] = {}
+    for rail, hosts in sorted(of_rail.items()):
+        of_hosts.setdefault(frozenset(hosts), []).append(rail)
+    parts = []
+    room = max(_ROOM // max(len(of_hosts) + bool(others), 1), 40)
+    for group, rails in list(of_hosts.items())[:8]:
+        word = nodeset.fold(map(str, rails)).strip("[]")
+        parts.append(f"rail{'s' if len(rails) > 1 else ''} {word} of {nodeset.brief(group, room)}")
+    if len(of_hosts) > 8:
+        left = sum(len(hosts) * len(rails) for hosts, rails in list(of_hosts.items())[8:])
+        parts.append(f"and {left} more rails")
+    # Digits of GUIDs are no range of nodes.
+    guids = sorted(name for name in others if name.startswith("0x"))
+    rest = others.difference(guids)
+    parts += [several(guids, 6, ", ")] if guids else []
+    parts += [nodeset.brief(rest, room)] if rest else []
+    return "; ".join(parts)

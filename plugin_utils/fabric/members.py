@@ -1,0 +1,402 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge who is in the fabric: planes without a sweep, hosts that it lacks, and nodes in no list.
+
+Hosts are joined by the GUIDs that they report themselves, never by names of nodes. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
+
+from .. import nodeset
+from .cabling import DOWN
+from .evidence import Rail
+from .map import End, Entry, Fabric, Pair, Plane, count, is_aggregation, names, plane_label, several
+
+SWEEP = Check(
+    "ib_fabric.sweep",
+    why="the state of what was not seen is unknown: the tools also end with exit code 0 for a part of a fabric",
+)
+"Was each plane swept completely: every switch and host responded, and the tools reported nothing"
+
+PLANE = Check(
+    "ib_fabric.plane",
+    why="planes are separate so that one can fail alone; a cable between two merges them, with two subnet managers",
+    severity="critical",
+)
+"Was every plane of the inventory's rails and of the last sweep swept, and are their switches separate"
+
+MISSING = Check(
+    "ib_fabric.missing_host", why="every job on that host lacks a rail that is not in the fabric", severity="critical"
+)
+"Is every rail of every host of the inventory in the fabric, by its GUID"
+
+UNKNOWN = Check(
+    "ib_fabric.unknown_host",
+    why="a port on the fabric that is in no list uses it without being monitored",
+    severity="minor",
+)
+"Is every HCA in the fabric a rail of the inventory, a host of it, a subnet manager that is named, or in the plan"
+
+GUID = Check(
+    "ib_fabric.guid",
+    why="the subnet manager cannot distinguish two ports with one GUID: traffic for one goes to the other at times",
+    severity="critical",
+)
+"Has each rail of the inventory a unique GUID"
+_WHOLE = "a complete sweep"
+
+
+@dataclass
+class Members:
+    """Each rail of the inventory, in one of the lists.
+
+    seen: host -> rails that are in the fabric.   missing: host -> others, and the switch's port of each, if known.
+    covered: plane, -1 for one without a sweep -> rails that an incomplete sweep may hide.   unread: without a GUID.
+    total: plane -> number of seen rails.
+    """
+
+    seen: dict[str, list[Rail]] = field(default_factory=dict)
+    missing: dict[str, list[tuple[Rail, End | None]]] = field(default_factory=dict)
+    covered: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    unread: list[tuple[str, int]] = field(default_factory=list)
+    total: Counter[int] = field(default_factory=Counter)
+
+
+def members(fabric: Fabric) -> Members:
+    found = Members()
+    # Rail -> planes in which other hosts have it, without a stray one.
+    counts = Counter(
+        (rail.rail, fabric.plane_of[end].index)
+        for end, (_host, rail) in fabric.rails.items()
+        if end in fabric.cables and end in fabric.plane_of
+    )
+    most: Counter[int] = Counter()
+    for (number, _plane), many in counts.items():
+        most[number] = max(most[number], many)
+    lost = {node.guid for sweep in _lost_planes(fabric) for node in sweep.nodes}
+    for host, machine in sorted(fabric.evidence.hosts.items()):
+        for rail in machine.rails:
+            home = fabric.home(host, rail)
+            if not rail.node_guid and not rail.port_guid:
+                found.unread.append((host, rail.rail))
+            elif home is not None:
+                found.seen.setdefault(host, []).append(rail)
+                found.total[fabric.plane_of[home].index if home in fabric.plane_of else -1] += 1
+            else:
+                # By the plan, else by the last sweep.
+                places = [
+                    cables[end]
+                    for cables in (fabric.plan.planned, fabric.was_cables)
+                    for end in fabric.ends(rail)
+                    if end in cables
+                ]
+                place = next(iter(places), None)
+                at = None if place is None else fabric.find_plane(place)
+                where = (
+                    [at]
+                    if at is not None
+                    else [
+                        fabric.planes[plane]
+                        for (number, plane), many in sorted(counts.items())
+                        if number == rail.rail and many * 4 >= most[number] and (place is None or place[0] not in lost)
+                    ]
+                )
+                partial = [plane.index for plane in where if not plane.complete] or ([] if where else [-1])
+                if partial:
+                    found.covered.setdefault(partial[0], []).append((host, rail.rail))
+                else:
+                    found.missing.setdefault(host, []).append((rail, place))
+    return found
+
+
+def all_seen(fabric: Fabric, found: Members) -> list[Entry]:
+    """Return that all rails of some hosts are in planes that were swept completely."""
+    whole = []
+    for host, rails in sorted(found.seen.items()):
+        planes = [fabric.plane_of.get(home) for rail in rails if (home := fabric.home(host, rail)) is not None]
+        if len(rails) == len(fabric.evidence.hosts[host].rails) and all(one and one.complete for one in planes):
+            whole.append(host)
+    finding = MISSING.judge("rails", "ok", "all rails in the fabric", "all of them", "sweeps")
+    return [Entry(tuple(whole), finding)] if whole else []
+
+
+# -- planes ------------------------------------------------------------------------------------------------------------
+
+
+def _lost_planes(fabric: Fabric) -> list[Sweep]:
+    """Return one sweep of each plane of the last record that no host has swept now."""
+    used = {id(sweep) for plane in fabric.planes for sweep in plane.before}
+    managers = {sweep.plane for plane in fabric.planes for sweep in plane.before}
+    best: dict[str, Sweep] = {}
+    for sweep in sorted(fabric.evidence.before, key=lambda one: (one.complete, len(one.nodes), one.at)):
+        shared = any(node.guid in fabric.nodes for node in sweep.nodes if node.kind != CA)
+        if id(sweep) not in used and sweep.plane and sweep.plane not in managers and not shared:
+            best[sweep.plane] = sweep
+    return [best[name] for name in sorted(best)]
+
+
+def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
+    """Judge whether planes were swept, completely, and are separate."""
+    for sweep in fabric.lost:
+        yield _no_plane(fabric, sweep)
+    rails = sorted({rail for _host, rail in found.covered.get(-1, ())})
+    for sweep in _lost_planes(fabric):
+        own = [fabric.rails[end][1].rail for node in sweep.nodes for end in fabric.ends_of.get(node.guid, ())]
+        rails = [rail for rail in rails if rail not in own]
+        label = plane_label(own) if own else f"plane of subnet manager 0x{sweep.plane}"
+        have = f"no host swept it; at the last sweep {sweep.host} did by {sweep.device or 'a file'}"
+        have += f", {len(sweep.nodes)} nodes"
+        yield _unswept(fabric, label, have, sweep.host, sweep.device, sweep.host)
+    if rails:
+        have = f"no sweep shows any port of these rails: {names(one for one in found.covered[-1] if one[1] in rails)}"
+        yield _unswept(fabric, plane_label(rails), have, "one of busbar_fabric_hosts", "")
+    if found.unread:
+        have = f"{names(found.unread)}: their GUIDs are not known"
+        fix = "see platform.rail_device of these hosts, repair it"
+        about: dict[str, Any] = {"subject": "GUIDs of rails", "hosts": sorted({host for host, _rail in found.unread})}
+        about["source"] = "sysfs of the hosts"
+        yield fabric.entry(MISSING, "unknown", None, (), "a GUID of each rail", have, fix, **about)
+    for plane in fabric.planes:
+        if plane.joined:
+            yield _joined(fabric, plane)
+        yield from _partial(fabric, plane, found)
+    yield from _twice(fabric)
+
+
+def _unswept(fabric: Fabric, label: str, have: str, host: str, device: str, *hosts: str) -> Entry:
+    fix = (
+        f"see on {host} that its port {'of ' + device + ' ' if device else ''}to this plane is ACTIVE (ibstat), that"
+        " sminfo works there as root, and that busbar_fabric_hosts names a host with a port in it"
+    )
+    every = sorted({*fabric.sweepers, *hosts})
+    entry = fabric.entry(PLANE, "unknown", None, (), "a sweep", have, fix, subject=label, hosts=every)
+    fabric.unswept = entry.finding
+    return entry
+
+
+def _no_plane(fabric: Fabric, sweep: Sweep) -> Entry:
+    have = several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or "nothing was read"
+    fix = (
+        f"run sminfo -C {sweep.device or 'DEVICE'} -P {sweep.port or 1} as root on {sweep.host or 'the fabric host'};"
+        " if it does not respond, check that a subnet manager runs in this plane and that the port is ACTIVE (ibstat)"
+    )
+    subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
+    about: dict[str, Any] = {"subject": subject, "hosts": [sweep.host], "source": sweep.source}
+    have = f"no subnet manager or no node was seen: {have}"
+    return fabric.entry(SWEEP, "unknown", None, (), _WHOLE, have, fix, **about)
+
+
+def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
+    problems = [
+        several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or "as it reports itself"
+        for sweep in plane.sweeps
+        if not sweep.complete
+    ]
+    if plane.complete:
+        partial = [sweep for sweep in plane.sweeps if not sweep.complete]
+        for sweep, problem in zip(partial, problems, strict=True):
+            have = f"a part, which another host's sweep makes good: {problem}"
+            about: dict[str, Any] = {"subject": f"{plane.label} by {sweep.host} {sweep.device}", "hosts": [sweep.host]}
+            more = {**about, "severity": "minor", "source": sweep.source}
+            yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep), **more)
+        return
+    parts = problems[:2]
+    if plane.holes:
+        parts.append(several([f"{fabric.end(end)} {what}" for end, what in plane.holes], 3))
+    lacking = found.covered.get(plane.index, [])
+    if lacking:
+        total = found.total[plane.index] + len(lacking)
+        parts.append(f"{len(lacking)} of {total} rails were not seen: {names(lacking)}")
+    have = f"a part, {len(plane.nodes)} nodes: {'; '.join(parts)}"
+    yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(plane.best), subject=plane.label)
+
+
+def _by_hand(sweep: Sweep) -> str:
+    if not sweep.device:
+        return f"write {sweep.source} again when the fabric is quiet"
+    if not sweep.plane:
+        return (
+            "check that a subnet manager runs in this plane (systemctl status opensm on its machine, or UFM), or start"
+            f" it: sminfo -C {sweep.device} -P {sweep.port} as root on {sweep.host} names it once it does"
+        )
+    return (
+        f"run ibnetdiscover -C {sweep.device} -P {sweep.port} as root on {sweep.host}: its stderr names the path that"
+        " does not respond; reboot or replug that node"
+    )
+
+
+def _joined(fabric: Fabric, plane: Plane) -> Entry:
+    pairs = _strays(fabric, plane)
+    stray = sorted(fabric.cable(*pair) for pair in pairs)
+    seen = sorted({f"0x{sweep.plane} by {sweep.host} {sweep.device}".strip() for sweep in plane.sweeps})
+    have = f"{len(plane.switches)} switches are managed by {len(plane.managers)}: {several(seen)}"
+    if len(plane.managers) == 1:
+        have = f"{len(plane.switches)} switches are one plane, which were {len(plane.apart)} at the last sweep"
+    have += f"; joined by {several(stray)}" if stray else "; which cable joins them is unknown"
+    fix = (
+        f"pull out the cable {several(stray, 4, ' and ')}"
+        if stray
+        else "run sminfo at each of these ports: if both now name one manager, it has only moved, and a new sweep will"
+        " find no fault; otherwise look for the cable between switches that belong to two planes, by the switches'"
+        " labels, pull it out"
+    )
+    ends = tuple(end for pair in pairs for end in pair)
+    about: dict[str, Any] = {"subject": f"{plane.label}: joined", "hosts": plane.hosts, "roots": ends}
+    return fabric.entry(PLANE, "drift", plane, ends, "planes that share no switch", have, fix, **about)
+
+
+def _strays(fabric: Fabric, plane: Plane) -> list[Pair]:
+    """Return cables that join planes: by the last sweep, else by the plan, else by the managers."""
+    sides = {guid: number for number, switches in enumerate(plane.apart) for guid in switches}
+    between = [(end, other) for end, other in fabric.links(plane) if end[0] in plane.switches]
+    known = [(end, other) for end, other in between if end[0] in sides and other[0] in sides]
+    found = [(end, other) for end, other in known if sides[end[0]] != sides[other[0]]]
+    if not found and fabric.plan.between:
+        found = [pair for pair in between if not fabric.plan.planned.keys() & set(pair)]
+    return found or _bridges(plane, between)
+
+
+def _bridges(plane: Plane, between: list[Pair]) -> list[Pair]:
+    """Return the cables without which the switches of two managers are not connected."""
+    anchors: set[str] = set()
+    for guid, node in plane.nodes.items():
+        if guid in plane.managers or any(port.guid in plane.managers for port in node.ports):
+            peers = (port.peer[0] for port in node.ports if port.peer)
+            anchors.add(guid if guid in plane.switches else next(peers, guid))
+    if len(anchors) != 2:
+        return []
+    near, far = sorted(anchors)
+    beside: dict[str, list[tuple[str, int]]] = {}
+    for number, (end, other) in enumerate(between):
+        beside.setdefault(end[0], []).append((other[0], number))
+        beside.setdefault(other[0], []).append((end[0], number))
+
+    def path(without: int) -> list[int] | None:
+        """Return the numbers of the cables on the shortest way from far to near."""
+        came: dict[str, tuple[str, int]] = {near: ("", -1)}
+        queue = [near]
+        for guid in queue:
+            for following, number in beside.get(guid, ()):
+                if number != without and following not in came:
+                    came[following] = (guid, number)
+                    queue.append(following)
+        if far not in came:
+            return None
+        numbers, at = [], far
+        while at != near:
+            at, number = came[at]
+            numbers.append(number)
+        return numbers
+
+    return [between[number] for number in path(-1) or () if path(number) is None]
+
+
+def _twice(fabric: Fabric) -> Iterator[Entry]:
+    holders: dict[str, list[tuple[str, int]]] = {}
+    for host, machine in sorted(fabric.evidence.hosts.items()):
+        for rail in machine.rails:
+            if rail.port_guid or rail.node_guid:
+                guid = f"port 0x{rail.port_guid}" if rail.port_guid else f"node 0x{rail.node_guid} {rail.port}"
+                holders.setdefault(guid, []).append((host, rail.rail))
+    fix = (
+        "find the card that has this GUID on its label; set the GUID of the other card to that on its own label, while"
+        " its host is drained: flint -d DEVICE --guid GUID sg; reboot that host"
+    )
+    for guid, rails in sorted(holders.items()):
+        if len(rails) > 1:
+            about: dict[str, Any] = {"subject": f"GUID of {guid}", "hosts": sorted({host for host, _rail in rails})}
+            have = f"{len(rails)} rails have it: {names(rails)}"
+            about["source"] = "sysfs of the hosts"
+            yield fabric.entry(GUID, "drift", None, (), "one rail with it", have, fix, **about)
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+
+def missing(fabric: Fabric, found: Members) -> Iterator[Entry]:
+    """Report a host without a rail once, else each rail that no other finding explains."""
+    for host, lacking in sorted(found.missing.items()):
+        causes = [fabric.gone.get(place[0]) if place else None for _rail, place in lacking]
+        # Several switches that are gone at once explain it, too, each its rail.
+        if len(lacking) == len(fabric.evidence.hosts[host].rails) > 1 and not all(causes):
+            entry = _host(fabric, host, lacking)
+            for rail, place in lacking:
+                for end in (*fabric.ends(rail), *([place] if place else [])):
+                    fabric.roots.setdefault(end, entry.finding)
+            yield entry
+            continue
+        for (rail, place), switch in zip(lacking, causes, strict=True):
+            cause = switch or next((fabric.roots[end] for end in fabric.ends(rail) if end in fabric.roots), None)
+            if cause is None or cause.check != DOWN.id:
+                yield _rail(fabric, host, rail, place, cause)
+
+
+def _describe_place(fabric: Fabric, place: End | None) -> str:
+    if place is None:
+        return "no sweep or plan shows where it was"
+    port, other = fabric.ports.get(place), fabric.cables.get(place)
+    state = "was not seen" if port is None else f"is {port.state}" + (f" ({port.physical})" if port.physical else "")
+    return f"{fabric.end(place)}, where it belongs, {state if other is None else f'leads to {fabric.end(other)}'}"
+
+
+def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> Entry:
+    at = several([_describe_place(fabric, place) for _rail_, place in lacking], 2)
+    have = f"none of its {len(lacking)} rails is: {at}"
+    fix = "check that the host is up (its BMC's console) and that ibstat on it lists its HCAs"
+    plane = fabric.find_plane(lacking[0][1]) if lacking[0][1] else None
+    about: dict[str, Any] = {"subject": f"{host}: rails", "hosts": [host], "name": host, "source": "sweeps"}
+    about["kind"] = "hosts without a rail in the fabric"
+    return fabric.entry(MISSING, "drift", plane, (), "all rails in the fabric", have, fix, **about)
+
+
+def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Finding | None) -> Entry:
+    name = f"{host} rail {rail.rail}"
+    have = f"{name} is not; {_describe_place(fabric, place)}"
+    fix = (
+        f"see on {host} with ibstat the state of {rail.device or rail.pci or f'rail {rail.rail}'}: Down or Polling is"
+        " the cable, its transceivers or the switch's port; Initialize is a subnet manager that does not see it"
+    )
+    ends = (*fabric.ends(rail), *([place] if place else []))
+    about: dict[str, Any] = {"subject": name, "hosts": [host], "name": (host, rail.rail), "source": "sweeps"}
+    about.update(kind="rails that are not in the fabric", because=cause)
+    plane = fabric.find_plane(place) if place else None
+    return fabric.entry(MISSING, "drift", plane, ends, "in the fabric", have, fix, **about)
+
+
+def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    """Report HCAs with a cable that no list has."""
+    hosts = {host.partition(".")[0] for host in fabric.evidence.hosts} | set(fabric.evidence.hosts)
+    named = {one.lower().removeprefix("0x") for one in fabric.evidence.wanted.managers}
+    odd: list[tuple[str, End | None]] = []
+    for guid, node in plane.nodes.items():
+        if node.kind == SWITCH or is_aggregation(node) or guid in fabric.plan.nodes or fabric.ends_of.get(guid):
+            continue
+        # A host's other HCAs (storage) have its name.
+        words = node.description.split()[:1]
+        short = {word.partition(".")[0] for word in words}
+        guids = {guid, *(port.guid or "" for port in node.ports)}
+        if not hosts & {*words, *short} and not named & {*guids, node.description.lower(), *words}:
+            odd.append((fabric.node(guid), next((port.peer for port in node.ports if port.peer), None)))
+    if not odd:
+        return
+    odd.sort(key=lambda one: one[0])
+    few = several([f"{name} at {fabric.end(at)}" if at else name for name, at in odd])
+    have = f"{count(len(odd), 'HCA')}: {few if len(odd) <= 4 else nodeset.brief([name for name, _at in odd], 300)}"
+    fix = (
+        "add them to the inventory, or as rows to the cabling plan (busbar_fabric_plan; docs/cabling.md), or take them"
+        " off this fabric"
+    )
+    subject = f"{plane.label}: strangers"
+    entry = fabric.entry(UNKNOWN, "drift", plane, (), "HCAs that a list has", have, fix, subject=subject)
+    for at in filter(None, (at for _name, at in odd)):
+        fabric.roots.setdefault(at, entry.finding)
+    yield entry

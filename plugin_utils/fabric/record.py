@@ -1,0 +1,187 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The record of one run over the InfiniBand fabric, a JSON file: sweeps, hosts and findings.
+
+The next run computes error rates from its counters. Descriptions and counters come from the fabric: ``from_dict`` types
+and bounds all of it. Times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
+
+from .. import answer, results_folder
+from ..record_file import RecordFile, shortened
+from . import sweep_data
+from .evidence import Host, Rail
+
+FORMAT = 1
+KIND, NAME = "fabric", "fabric.json"
+# Bytes of the file: 4,096 HCA ports and 600 switches are less than 16 MB.
+LIMIT = 64 << 20
+HOSTS, FINDINGS, PLANES = 20_000, 200_000, 256
+# Stored records: of a large fabric, one a night, they are some 200 MB.
+KEPT = 14
+_RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9_]{1,16}")
+
+_name = answer.text(answer.LINE, empty=False, line=True)
+_names = answer.many(_name, HOSTS)
+_end = answer.record(guid=answer.text(16, re.compile("[0-9a-f]{16}")), port=answer.whole(0, 255))
+_mark = answer.record(
+    ends=answer.many(_end, 2),
+    check=answer.a_finding.keys["check"],  # type: ignore[attr-defined]
+    state=answer.one_of(*finding.STATES),
+    said=answer.line,
+)
+_record = answer.record(
+    format=answer.whole(FORMAT, FORMAT),
+    begun=answer.seconds,
+    finished=answer.seconds,
+    asked=_names,
+    hosts=answer.table(answer.on_fabric, _name, HOSTS),
+    sweeps=answer.many(lambda _value: None, PLANES),
+    taken=answer.many(answer.seconds, PLANES),
+    before=answer.text(64, re.compile("|" + _RUN.pattern)),
+    findings=answer.many(answer.record(hosts=_names, finding=answer.a_finding), FINDINGS),
+    marks=answer.many(_mark, FINDINGS),
+    complete=answer.flag,
+)
+_PLAIN = ("begun", "finished", "before", "complete")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A bad link, for a picture.   ends: node GUID and port; both, where both are known."""
+
+    ends: tuple[tuple[str, int], ...]
+    check: str
+    state: str
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run.   asked: nodes that were to sweep.   hosts: of the inventory, by their present or their last report.
+
+    sweeps: of all planes, of some by several hosts.   taken: time of each, by the control node's clock.
+    before: directory of the record that this run was compared with, or "".
+    findings: with their hosts, also those that are ok.   marks: of the bad cables.
+    complete: every node that was to sweep did, and every plane is complete.
+    """
+
+    begun: float
+    finished: float
+    asked: tuple[str, ...]
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    sweeps: tuple[Sweep, ...] = ()
+    taken: tuple[float, ...] = ()
+    before: str = ""
+    findings: tuple[tuple[tuple[str, ...], Finding], ...] = ()
+    marks: tuple[Mark, ...] = ()
+    complete: bool = False
+
+
+def to_dict(record: Record) -> dict[str, Any]:
+    """Return the record as plain data."""
+    return {
+        "format": FORMAT,
+        **{name: getattr(record, name) for name in _PLAIN},
+        "asked": list(record.asked),
+        "taken": list(record.taken),
+        "hosts": {
+            name: {"boot_id": host.boot_id, "rails": [rail._asdict() for rail in host.rails]}
+            for name, host in record.hosts.items()
+        },
+        "sweeps": [sweep.to_dict(one) for one in record.sweeps],
+        "findings": [{"hosts": list(hosts), "finding": found.to_dict()} for hosts, found in record.findings],
+        "marks": [
+            {
+                **vars(mark),
+                "ends": [{"guid": guid, "port": port} for guid, port in mark.ends],
+                "said": shortened(mark.said),
+            }
+            for mark in record.marks
+        ],
+    }
+
+
+def _build(data: Any) -> Record:
+    _record(data)
+    if len(data["taken"]) != len(data["sweeps"]):
+        raise ParseError("taken: has %d items, expected one for each sweep" % len(data["taken"]))
+    return Record(
+        **{name: data[name] for name in _PLAIN},
+        asked=tuple(data["asked"]),
+        hosts={name: host(one) for name, one in data["hosts"].items()},
+        sweeps=tuple(map(sweep_data.from_dict, data["sweeps"])),
+        taken=tuple(data["taken"]),
+        findings=tuple((tuple(one["hosts"]), finding.from_dict(one["finding"])) for one in data["findings"]),
+        marks=tuple(
+            Mark(**{**one, "ends": tuple((end["guid"], end["port"]) for end in one["ends"])}) for one in data["marks"]
+        ),
+    )
+
+
+def host(data: Mapping[str, Any]) -> Host:
+    """Return the host of a node's data, which ``answer.on_fabric`` has checked."""
+    return Host(tuple(Rail(**rail) for rail in data["rails"]), data["boot_id"])
+
+
+FILE = RecordFile(KIND, NAME, LIMIT, _build)
+folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.read
+
+
+def write(results: str | Path, record: Record) -> Path:
+    """Write the record into a new directory, to which ``latest`` leads, and remove old ones. Return the directory.
+
+    results: nccl_benchmark_results_path. Raises OSError; ParseError where the record could not be read again.
+    """
+    data = to_dict(record)
+    try:
+        _record(data)
+    except answer.Invalid as error:
+        raise ParseError(str(error)) from None
+    text = FILE.text(data, "")
+    with results_folder.new(folder(results), record.begun) as made:
+        results_folder.put(made / NAME, text)
+    for old in sorted(filter(_is_record, folder(results).iterdir()), reverse=True)[KEPT:]:
+        if old.name not in (made.name, record.before):
+            # Another run may remove it, too.
+            with contextlib.suppress(OSError):
+                shutil.rmtree(old)
+    return made
+
+
+def _is_record(path: Path) -> bool:
+    """Return whether a directory holds a record of ours, or what a run that was killed has left."""
+    if not _RUN.fullmatch(path.name) or not path.is_dir() or path.is_symlink():
+        return False
+    return {each.name for each in path.iterdir()} <= {NAME, ".latest"}
+
+
+def latest_name(results: str | Path) -> str:
+    """Return the directory of the latest record, or ""."""
+    name = (folder(results) / "latest").resolve().name
+    return name if _RUN.fullmatch(name) else ""
+
+
+def read_run(results: str | Path, name: str) -> Record | None:
+    """Return the record in the directory of that name; None where there is none. Raises OSError and ParseError."""
+    if not _RUN.fullmatch(name):
+        return None
+    try:
+        return FILE.load(folder(results) / name / NAME)
+    except FileNotFoundError:
+        return None

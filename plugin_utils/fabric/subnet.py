@@ -1,0 +1,258 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge a plane as a whole: subnet managers and their logs, partitions, routing, and firmware.
+
+What the site does not require, and no source shows, is not judged; what it requires and no source shows is ``unknown``.
+Pure. Sources: SMInfo of the IBTA (14.2.5.13); opensm(8), for partitions and routing engines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG, UNHEALTHY
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
+
+from .map import Entry, Fabric, Plane, is_aggregation, names, several
+
+MASTER, STANDBY = "master", "standby"
+_OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"
+
+MANAGER = Check(
+    "ib_fabric.manager",
+    why="two masters overwrite each other's routes; without one no link comes up, and no change is noticed",
+    severity="critical",
+)
+"""Does each plane have exactly one master subnet manager, a standby, and only those of `busbar_fabric_managers`, if
+it names any"""
+
+FIRMWARE = Check(
+    "ib_fabric.firmware",
+    why="two firmwares of one board behave differently under congestion and in link training",
+    severity="minor",
+)
+"""Have all nodes of one PSID one firmware, that of `busbar_firmware` where it names one; checked if the sweep's source
+reports firmware: ibdiagnet does"""
+
+PARTITION = Check(
+    "ib_fabric.partition",
+    why="a port without the key cannot talk in that partition, and two limited members cannot talk to each other",
+    severity="critical",
+)
+"Has each rail's port all keys of `busbar_fabric_partitions`, as a full member where the key has bit 15"
+
+ROUTING = Check(
+    "ib_fabric.routing",
+    why="with another routing engine, or without adaptive routing, flows share links though others are free",
+)
+"Is the plane routed by the engine, and with the adaptive routing, that the site requires"
+
+
+def events(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    """Judge the managers' logs and the dump of unhealthy ports, where a source has them."""
+    for event in dict.fromkeys(event for sweep in plane.sweeps for event in sweep.events):
+        yield _event(fabric, plane, event)
+    fix = (
+        "see ib_fabric findings and counters of this link, reseat or exchange cable and transceivers; then mark the"
+        " port healthy in UFM (Unhealthy Ports) or in opensm's health policy file"
+    )
+    for end, text in {end: text for sweep in plane.sweeps for end, text in sweep.unhealthy.items()}.items():
+        other = fabric.cables.get(end)
+        name = f"0x{end[0]} port {end[1]}"
+        yield fabric.entry(
+            *(UNHEALTHY, "drift", plane, (end,), "healthy", text, fix),
+            source="opensm-unhealthy-ports.dump",
+            kind="ports that the subnet manager lists as unhealthy",
+            subject=fabric.subject(end, other) if other else name,
+            hosts=fabric.concerned(plane, end, other) if other else plane.hosts,
+            name=name,
+        )
+
+
+def _event(fabric: Fabric, plane: Plane, event: ManagerEvent) -> Entry:
+    have, severity = f"{event.count} since {event.when}", None
+    fix = f"see the lines of {event.code} in {_OPENSM_LOG}: the path or GUID there names the node to look at"
+    if event.code == EXITED:
+        has_master = any(one.state == MASTER for one in plane.best.managers)
+        have, severity = f"exited at {event.when}", "major" if has_master else "critical"
+        fix = "start it (systemctl start opensm on its machine), or remove its old log if it moved on purpose"
+    elif "duplicat" in event.text.lower():
+        severity = "major"
+    subject, have = f"{plane.label}: {event.code}", f"{have}: {event.text}"
+    about: dict[str, Any] = {"source": "opensm.log", "subject": subject, "severity": severity}
+    return fabric.entry(MANAGER_LOG, "drift", plane, (), "no error", have, fix, **about)
+
+
+def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    """Judge master, standby and strangers. Of joined planes only that they are joined is reported."""
+    if plane.joined:
+        return
+
+    def entry(what: str, state: str, have: str, fix: str, severity: str | None = None) -> Entry:
+        want, subject = "one master and a standby", plane.label + (f": {what}" if what else "")
+        about: dict[str, Any] = {"source": "saquery SMIR", "subject": subject, "severity": severity}
+        return fabric.entry(MANAGER, state, plane, (), want, have, fix, **about)
+
+    sweep = plane.best
+    seen = {one.guid: one for one in sorted(sweep.managers, key=lambda one: one.guid)}
+    query = f"run saquery SMIR -C {sweep.device or 'DEVICE'} on {plane.hosts[0]}, as root: SMState"
+    if not seen:
+        yield entry("", "unknown", "the managers could not be listed", f"{query} 3 is a master, 2 a standby")
+        return
+    shown = {guid: _manager_name(fabric, plane, guid, one.description) for guid, one in seen.items()}
+    listed = several([f"{shown[guid]} {one.state}" for guid, one in seen.items()])
+    plane.passed[MANAGER] = listed
+    masters = [guid for guid, one in seen.items() if one.state == MASTER]
+    if len(masters) > 1:
+        fix = (
+            "stop the subnet manager on all but one of them (systemctl disable --now opensm); check that saquery SMIR"
+            " shows one master; start the others again with a lower priority and the same sm_key, as standbys"
+        )
+        yield entry("", "drift", listed, fix)
+    elif not masters:
+        yield entry("", "unknown", listed, f"start the subnet manager, and read why none is master in {_OPENSM_LOG}")
+    allowed = {one.lower().removeprefix("0x") for one in fabric.evidence.wanted.managers}
+    strange = [
+        shown[guid]
+        for guid, one in seen.items()
+        if allowed and not {guid, one.description.lower(), *one.description.lower().split()[:1]} & allowed
+    ]
+    if strange:
+        fix = (
+            "stop the subnet manager there (systemctl disable --now opensm), or add its GUID to"
+            " busbar_fabric_managers if it is intended"
+        )
+        yield entry("strangers", "drift", f"not in busbar_fabric_managers: {several(strange)}", fix)
+    if len(masters) != 1 or any(one.state == STANDBY for one in seen.values()):
+        return
+    if any(problem.source.startswith("saquery") for problem in sweep.problems):
+        # sminfo names only the master.
+        yield entry("standby", "unknown", f"{listed}; others could not be listed", f"{query} 2 is a standby")
+    else:
+        fix = (
+            "start a second subnet manager of lower priority on another machine of this plane; where the site wants"
+            " none, accept this finding (busbar_accepted)"
+        )
+        yield entry("standby", "drift", f"{shown[masters[0]]} alone", fix, "minor")
+
+
+def _manager_name(fabric: Fabric, plane: Plane, guid: str, description: str) -> str:
+    if guid in plane.nodes:
+        return f"{fabric.node(guid)} (0x{guid})"
+    for end, port in fabric.ports.items():
+        if port.guid == guid and fabric.plane_of[end] is plane:
+            return fabric.end(end) if end in fabric.rails else f"{fabric.node(end[0])} (0x{guid})"
+    return f"{description[:64]} (0x{guid})" if description else f"0x{guid}"
+
+
+def firmware(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    """Compare nodes of one PSID with the declared version, else with the majority."""
+    boards: dict[str, dict[str, list[str]]] = {}
+    for guid, node in plane.nodes.items():
+        if node.psid and node.firmware and not is_aggregation(node):
+            boards.setdefault(node.psid, {}).setdefault(node.firmware, []).append(guid)
+    for psid, versions in sorted(boards.items()):
+        right = fabric.evidence.wanted.firmware.get(psid)
+        state, want = "drift", f"{right} (busbar_firmware)"
+        if right is None:
+            (right, most), *others = Counter({version: len(guids) for version, guids in versions.items()}).most_common()
+            want = f"{right}, as on {most} of {sum(map(len, versions.values()))} of this PSID"
+            if others and others[0][1] == most:
+                state, want, right = "unknown", "one version; declare the right one in busbar_firmware", None
+        odd = sorted((version, guids) for version, guids in versions.items() if version != right)
+        if not odd:
+            continue
+        ends = {guid: fabric.ends_of[guid][0] for _version, guids in odd for guid in guids if guid in fabric.ends_of}
+        have = "; ".join(
+            f"{version} on {len(guids)}: "
+            + names([fabric.name(ends[guid]) if guid in ends else fabric.node(guid) for guid in guids])
+            for version, guids in odd
+        )
+        fix = (
+            f"bring them to one version while they are drained: of a switch `flint -d lid-LID q` shows the version and"
+            f" `flint -d lid-LID -i FILE burn` writes it, of an HCA mlxfwmanager on its host; PSID {psid}"
+        )
+        hosts = fabric.concerned(plane, *ends.values())
+        yield fabric.entry(
+            FIRMWARE, state, plane, (), want, have, fix, subject=f"{plane.label}: PSID {psid}", hosts=hosts
+        )
+    if boards:
+        plane.passed[FIRMWARE] = f"{len(boards)} PSIDs, one version each"
+
+
+def partitions(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    wanted = fabric.evidence.wanted.partitions
+    rails = [end for end in fabric.rails if end in fabric.cables and fabric.plane_of.get(end) is plane]
+    if not wanted or not rails:
+        return
+    want = ", ".join(f"0x{key:04x}" for key in wanted)
+    unread = []
+    for end in rails:
+        keys = {key for sweep in plane.sweeps for key in sweep.pkeys.get(end[0], ())}
+        lacking = ", ".join(partition.lacking(keys, wanted))
+        if not keys:
+            unread.append(fabric.name(end))
+        elif lacking:
+            fix = (
+                f"add the port (GUID 0x{fabric.ports[end].guid or end[0]}) to the partition as a full member, in"
+                " partitions.conf of the subnet manager (/etc/opensm/partitions.conf) or in UFM, let opensm read the"
+                " file again (pkill -HUP opensm)"
+            )
+            have, kind = f"lacks {lacking}: {fabric.end(end)}", f"rails that lack {lacking}"
+            # It is of the rail's host, and not of its cable.
+            yield fabric.entry(
+                *(PARTITION, "drift", plane, (), want, have, fix),
+                source="smpquery pkeys",
+                subject=fabric.subject(end),
+                hosts=fabric.concerned(plane, end),
+                kind=kind,
+                name=fabric.name(end),
+            )
+    if unread:
+        fix = (
+            "read them on a host: grep . /sys/class/infiniband/DEVICE/ports/1/pkeys/* | grep -v 0x0000, or by"
+            f" smpquery pkeys LID on {plane.hosts[0]}"
+        )
+        have = f"not read of {len(unread)} rails: {names(unread)}"
+        yield fabric.entry(PARTITION, "unknown", plane, (), want, have, fix, subject=f"{plane.label}: keys")
+    plane.passed[PARTITION] = f"{want} on {len(rails)} rails"
+
+
+def routing(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    wanted, sweep = fabric.evidence.wanted, plane.best
+    texts = []
+    if wanted.routing:
+        texts.append(sweep.routing or "")
+        if (sweep.routing or "").lower() != wanted.routing.lower():
+            fix = (
+                f"set routing_engine {wanted.routing} where the subnet manager is configured (/etc/opensm/opensm.conf,"
+                " or UFM), and restart it; if it is set there already, the manager could not use it and chose"
+                f" another: see {_OPENSM_LOG}"
+                if sweep.routing
+                else "name the node that runs the subnet manager in busbar_fabric_hosts (its /var/log/opensm*.log is"
+                " read there), or judge dumps with that log among them (ib_fabric_dumps); where neither can be, unset"
+                " busbar_fabric_routing_engine"
+            )
+            state, have = ("drift", sweep.routing) if sweep.routing else ("unknown", "not shown by the sweep")
+            yield fabric.entry(ROUTING, state, plane, (), wanted.routing, have, fix, subject=plane.label)
+    if wanted.adaptive_routing is not None:
+        modes = {True: "adaptive routing on", False: "adaptive routing off", None: "not shown of all switches alike"}
+        texts.append(modes[wanted.adaptive_routing])
+        if sweep.adaptive_routing is not wanted.adaptive_routing:
+            fix = (
+                "run ibdiagnet -r on a fabric host, and judge what it wrote (ib_fabric_dumps, without the dumps of"
+                " other tools: AR_INFO in ibdiagnet2.db_csv shows it for each switch); if that is not possible, unset"
+                " busbar_fabric_adaptive_routing"
+                if sweep.adaptive_routing is None
+                else "set it where the subnet manager is configured (NVIDIA's: ar_sl_mask and routing_engine ar_updn or"
+                " ar_ftree; UFM: [SubnetManager] of gv.cfg), and restart it"
+            )
+            state = "unknown" if sweep.adaptive_routing is None else "drift"
+            want, have, subject = texts[-1], modes[sweep.adaptive_routing], f"{plane.label}: adaptive"
+            yield fabric.entry(ROUTING, state, plane, (), want, have, fix, subject=subject)
+    if texts:
+        plane.passed[ROUTING] = ", ".join(texts)

@@ -1,0 +1,236 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge the shape of a plane: what each leaf has for its hosts, and what it has to the spines.
+
+A leaf is a switch that rails are cabled to. Its uplinks are those of the plan; without one, those of the last sweep,
+and as many as other leaves on the same spines have. Cables count at the rate of the fastest: a slow one has a
+separate finding. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
+
+from .map import End, Entry, Fabric, Plane, is_aggregation, several
+
+UPLINKS = Check("ib_fabric.uplinks", why="each lost uplink takes its share of the leaf's bandwidth to all other leaves")
+"""Does each leaf have all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on
+its spines"""
+
+OVERSUBSCRIPTION = Check(
+    "ib_fabric.oversubscription",
+    why="what all hosts of a leaf send to other leaves at once has to fit into its uplinks",
+)
+"Is the ratio of each leaf's bandwidth to hosts to that to spines at most `busbar_fabric_oversubscription`"
+
+SPINES = Check(
+    "ib_fabric.spines",
+    why="routing shares flows evenly over spines: the one with fewer cables from this leaf is full first",
+)
+"Does each leaf have equally many cables to each spine, up to one; checked without a plan"
+# Ratios are of floats.
+_SLACK = 1.001
+
+
+@dataclass
+class Leaf:
+    """A switch with HCAs.
+
+    down, up: own ports -> the ports of HCAs, and of switches, at the other ends.
+    down_gbps, up_gbps: of the fastest of them, 0.0 where nothing was read.   wanted: number of uplinks.
+    """
+
+    guid: str
+    down: dict[End, End] = field(default_factory=dict)
+    up: dict[End, End] = field(default_factory=dict)
+    down_gbps: float = 0.0
+    up_gbps: float = 0.0
+    wanted: int = 0
+
+    @property
+    def spines(self) -> Counter[str]:
+        """Number of cables to each switch."""
+        return Counter(other[0] for other in self.up.values())
+
+    def ratio(self, down: int, up: int) -> float:
+        """Return bandwidth to hosts for each to spines, of so many cables."""
+        return down * (self.down_gbps or 1.0) / (up * (self.up_gbps or 1.0)) if up else float("inf")
+
+    @property
+    def oversubscription(self) -> float:
+        return self.ratio(len(self.down), len(self.up))
+
+
+def build_leaf(fabric: Fabric, plane: Plane, guid: str) -> Leaf:
+    """Return what is cabled to a switch."""
+    leaf = Leaf(guid)
+    for port in plane.switches[guid].ports:
+        end = (guid, port.number)
+        other = fabric.cables.get(end)
+        if other is None or other[0] not in plane.nodes or other[0] == guid:
+            continue
+        far, rate = plane.nodes[other[0]], port.rate or 0.0
+        if far.kind == SWITCH:
+            leaf.up[end] = other
+            leaf.up_gbps = max(leaf.up_gbps, rate)
+        elif far.kind == CA and not is_aggregation(far):
+            leaf.down[end] = other
+            leaf.down_gbps = max(leaf.down_gbps, rate)
+    return leaf
+
+
+def _leaves(fabric: Fabric, plane: Plane) -> dict[str, Leaf]:
+    """Return the switches of a plane that rails are cabled to, or were at the last sweep."""
+    rails: Counter[str] = Counter()
+    for end in fabric.rails:
+        for guid in {cables[end][0] for cables in (fabric.cables, fabric.was_cables) if end in cables}:
+            rails[guid] += guid in plane.switches
+    # A rail on a spine makes no leaf of it.
+    few = max(rails.values(), default=0) / 8
+    guids = sorted(guid for guid, number in rails.items() if number > few and guid not in fabric.spines)
+    return {guid: build_leaf(fabric, plane, guid) for guid in guids}
+
+
+def tree(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
+    """Judge the shape of a plane that was swept completely."""
+    leaves = _leaves(fabric, plane) if plane.complete and not plane.joined else {}
+    if not leaves or len(plane.switches) + len(_missing_switches(fabric, plane)) < 2:
+        return
+    meshed = any(other[0] in leaves for leaf in leaves.values() for other in leaf.up.values())
+    usual = {} if meshed else _usual(leaves)
+    limit = fabric.evidence.wanted.oversubscription
+    for guid, leaf in leaves.items():
+        hosts = [fabric.rails[end][0] for end in fabric.rails if fabric.cables.get(end, ("", 0))[0] == guid]
+        report = _Report(fabric, plane, leaf, sorted(set(hosts)))
+        lost = _uplinks(report, usual.get(guid))
+        if lost is not None:
+            yield lost
+        cause = lost.finding if lost is not None else None
+        if leaf.oversubscription > limit * _SLACK and leaf.down:
+            yield _oversubscribed(report, limit, cause)
+        counts = leaf.spines
+        if not fabric.plan.between and not meshed and counts and max(counts.values()) - min(counts.values()) > 1:
+            yield _uneven(report, counts, cause)
+    plane.passed[UPLINKS] = f"{sum(len(leaf.up) for leaf in leaves.values())} uplinks of {len(leaves)} leaves"
+    most = max(leaf.oversubscription for leaf in leaves.values())
+    plane.passed[OVERSUBSCRIPTION] = f"{len(leaves)} leaves, at most {most:.3g}:1"
+    if not fabric.plan.between and not meshed:
+        spines = {spine for leaf in leaves.values() for spine in leaf.spines}
+        plane.passed[SPINES] = f"{len(leaves)} leaves, evenly cabled to {len(spines)}"
+
+
+@dataclass(frozen=True)
+class _Report:
+    """hosts: those with rails on the leaf."""
+
+    fabric: Fabric
+    plane: Plane
+    leaf: Leaf
+    hosts: list[str]
+
+    @property
+    def name(self) -> str:
+        return self.fabric.node(self.leaf.guid)
+
+    def entry(self, check: Check, want: str, have: str, fix: str, cause: Finding | None, kind: str) -> Entry:
+        about = (check, "drift", self.plane, (), want, have, fix)
+        subject = f"switch 0x{self.leaf.guid}"
+        return self.fabric.entry(*about, subject=subject, hosts=self.hosts, kind=kind, name=self.name, because=cause)
+
+
+def _missing_switches(fabric: Fabric, plane: Plane) -> set[str]:
+    """Return switches that this plane has by the plan, or had at the last sweep."""
+    of_plan = {
+        other[0]
+        for end, other in fabric.plan.planned.items()
+        if end[0] in plane.switches and other[0] in fabric.plan.switches and other[0] not in fabric.nodes
+    }
+    was = {node.guid for sweep in plane.before for node in sweep.nodes if node.kind == SWITCH}
+    return of_plan | (was - set(plane.switches))
+
+
+def _usual(leaves: dict[str, Leaf]) -> dict[str, tuple[int, int]]:
+    """Return leaf -> (uplinks, leaves): the number of most leaves on the same spines, of three or more leaves."""
+    group: dict[str, set[str]] = {}
+    for guid, leaf in leaves.items():
+        joined = {guid}.union(*(group.get(spine, set()) for spine in leaf.spines))
+        group.update(dict.fromkeys((spine for one in joined for spine in leaves[one].spines), joined))
+    found: dict[str, tuple[int, int]] = {}
+    for members in {id(members): members for members in group.values()}.values():
+        [most] = Counter(len(leaves[guid].up) for guid in members).most_common(1)
+        if len(members) >= 3 and most[1] * 2 > len(members):
+            found.update(dict.fromkeys(members, most))
+    return found
+
+
+def _uplinks(report: _Report, usual: tuple[int, int] | None) -> Entry | None:
+    fabric, leaf, plan = report.fabric, report.leaf, report.fabric.plan
+    number = len(leaf.up)
+    if plan.between:
+        # What is cabled otherwise than planned has its own finding.
+        ends = {end for end, other in plan.planned.items() if end[0] == leaf.guid and other[0] in plan.switches}
+        want, source = len(ends), "the plan"
+    else:
+        was = fabric.was_cables.items()
+        ends = {end for end, other in was if end[0] == leaf.guid and fabric.is_switch(other[0])}
+        want, source = len(ends), "the last sweep"
+        if usual is not None and usual[0] > want:
+            want, source, ends = usual[0], f"{usual[1]} leaves on the same spines", set()
+    if number >= want:
+        return None
+    leaf.wanted = want
+    missing = sorted(ends - set(leaf.up))
+    shown = several([fabric.end(end) for end in missing])
+    have = f"{number} uplinks, {want} by {source}: {report.name}"
+    have += f"; without a link: {shown}" if shown else ""
+    where = shown or f"those ports of {report.name} to spines that are down"
+    fix = f"plug in and reseat the cables at {where} (iblinkinfo -S 0x{leaf.guid} lists its ports)"
+    cause = next((fabric.roots[end] for end in missing if end in fabric.roots), None)
+    return report.entry(UPLINKS, f"{want} uplinks", have, fix, cause, "leaves that have lost uplinks")
+
+
+def _oversubscribed(report: _Report, limit: float, lost: Finding | None) -> Entry:
+    leaf, roots = report.leaf, report.fabric.roots
+    hosts = f"{len(leaf.down)} links to hosts"
+    have = f"{report.name}: {hosts} at {leaf.down_gbps:g} Gb/s, {len(leaf.up)} uplinks"
+    if leaf.up:
+        have += f" at {leaf.up_gbps:g} Gb/s, {leaf.oversubscription:.3g}:1"
+        fix = (
+            "cable more of its ports to the spines, evenly, or hang some hosts on another leaf; where it was built so,"
+            f" set busbar_fabric_oversubscription: {leaf.oversubscription:.3g}"
+        )
+    else:
+        fix = f"find out why none of its uplinks is up: iblinkinfo -S 0x{leaf.guid}"
+    # The cause is what the leaf has too many hosts by, or too few uplinks, if without that it would be well.
+    extra = [roots[end] for end in leaf.down if end in roots]
+    cause = lost or next(iter(extra), None)
+    if leaf.ratio(len(leaf.down) - len(extra), max(leaf.wanted, len(leaf.up))) > limit * _SLACK:
+        cause = None
+    kind = f"leaves with {hosts} and {len(leaf.up)} uplinks"
+    return report.entry(OVERSUBSCRIPTION, f"at most {limit:g}:1", have, fix, cause, kind)
+
+
+def _uneven(report: _Report, counts: Counter[str], cause: Finding | None) -> Entry:
+    fabric = report.fabric
+    ranked = sorted(counts.items(), key=lambda one: (one[1], one[0]))
+    shown = [f"{number} to {fabric.node(spine)}" for spine, number in ranked]
+    have = f"{report.name}: {', '.join(shown)}"
+    if len(shown) > 3:
+        have = f"{report.name}: {', '.join([*shown[:2], '...', shown[-1]])} ({len(shown)} spines)"
+    crowded, spare = (
+        several([fabric.node(spine) for spine, number in sorted(counts.items()) if number == of], 3, " or ")
+        for of in (ranked[-1][1], ranked[0][1])
+    )
+    each, left = divmod(sum(counts.values()), len(counts))
+    fix = (
+        f"move cables of {report.name} from {crowded} to {spare} until each spine has {each}"
+        f"{f' or {each + 1}' if left else ''}; where that has no free port, another leaf has too many there: exchange"
+        " the two plugs; or declare the intended cabling as a plan (busbar_fabric_plan)"
+    )
+    return report.entry(SPINES, "as many cables to each spine", have, fix, cause, "leaves with uneven spines")

@@ -1,0 +1,320 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The reader of flight recorder dumps: plain data as pickle reads it, and hostile bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import re
+import struct
+import time
+import tracemalloc
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import plain_data, recorder_dump
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import DumpError
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import Reader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import nested
+
+from .recorder_dumps import as_json, dump, pickled
+
+GOOD = dump("W1 W2! P1!send0-1", {"W": (0, 1), "P": (0, 1)}, 0)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), 1 << 64) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner) | st.tuples(inner) | st.tuples(inner, inner, inner) | st.dictionaries(st.text(), inner)
+    ),
+    max_leaves=30,
+)
+
+
+@given(PLAIN, st.integers(3, 5))
+def test_plain_data_is_as_pickle_reads_it(data: object, protocol: int) -> None:
+    assert plain_data.parse_pickle(pickle.dumps(data, protocol)) == data
+
+
+def test_objects_that_are_named_twice() -> None:
+    shared = ["a", {"b": (1,)}]
+    for protocol in range(2, 6):
+        assert plain_data.parse_pickle(pickle.dumps([shared, shared, shared[1]], protocol)) == [
+            *(shared, shared, shared[1])
+        ]
+
+
+class Caller:
+    """Its pickle calls a function."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call
+
+
+class Slots:
+    __slots__ = ("a",)
+
+    def __init__(self) -> None:
+        self.a = 1
+
+
+# What names or calls a class, or an object outside of the pickle.
+CLASSES: dict[str, Any] = {
+    "system": Caller(os.system, "touch /tmp/owned"),
+    "eval": Caller(eval, "1"),
+    "state": Slots(),
+    "ordered": OrderedDict(a=1),
+    "complex": 1j,
+    "set": {1},
+    "frozenset": frozenset([1]),
+    "bytearray": bytearray(b"x"),
+    "class": dict,
+    "range": range(3),
+    "exception": ValueError("x"),
+}
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("name", CLASSES)
+def test_no_class_is_named_or_called(name: str, protocol: int) -> None:
+    with pytest.raises(DumpError, match="it is not plain data"):
+        plain_data.parse_pickle(pickle.dumps([{"entries": CLASSES[name]}], protocol))
+
+
+_START = b"\x80\x02"
+# Bytes after the protocol -> part of the sentence.
+REFUSED = {
+    "global": (b"cos\nsystem\n.", "names a class at byte 2"),
+    "instance": (b"(ios\nsystem\n.", "names a class at byte 3"),
+    "object": (b"(o.", "names a class"),
+    "stack global": (b"X\x02\0\0\0osX\x06\0\0\0system\x93.", "names a class"),
+    "extension": (b"\x82\x01.", "names a class"),
+    "extension 2": (b"\x83\x01\0.", "names a class"),
+    "extension 4": (b"\x84\x01\0\0\0.", "names a class"),
+    "reduce": (b")R.", "calls a class"),
+    "build": (b"}b.", "calls a class"),
+    "new": (b"))\x81.", "calls a class"),
+    "new with names": (b"))}\x92.", "calls a class"),
+    "persistent": (b"P1\n.", "names an object outside of it"),
+    "persistent binary": (b"K\x01Q.", "names an object outside of it"),
+    "next buffer": (b"\x97.", "opcode 0x97"),
+    "read-only buffer": (b"\x98.", "opcode 0x98"),
+    "pop": (b"NN0.", "opcode 0x30"),
+    "duplicate": (b"N2.", "opcode 0x32"),
+    "pop mark": (b"(1.", "opcode 0x31"),
+    "set": (b"\x8f.", "opcode 0x8f"),
+    "frozen set": (b"(\x91.", "opcode 0x91"),
+    "integer in text": (b"I1\n.", "opcode 0x49"),
+    "second protocol": (b"\x80\x02N.", "protocol 2"),
+    "nothing": (b".", "ends with 0 values"),
+    "two values": (b"NN.", "ends with 2 values"),
+    "open mark": (b"N(.", "ends with 1 values"),
+    "cut off": (b"X\x05\0\0\0ab", "cut off"),
+    "no end": (b"N", "cut off"),
+    "append to nothing": (b"Na.", "takes more values than it has"),
+    "append to a mapping": (b"}Na.", "takes a dict for a list"),
+    "append to a tuple": (b")(Ne.", "takes a tuple for a list"),
+    "items of a list": (b"]NNs.", "takes a list for a dict"),
+    "items of nothing": (b"X\x01\0\0\0aNs.", "takes more values than it has"),
+    "odd items": (b"}(X\x01\0\0\0au.", "a key that is not a text"),
+    "a list as key": (b"}]Ns.", "a key that is not a text"),
+    "a tuple as key": (b"})Ns.", "a key that is not a text"),
+    "tuple of nothing": (b"\x87.", "takes more values than it has"),
+    "across a mark": (b"N(\x85.", "takes more values than it has"),
+    "no mark": (b"Nt.", "takes more values than it has"),
+    "not stored": (b"h\x05.", "has not stored"),
+    "stores nothing": (b"q\x00.", "stores no value"),
+    "a place far away": (b"Nr\xff\xff\xff\xff.", "stores no value"),
+    "a long number": (b"\x8a\xff" + bytes(255) + b".", "a number of 255 bytes"),
+    "a huge text": (b"X\xff\xff\xff\xff.", "a text of 4294967295 bytes"),
+    "a huger text": (b"\x8d" + b"\xff" * 8 + b".", "a text of 18446744073709551615 bytes"),
+    "huge bytes": (b"\x8e" + b"\xff" * 8 + b".", "a text of 18446744073709551615 bytes"),
+    "not UTF-8": (b"X\x01\0\0\0\xff.", "not UTF-8"),
+    "lists in lists": (b"]" * 40 + b"a" * 39 + b".", "nested more than 32 deep"),
+    "tuples in tuples": (b")" + b"\x85" * 40 + b".", "nested more than 32 deep"),
+    "mappings in mappings": (b"}X\0\0\0\0" * 40 + b"}" + b"s" * 40 + b".", "nested more than 32 deep"),
+    "marks": (b"(" * 40, "nested more than 32 deep"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    data, message = REFUSED[name]
+    with pytest.raises(DumpError, match=message):
+        plain_data.parse_pickle(_START + data)
+
+
+def _shared(depth: int) -> bytes:
+    """Lists of two references each to the next: 2 ** depth leaves in a few bytes."""
+    return _START + b"](]q\x00" + b"".join(b"](h%ch%ceq%c" % (at, at, at + 1) for at in range(depth)) + b"e."
+
+
+# Of the limit in these tests: what is refused at 4,000,000 takes as many steps.
+MOST = 100_000
+# What would cost memory or time that its bytes do not show.
+BOMBS = {
+    "objects": (_START + b"](" + b"N" * MOST + b"e.", "more than 100000 objects"),
+    "lists": (_START + b"](" + b"]" * MOST + b"e.", "more than 100000 objects"),
+    "a list again and again": (_START + b"]q\x00(" + b"h\x00" * MOST + b"e.", "more than 100000 objects"),
+    "stored again and again": (
+        _START + b"N" + b"".join(b"r" + struct.pack("<I", at) for at in range(MOST)) + b"N",
+        "needs more than 8 MiB",
+    ),
+    "texts": (_START + b"](" + (b"X\x00\xff\0\0" + bytes(0xFF00)) * 200 + b"e.", "needs more than 8 MiB"),
+    "JSON lists": (b'{"a": [' + b"[]," * MOST + b"[]]}", "more than 100000 objects"),
+    "JSON in JSON": (b'{"a":' * 90_000, "nested too deep"),
+    "JSON lists in lists": (b'{"a":' + b"[" * 90_000, "nested too deep"),
+    "a JSON number": (b'{"a": ' + b"9" * 1_000_000 + b"}", "a number of 1000000 digits"),
+    "a JSON fraction": (b'{"a": 1.' + b"9" * 1_000_000 + b"}", "a number of 1000002 digits"),
+    "JSON without a number": (b'{"a": NaN}', "it has NaN in place of a number"),
+    "too large": (b"\x80" + bytes(recorder_dump.MOST_BYTES), "more than 64 MiB"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_cost_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_data, "MOST_OBJECTS", MOST)
+    monkeypatch.setattr(plain_data, "MOST_MEMORY", 8 << 20)
+    data, message = BOMBS[name]
+    tracemalloc.start()
+    began = time.process_time()
+    with pytest.raises(DumpError, match=message):
+        Reader().read(data)
+    assert time.process_time() - began < 30
+    _now, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # What is counted is less than what Python needs, and the file itself is read.
+    assert most < 3 * (8 << 20) + 4 * len(data)
+
+
+def test_references_are_counted_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle of 300 bytes can name a list 2 ** 30 times; a loop of lists has no end."""
+    assert plain_data.parse_pickle(_shared(30))
+    with pytest.raises(DumpError, match="is not a mapping"):
+        Reader().read(_shared(30))
+    with pytest.raises(DumpError, match="is not a mapping"):
+        Reader().read(_START + b"]q\x00h\x00a.")
+    monkeypatch.setattr(recorder_dump, "MOST_READ", 1_000_000)
+    data = {**GOOD, "entries": [{**GOOD["entries"][0], "input_sizes": [[1]] * 4000}] * 20_000}
+    with pytest.raises(DumpError, match="more than 1000000 values"):
+        Reader().read(pickled(data))
+
+
+@given(st.binary(max_size=200), st.integers(2, 5))
+@settings(max_examples=300)
+def test_random_bytes(data: bytes, protocol: int) -> None:
+    _read_or_refuse(b"\x80" + bytes([protocol]) + data)
+    _read_or_refuse(data)
+
+
+# Opcodes of plain data with short arguments: most streams of them get far.
+_OPCODES = (
+    *(b"(", b"]", b"}", b")", b"t", b"a", b"e", b"s", b"u", b"N", b"\x88", b"\x85", b"\x86", b"\x87", b"\x94", b"."),
+    *(
+        b"K\x01",
+        b"X\x01\0\0\0a",
+        b"\x8c\x01b",
+        b"C\x01c",
+        b"q\x00",
+        b"q\x01",
+        b"h\x00",
+        b"h\x01",
+        b"\x8a\x01\x05",
+        b"c",
+    ),
+)
+
+
+@given(st.lists(st.sampled_from(_OPCODES), max_size=60))
+@settings(max_examples=1000)
+def test_random_opcodes(opcodes: list[bytes]) -> None:
+    """What is read is what pickle reads; pickle allows more keys."""
+    data = _START + b"".join(opcodes) + b"."
+    try:
+        found = plain_data.parse_pickle(data)
+    except DumpError:
+        return
+    assert repr(found) == repr(pickle.loads(data))
+
+
+def _read_or_refuse(data: bytes) -> None:
+    try:
+        Reader().read(data)
+    except DumpError as error:
+        assert re.fullmatch(r"[ -~]{10,199}", str(error))
+
+
+@pytest.mark.parametrize("form", [pickled, as_json], ids=["pickle", "json"])
+def test_damaged_dumps(form: Callable[[Any], bytes]) -> None:
+    good, chance = form(GOOD), random.Random(5)
+    for end in range(0, len(good), 7):
+        _read_or_refuse(good[:end])
+    for _number in range(2000):
+        data = bytearray(good)
+        for _change in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        _read_or_refuse(bytes(data))
+
+
+@pytest.mark.parametrize("value", [None, "", "x\x1b[31m", -1, 1 << 80, 1.5, [], [[]], {}, {"a": []}, True])
+def test_any_value_anywhere(value: object) -> None:
+    """A field with another type is refused with a sentence, or is one that nothing reads."""
+    for path in nested.places(GOOD):
+        _read_or_refuse(json.dumps(nested.changed(GOOD, path, value)).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "1.5"}, "its format is '1.5'"),
+        ({"version": "2.10\n"}, "its format is"),
+        ({"version": 2}, "version is not a text"),
+        ({"pg_config": None}, "pg_config is not a mapping"),
+        ({"pg_config": {"W": {"ranks": "[0, x]"}}}, "not a list of numbers"),
+        ({"pg_config": {"W": {"ranks": [0, 1]}}}, "are not texts"),
+        ({"entries": {}}, "entries of the dump is not a list"),
+        ({"entries": [{"state": "done"}]}, "process_group"),
+        ({"entries": [{**GOOD["entries"][0], "state": "done"}]}, "an entry has state 'done'"),
+        ({"entries": [{**GOOD["entries"][0], "input_sizes": [[1] * 65]}]}, "a shape of the dump is not a list"),
+        ({"pg_status": {"0": {"last_enqueued_collective": "x"}}}, "last_enqueued_collective is not a number"),
+    ],
+)
+def test_forms_that_are_not_known(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DumpError, match=message):
+        Reader().read(pickled({**GOOD, **change}))
+
+
+def test_fields() -> None:
+    found = Reader().read(pickled(GOOD))
+    assert found == Reader().read(as_json(GOOD))
+    assert (found.version, found.nccl, found.status) == ("2.10", "2.30.7", {22: (2, 1), 15: (1, 0)})
+    assert found.groups["W"] == ("W", "default_pg", (0, 1))
+    assert found.entries is not None
+    assert [(one.group, one.number, one.is_p2p, one.state, one.operation.name) for one in found.entries] == [
+        ("W", 1, False, "completed", "nccl:all_reduce"),
+        ("W", 2, False, "scheduled", "nccl:all_reduce"),
+        ("P", 1, True, "scheduled", "nccl:send 0->1"),
+    ]
+    first = found.entries[0]
+    assert (first.operation.input_sizes, first.operation.output_types) == (((1024,),), ("Float",))
+    assert (first.group_id, first.record, first.timeout, first.place) == (22, 0, 45000, "train.py:8 step")
+
+
+def test_texts_are_printable_and_short() -> None:
+    data = dump("W1", {"W": (0, 1)}, 0)
+    data["entries"][0]["profiling_name"] = "nccl:\x1b]0;x\x07" + "y" * 500
+    data["entries"][0]["frames"] = [{"name": "\n", "filename": "/home/\x1b[2J" * 50, "line": 1}]
+    data["pg_config"]["W"]["desc"] = "\udce4\r"
+    found = Reader().read(pickled(data))
+    assert found.entries is not None
+    texts = [found.entries[0].operation.name, found.entries[0].place, found.groups["W"].description]
+    assert all(text.isprintable() and len(text) < 700 for text in texts)
