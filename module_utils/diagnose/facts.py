@@ -156,7 +156,8 @@ ROWS: Tuple[Row, ...] = (
     Row("P2P ", "peer_off", r"P2P is disabled between connected GPUs (?P<a>\d{1,4}) and (?P<b>\d{1,4})"),
     Row("P2P ", "peer_off", r"P2P not supported between GPU(?P<a>\d{1,4}) and GPU(?P<b>\d{1,4})"),
     Row(_PLACES, "returned",
-        r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6}) -> (?P<result>\d{1,2})\b(?P<more>[^\n]{0,60})"),
+        r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6})(?: \(\w{1,80}\))?"
+        r" -> (?P<result>\d{1,2})\b(?P<more>[^\n]{0,60})"),
     Row("Boot NET ", "bootstrap", r"(?:Bootstrap ?: Using (?:\[0\])?|"
         r"NET : Using interface )(?P<interface>[^\s:]{1,64}):(?P<address>[^\s<]{1,100})"),
     Row("Rank", "own_rank", r"Rank (?P<rank>\d{1,8}): \d{1,4} Net devices"),
@@ -228,7 +229,7 @@ BEHIND_BOOTSTRAP = frozenset(
 )
 # What a person has written behind a line.
 _REMARK = re.compile(r" {1,20}#(?:[^\w\s][^\n]*| [^\n]*)?$")
-_WHOLE_PATH = re.compile(r"/\S{1,300}/src/([\w/.+-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6} -> \d{1,2}\b)")
+_WHOLE_PATH = re.compile(r"/\S{1,300}/src/([\w/.+-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6}(?: \(\w{1,80}\))? -> \d{1,2}\b)")
 
 
 def read(text: str) -> Optional[Fact]:

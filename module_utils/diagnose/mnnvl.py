@@ -20,8 +20,6 @@ _RENAME = ("NCCL_MNNVL_CLIQUE_ID", "NCCL_MNNVL_UUID")
 _OFF: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     (_ENABLE, ("0",)), ("NCCL_P2P_DISABLE", ("1",)), ("NCCL_P2P_LEVEL", ("LOC", "0")), ("NCCL_CUMEM_ENABLE", ("0",)),
 )  # fmt: skip
-# Conditions of a GPU's fabric by the place of their two bits, 1: true (NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_* of nvml.h).
-_ILL = ((0, "degraded bandwidth"), (2, "route recovery"), (4, "an unhealthy route"), (6, "access timeout recovery"))
 
 
 def judge(job: Job) -> List[Finding]:
@@ -32,11 +30,8 @@ def judge(job: Job) -> List[Finding]:
 def _health(job: Job) -> List[Finding]:
     found: Dict[str, Set[str]] = {}
     for process in job.processes:
-        for _uuid, _clique, state, health in process.fabrics:
-            ill = [what for shift, what in _ILL if int(health or "0", 16) >> shift & 3 == 1]
-            ill += ["a registration with the fabric that is not complete (state %d)" % state] if state in (1, 2) else []
-            for what in ill:
-                found.setdefault(what, set()).add(process.host)
+        for what in process.fabric_faults:
+            found.setdefault(what, set()).add(process.host)
     each = ["%s on %s" % (what, hosts_of(hosts)) for what, hosts in sorted(found.items())]
     have, source = "GPUs report of their NVLink fabric: %s" % "; ".join(each), "MNNVL busId ... healthMask"
     fix = "`nvidia-smi -q | grep -A 12 Fabric` and `nvidia-smi nvlink -e` there; the log of Fabric Manager or of NMX-C"

@@ -106,6 +106,11 @@ EVENTS: Tuple[Event, ...] = (
         fix="read the plugin's and NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and "
         "NCCL_SOCKET_IFNAME in the job and in /etc/nccl.conf; the interface that they name has to be up in the job "
         "(`ip -br address`)"),
+    Event("setting", checks.SETTING, CAUSE, why="NCCL or a device does not accept what a variable sets, and makes no "
+        "communicator", fix="take the variable that the line is about out of the job and out of /etc/nccl.conf; it "
+        "may name a device or function that this host does not have, or that its peers have otherwise"),
+    Event("plugin_build", checks.NET_PLUGIN, CAUSE, why="the network plugin was built for another NCCL than the one "
+        "that is loaded", fix="use the plugin of this release of NCCL; NCCL_NET_PLUGIN=none does without it"),
     Event("no_transport", checks.NO_WAY, CAUSE),
     Event("no_pci_device", checks.DEVICE, WEAK,
         causes="a device in software, or a container that does not show the device in /sys"),
@@ -154,6 +159,15 @@ EVENTS: Tuple[Event, ...] = (
     Event("warning", checks.WARNING, WEAK, state="unknown"),
 )
 PATTERNS: Tuple[Tuple[str, str], ...] = (
+    ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|"
+        "GDR Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),
+    ("plugin_build", "plugin returned invalid value for max|NCCL_DEVICE_UNPACK plugin has incompatible"),
+    ("hca_lost", r"Device \d+ marked as failed"),
+    ("verbs", "Error in (?P<code>mlx5dv_get_data_direct_sysfs_path)"),
+    ("usage", "host threads racing to launch|does not satisfy symmetric registration"),
+    ("driver", "exceeds device/fn maxSharedMem"),
+    ("system", "sched_[gs]etaffinity failed|ncclSocketMultiOp: invalid|Failed to (?:create|set) CUDA context"),
+    ("fallback", "failed to (?:NET|NVLS|IPC) register userbuff|COLLNET failed to register|recovery operations"),
     ("harmless", r"Could not find nccl\w{1,60} symbol|DMA_?BUF [Ss]upport is force enabled"),
     ("port_active",
         r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
@@ -296,7 +310,7 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         "no inflight credit|Invalid request index|non-zero bits in|MLOPart|netMasks|Unknown netDevs|hostHash|"
         "ncclCheckMultiRank|ncclTopo(?:DevToRank|RankToIndex)|Unknown CPU arch|Unknown collnet|aligned for self|"
         "Net registration invalid|maxSharedMem|are NULL|must be provided|buffer is NULL|Group creation failed"),
-    ("value", r"OOO RQ is force|plane IDs?\b|alive message batch|with a single device|Resiliency requires pre-posted"),
+    ("value", r"alive message batch|with a single device|Resiliency requires pre-posted"),
     ("hca_lost", "replacement QP for the failed|initialize a resiliency send"),
     ("closed", r"ocketProgressOpt: Call to \S{1,20} (?P<peer>[^\s<]{1,100})(?:<\d+>)? failed"),
     ("registration", "register (?:userbuff|sendbuff)|^register fails"),
@@ -315,7 +329,7 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
     ("harmless", "dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|NCCL_SOCKET_NTHREADS is greater|"
         r"total number of sockets is greater|NCCL_WORK_FIFO_\w+=|Missing \S{0,60} ?symbol|not able to (?:find|load)|"
-        "Failed to open libnccl|NCCL_NET_MERGE_POLICY|has been set to \"1\" and communicator|"
+        "Failed to open libnccl|NCCL_NET_MERGE_POLICY|"
         "Continue without profiler|not dumping topology|Duplicate (?:option|registration)|RAS thread terminating|"
         "^RAS received unknown|unknown event type|Profiler|Inspector|remote FLID|"
         "Unable to create thread context due to old"),
@@ -328,6 +342,8 @@ DETAILS: Tuple[Detail, ...] = (
         "grep -i mlx`; the switch's log at that time; cable and transceiver first; NCCL 2.29.7 and later survive it "
         "with NCCL_IB_RESILIENCY_PORT_FAILOVER=1 where the node has a second port"),
     Detail("completion", code="5$", tier=REPORT),
+    Detail("driver", text="maxSharedMem", why="this NCCL has no kernels that fit this model of GPU, or its driver is "
+        "too old", fix="take a newer NCCL that was built for this GPU, or a newer driver"),
     Detail("verbs", code="ibv_open_device", tier=WEAK),
     Detail("cuda", code="out of memory", place=r"transport/shm|shmutils|shm\.h", causes="memory of the host that "
         "was requested from CUDA (cuMem): the driver, WSL or the container does not provide it, and the GPU's own "

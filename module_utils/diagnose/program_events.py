@@ -448,7 +448,6 @@ DETAILS: Tuple[Detail, ...] = (
         fix="look in the program for what only some ranks call: the traceback of each rank names its call; the first "
         "difference is the place to look",
         causes="a branch, another number of steps, or a collective that not all ranks call", proven=True),
-    Detail("cuda", text="Tried to allocate", causes="the GPU has no memory left", proven=True),
 )
 # fmt: on
 BY_ID: Dict[str, Event] = {**nccl_events.BY_ID, **{event.id: event for event in EVENTS}}

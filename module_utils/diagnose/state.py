@@ -17,6 +17,11 @@ SOCKETS = "Socket"
 PROCESSES, COMMUNICATORS, KINDS = 50_000, 20_000, 256
 # State of a GPU that has completed its registration with the NVLink fabric (NVML_GPU_FABRIC_STATE_COMPLETED).
 COMPLETED = 3
+# Conditions of a GPU's fabric: shift, width and bad values of their bits (NVML_GPU_FABRIC_HEALTH_MASK_* of nvml.h).
+_FABRIC = (
+    (0, 3, (1,), "degraded bandwidth"), (2, 3, (1,), "route recovery"), (4, 3, (1,), "an unhealthy route"),
+    (6, 3, (1,), "access timeout recovery"), (8, 15, range(2, 16), "a wrong configuration"),
+)  # fmt: skip
 
 _HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)")
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
@@ -148,6 +153,7 @@ class Process:
     bridged: AbstractSet[Tuple[int, int]] = frozenset()
     mnnvl: Optional[bool] = None
     fabrics: AbstractSet[Tuple[str, str, int, str]] = frozenset()
+    fabric_faults: AbstractSet[str] = frozenset()
     algorithms: Dict[Tuple[str, str, str], int] = _EMPTY
     calls: Tuple[Call, ...] = ()
     retry: Optional[Fact] = None
@@ -504,7 +510,13 @@ def _returned(_state: State, process: Process, found: Found) -> None:
 
 def _fabric(_state: State, process: Process, found: Found) -> None:
     uuid = "%s.%s" % (found["a"], found["b"])
-    if uuid != "0.0" or found["state"] != COMPLETED or int(found["health"] or "0", 16):
+    mask, state = int(found["health"] or "0", 16), found["state"]
+    for shift, width, bad, what in _FABRIC:
+        if mask >> shift & width in bad:
+            process.add("fabric_faults", what)
+    if state in (1, 2):
+        process.add("fabric_faults", "a registration with the fabric that is not complete (state %d)" % state)
+    if uuid != "0.0" or state != COMPLETED:
         process.add("fabrics", (uuid, found["clique"], found["state"], found["health"] or ""))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
+    facts,
     log_reader,
     nccl_events,
     program_events,
@@ -106,6 +107,44 @@ def test_each_pattern_names_a_known_event() -> None:
     assert names - {*program_events.BY_ID, "quoted"} == set()
     details = {detail.event for detail in (*nccl_events.DETAILS, *program_events.DETAILS)}
     assert details - set(program_events.BY_ID) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)", "port port error"),
+        ("NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)", "port_active port active"),
+        ("NET/IB : mlx5_0:1 Got non-fatal async event: LID change(11)", "event LID change"),
+        ("Device 1 marked as failed. Initiating recovery? yes", "hca_lost"),
+        ("There are still 2 outstanding recovery operations while the communicator is destroyed", "fallback"),
+        ("OOO RQ is force enabled but not supported on both sides (device=mlx5_0, localOooRq=1)", "setting"),
+        ("NCCL cannot use more than 4 plane IDs", "setting"),
+        ("TOPO/NET : Only matched 1 devices, 2 requested from mlx5_0,mlx5_1", "setting"),
+        ('NCCL_NVLS_ENABLE has been set to "1" and communicator has multiple ranks on one device', "setting"),
+        ("sendProxySetup: net plugin returned invalid value for maxP2pBytes 7", "plugin_build"),
+        (
+            "NET/IB: Error in mlx5dv_get_data_direct_sysfs_path with device mlx5_0",
+            "verbs mlx5dv_get_data_direct_sysfs_path",
+        ),
+        ("cudaArch 900 ncclMaxSharedMem 77 exceeds device/fn maxSharedMem 66", "driver"),
+        ("Fatal: host threads racing to launch NCCL on same device.", "usage"),
+        ("rank 0 failed to NET register userbuff 0x1 buffSize 8", "fallback"),
+        ("sched_setaffinity failed with error: Invalid argument", "system"),
+        ("something that no row reads", "warning"),
+    ],
+)
+def test_a_warning_is_an_event(text: str, event: str) -> None:
+    found, fields = nccl_events.classify(text)
+    assert _name(found.id, fields["code"] if fields else "") == event
+
+
+@pytest.mark.parametrize(
+    "text", ["init.cc:9 -> 2 [Async thread]", "init.cc:9 (ncclCommInitRankFunc) -> 2 [Async thread]"]
+)
+def test_a_call_that_returned_an_error_is_read_in_the_forms_of_all_releases(text: str) -> None:
+    fact = facts.read(text)
+    assert fact is not None
+    assert (fact.name, fact.fields["place"], fact.fields["result"]) == ("returned", "init.cc:9", 2)
 
 
 @pytest.mark.parametrize(
