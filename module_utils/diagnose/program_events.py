@@ -20,163 +20,215 @@ from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK,
 _LONGEST = 2048
 # fmt: off
 EVENTS: Tuple[Event, ...] = (
-    Event("oom", EXIT, OUTSIDE,
+    Event(
+        "oom", EXIT, OUTSIDE,
         why="the kernel or the scheduler killed a process because memory of the host, or of its cgroup, ran out",
         fix="raise the job's memory limit (cgroup, pod, Slurm --mem), or let it need less: data loaders, pinned "
         "memory, checkpoints", plain=True),
-    Event("time_limit", EXIT, OUTSIDE, why="the scheduler ended the job at its time limit",
+    Event(
+        "time_limit", EXIT, OUTSIDE, why="the scheduler ended the job at its time limit",
         fix="read in the last lines whether it was still working: then raise the limit (`scontrol show job`); if it "
         "hung, run `busbar hang HOST` next time", plain=True),
-    Event("node_failure", EXIT, OUTSIDE, why="the scheduler or launcher lost a node",
+    Event(
+        "node_failure", EXIT, OUTSIDE, why="the scheduler or launcher lost a node",
         fix="see whether the node named here is up: `sinfo -R`, its console, and BMC", plain=True),
-    Event("xid", CUDA, OUTSIDE, why="the driver reports an error on a GPU (Xid): its number shows whether the GPU, a "
+    Event(
+        "xid", CUDA, OUTSIDE, why="the driver reports an error on a GPU (Xid): its number shows whether the GPU, a "
         "link or a program is the cause", fix="look the number up in NVIDIA's list of Xid errors; 48, 63, 64, 74, "
         "79, 94, 95, 119 or 140: drain the node, and reset the GPU or replace it", by_code=True),
-    Event("sxid", FABRIC_MANAGER, OUTSIDE,
+    Event(
+        "sxid", FABRIC_MANAGER, OUTSIDE,
         why="an NVSwitch reports a fatal fault of itself or of a link: GPUs of the node that use it fail after it",
         fix="drain the node; /var/log/fabricmanager.log and `nvidia-smi nvlink -e` name link and GPU; restart the "
         "node, or reset all GPUs and NVSwitches with the Fabric Manager stopped", by_code=True),
-    Event("nvswitch", PROGRAM, WEAK, why="Fabric Manager reports an error of an NVSwitch or of a link of it",
+    Event(
+        "nvswitch", PROGRAM, WEAK, why="Fabric Manager reports an error of an NVSwitch or of a link of it",
         fix="`nvidia-smi nvlink -e` on the node, and the lines around this one; a non-fatal error that recurs on one "
         "link: plan a reset", severity="major", state="unknown"),
-    Event("gpu_lost", PROGRAM, OUTSIDE, why="the driver does not reach this GPU: its slot, power, heat or the GPU",
+    Event(
+        "gpu_lost", PROGRAM, OUTSIDE, why="the driver does not reach this GPU: its slot, power, heat or the GPU",
         fix="drain and restart the node; `dmesg -T | grep -i -E 'xid|nvrm'` shows what came before", state="unknown"),
-    Event("gpu_reset", PROGRAM, OUTSIDE, why="the driver requires the GPU to be reset before its next use: until "
+    Event(
+        "gpu_reset", PROGRAM, OUTSIDE, why="the driver requires the GPU to be reset before its next use: until "
         "then CUDA reports that it is busy or unavailable",
         fix="drain the node and reset the GPU (`nvidia-smi --gpu-reset`), or restart the node", state="unknown"),
-    Event("link_down", PORT, OUTSIDE,
+    Event(
+        "link_down", PORT, OUTSIDE,
         why="the driver of the NIC reports that its link went down, or that its firmware failed",
         fix="on that node: `dmesg -T | grep -i mlx`, `rdma link`, cable and transceiver; the switch's log at that "
         "time", state="unknown"),
-    Event("pcie", PROGRAM, OUTSIDE, why="PCIe lost data on the way to the device that is named",
+    Event(
+        "pcie", PROGRAM, OUTSIDE, why="PCIe lost data on the way to the device that is named",
         fix="drain the node; slot, riser or the device: `lspci -vv -s ADDRESS`, `dmesg -T | grep -i AER`",
         state="unknown"),
-    Event("kernel", PROGRAM, OUTSIDE, why="the kernel reports that a CPU or a task hangs, or that hardware failed",
+    Event(
+        "kernel", PROGRAM, OUTSIDE, why="the kernel reports that a CPU or a task hangs, or that hardware failed",
         fix="`dmesg -T` of that node around this time; drain it if it recurs", state="unknown"),
-    Event("order", EXIT, ORDER,
+    Event(
+        "order", EXIT, ORDER,
         why="the job was told to end: by a user, the scheduler, or a launcher after another process failed",
         fix="see what failed before this line; nothing there: who or what ended it (`sacct -j JOB`, the shell, a "
         "script's limit)", state="unknown"),
     Event("launcher", EXIT, NOTICE, severity="minor", state="unknown"),
-    Event("cancelled", EXIT, ORDER, why="the job was cancelled: by a user, the scheduler, or another task's end",
+    Event(
+        "cancelled", EXIT, ORDER, why="the job was cancelled: by a user, the scheduler, or another task's end",
         fix="see `sacct -j JOB`", state="unknown"),
-    Event("exit", EXIT, REPORT, by_code=True,
+    Event(
+        "exit", EXIT, REPORT, by_code=True,
         why="a process ended: later waits and lost connections of others are usually caused by that"),
     Event("watchdog", WATCHDOG, EFFECT),
-    Event("signalled", WATCHDOG, EFFECT,
+    Event(
+        "signalled", WATCHDOG, EFFECT,
         why="a rank gave up the wait for a collective and had all others write their flight recorders",
         fix="read the log of the rank that signalled, at and before that time; then compare the flight recorders' "
         "dumps: `busbar diagnose --recorder DIR`"),
-    Event("stuck", WATCHDOG, EFFECT, why="PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread: "
+    Event(
+        "stuck", WATCHDOG, EFFECT, why="PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread: "
         "usually a call of CUDA or NCCL hangs, or a lock, or an abort; the reporting rank is not the cause",
         fix="py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks "
         "(TORCH_NCCL_DUMP_ON_TIMEOUT=1); `nvidia-smi` and `dmesg -T | grep -i xid` on its node",
         causes="another rank is gone, a GPU that hangs (Xid), or a deadlock in the program"),
     Event("progress", WATCHDOG, NOTICE, severity="minor", state="unknown"),
-    Event("store", STORE, EFFECT, causes="rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is "
+    Event(
+        "store", STORE, EFFECT, causes="rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is "
         "another one on some nodes; a firewall; ranks that came too late"),
-    Event("store_port", STORE, CAUSE, why="the process that is to open the port of PyTorch's store could not: "
+    Event(
+        "store_port", STORE, CAUSE, why="the process that is to open the port of PyTorch's store could not: "
         "nothing was sent, and no network is involved", fix="`ss -ltnp` on that host shows the process that has the "
         "port: end what is left of an earlier job, or use another port (MASTER_PORT, --master_port, "
         "--rdzv_endpoint), and let only one process open it",
         causes="another process on that host has the port, or MASTER_ADDR is not an address of that host"),
-    Event("store_wait", STORE, WEAK,
+    Event(
+        "store_wait", STORE, WEAK,
         why="PyTorch waits until all processes have come to make a process group: NCCL has not started",
         fix="see which processes have not come: their logs, and whether as many were started as in WORLD_SIZE",
         severity="critical"),
-    Event("unresolved", BOOTSTRAP, CAUSE,
+    Event(
+        "unresolved", BOOTSTRAP, CAUSE,
         why="a host's name does not resolve where the line was written: nothing could be started or reached there",
         fix="`getent hosts NAME` on that node, or in that pod; Kubernetes: the pod and its headless service have to "
         "be there before the launcher starts; else give addresses, or add the name to DNS or /etc/hosts", by_code=True,
         plain=True),
-    Event("exception_nccl", WARNING, REPORT,
+    Event(
+        "exception_nccl", WARNING, REPORT,
         why="the program reports that a call of NCCL failed: the first warning of NCCL, of any rank, has the cause",
         fix="run it with NCCL_DEBUG=WARN or INFO on all ranks, and give this command all of their logs",
         state="unknown", severity="critical"),
-    Event("test", WARNING, REPORT,
+    Event(
+        "test", WARNING, REPORT,
         why="nccl-tests ends where a call fails: the first warning of NCCL, of any rank, has the cause",
         fix="run it with NCCL_DEBUG=INFO on all ranks, and give this command all of their logs", state="unknown",
         severity="critical"),
-    Event("exception_remote", PROGRAM, REPORT, why="an exception that reports another process's end, or a wait for "
+    Event(
+        "exception_remote", PROGRAM, REPORT, why="an exception that reports another process's end, or a wait for "
         "one: the process that raised it is not the cause", state="unknown"),
-    Event("exception", PROGRAM, CAUSE, why="a program failed by its own exception: no network and no setting of a "
+    Event(
+        "exception", PROGRAM, CAUSE, why="a program failed by its own exception: no network and no setting of a "
         "node is at fault as far as these lines show",
         fix="read the traceback of the rank that is named: its last call of the program's own code", plain=True),
-    Event("arguments", PROGRAM, CAUSE, why="a program did not accept its command line",
+    Event(
+        "arguments", PROGRAM, CAUSE, why="a program did not accept its command line",
         fix="compare the command line with the program's --help", plain=True),
-    Event("import", PROGRAM, CAUSE, why="a library or module is missing, or does not fit",
+    Event(
+        "import", PROGRAM, CAUSE, why="a library or module is missing, or does not fit",
         fix="run the import that failed in the job's own environment; `ldd` shows what a library lacks", plain=True),
-    Event("assertion", PROGRAM, CAUSE, why="a check in the program failed, and its process usually ends there",
+    Event(
+        "assertion", PROGRAM, CAUSE, why="a check in the program failed, and its process usually ends there",
         fix="read what the line checks; it is no report of the network"),
-    Event("kernel_assert", CUDA, CAUSE,
+    Event(
+        "kernel_assert", CUDA, CAUSE,
         why="a check in a kernel of the program failed: an index or label that is out of range",
         fix="look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call", plain=True),
-    Event("cublas", PROGRAM, CAUSE, why="a CUDA library failed: memory that is full, or an earlier failure of CUDA",
+    Event(
+        "cublas", PROGRAM, CAUSE, why="a CUDA library failed: memory that is full, or an earlier failure of CUDA",
         fix="see what CUDA reported before it, and `nvidia-smi` for the GPU's free memory", state="unknown"),
-    Event("triton", PROGRAM, CAUSE, why="CUDA failed at the launch of a Triton kernel of the program: the kernel "
+    Event(
+        "triton", PROGRAM, CAUSE, why="CUDA failed at the launch of a Triton kernel of the program: the kernel "
         "that made the error may be an earlier one", fix="CUDA_LAUNCH_BLOCKING=1 shows which kernel fails first"),
-    Event("cuda_not_ready", PROGRAM, CAUSE, why="CUDA is not ready, before NCCL begins: on machines with NVSwitch "
+    Event(
+        "cuda_not_ready", PROGRAM, CAUSE, why="CUDA is not ready, before NCCL begins: on machines with NVSwitch "
         "usually because the Fabric Manager does not run, has not completed, or is of another version than the driver",
         fix="`systemctl status nvidia-fabricmanager`, and `nvidia-smi -q | grep -A 3 Fabric` on the node",
         state="unknown"),
-    Event("imex", PROGRAM, CAUSE, why="memory that is shared over NVLink between nodes (IMEX, MNNVL) was not "
+    Event(
+        "imex", PROGRAM, CAUSE, why="memory that is shared over NVLink between nodes (IMEX, MNNVL) was not "
         "available: usually nvidia-imex does not run on all nodes of the domain, or the container has no IMEX channel",
         fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node; `ls "
         "/dev/nvidia-caps-imex-channels` in the container; NCCL_MNNVL_ENABLE=0 continues without", state="unknown"),
-    Event("efa", PROGRAM, CAUSE, why="the set-up of EFA fails, in its driver or in the plugin over libfabric",
+    Event(
+        "efa", PROGRAM, CAUSE, why="the set-up of EFA fails, in its driver or in the plugin over libfabric",
         fix="`fi_info -p efa`, `modinfo efa`: driver, libfabric and plugin have to be of one installation; err -12: "
         "`ulimit -l`", state="unknown"),
-    Event("ucx", PROGRAM, CAUSE, why="an error of UCX, which MPI or a plugin uses: it need not be NCCL's network",
+    Event(
+        "ucx", PROGRAM, CAUSE, why="an error of UCX, which MPI or a plugin uses: it need not be NCCL's network",
         fix="read UCX's line: device and call; UCX_LOG_LEVEL=info shows the devices it selects", state="unknown"),
-    Event("rdma_library", PROGRAM, CAUSE,
+    Event(
+        "rdma_library", PROGRAM, CAUSE,
         why="an error of an RDMA library or driver, reported by another program than NCCL",
         fix="`ibv_devinfo -v` and `dmesg -T | grep -i mlx` on the node", state="unknown"),
-    Event("nvshmem", PROGRAM, CAUSE,
+    Event(
+        "nvshmem", PROGRAM, CAUSE,
         why="an error of NVSHMEM, which a program such as DeepEP uses beside NCCL with its own connections",
         fix="NVSHMEM_DEBUG=INFO; IBGDA needs the driver's PeerMappingOverride and nvidia_peermem", state="unknown"),
-    Event("expert_wait", PROGRAM, EFFECT,
+    Event(
+        "expert_wait", PROGRAM, EFFECT,
         why="expert parallelism waited for a peer in vain: the waiting rank is not the cause",
         fix="read the log of the peer that is named: what it did at that time, and whether its process runs",
         state="unknown"),
-    Event("gloo", PROGRAM, EFFECT,
+    Event(
+        "gloo", PROGRAM, EFFECT,
         why="Gloo (TCP between CPUs, not NCCL) waited for another rank or lost it: that rank's log shows why",
         fix="read the log of the rank that is named or that ended first", state="unknown"),
-    Event("coordination", PROGRAM, EFFECT, why="JAX's or TensorFlow's coordination service (gRPC, not NCCL): a "
+    Event(
+        "coordination", PROGRAM, EFFECT, why="JAX's or TensorFlow's coordination service (gRPC, not NCCL): a "
         "process did not come, or its heartbeat stopped",
         fix="read the log of the process that it names, or that ended first", state="unknown"),
-    Event("rendezvous", PROGRAM, EFFECT, why="threads of one process wait for each other before a collective: one is "
+    Event(
+        "rendezvous", PROGRAM, EFFECT, why="threads of one process wait for each other before a collective: one is "
         "late, stuck or gone; no network is in use yet",
         fix="py-spy dump of that process, and `nvidia-smi` on its node", state="unknown"),
-    Event("stall", PROGRAM, EFFECT, why="Horovod's stall inspector: some ranks submitted tensors that others have not",
+    Event(
+        "stall", PROGRAM, EFFECT, why="Horovod's stall inspector: some ranks submitted tensors that others have not",
         fix="look at the ranks that are missing: their stack, another branch of the program", state="unknown"),
-    Event("serving_watchdog", PROGRAM, EFFECT, why="the serving engine's watchdog ends it: a forward pass hangs in "
+    Event(
+        "serving_watchdog", PROGRAM, EFFECT, why="the serving engine's watchdog ends it: a forward pass hangs in "
         "this process, or in a rank that it waits for", fix="read the stacks of all ranks at that time",
         state="unknown"),
-    Event("worker_lost", PROGRAM, REPORT,
+    Event(
+        "worker_lost", PROGRAM, REPORT,
         why="a launcher or serving engine lost a worker: that worker's own log shows how it ended",
         fix="read the first exception above it, and the worker's own log (Ray: worker-*.err, raylet.out of that node)",
         state="unknown"),
-    Event("evicted", EXIT, OUTSIDE, why="Kubernetes or the container's runtime ended a container or pod",
+    Event(
+        "evicted", EXIT, OUTSIDE, why="Kubernetes or the container's runtime ended a container or pod",
         fix="kubectl describe pod, and its log with --previous"),
-    Event("mpi_abort", EXIT, REPORT, why="a rank requested MPI to end all of the job: its own lines before show why",
+    Event(
+        "mpi_abort", EXIT, REPORT, why="a rank requested MPI to end all of the job: its own lines before show why",
         state="unknown"),
-    Event("amd", PROGRAM, CAUSE, why="AMD's runtime: a kernel touched memory that is not mapped, or the GPU failed",
+    Event(
+        "amd", PROGRAM, CAUSE, why="AMD's runtime: a kernel touched memory that is not mapped, or the GPU failed",
         fix="`dmesg -T | grep -i amdgpu` on the node", state="unknown"),
-    Event("c10d_assert", PROGRAM, CAUSE, why="a check of PyTorch itself failed, before it called NCCL: usually how "
+    Event(
+        "c10d_assert", PROGRAM, CAUSE, why="a check of PyTorch itself failed, before it called NCCL: usually how "
         "the program makes and uses process groups",
         fix="see device_id of init_process_group and eager initialisation; try another release of PyTorch"),
-    Event("permission", PROGRAM, WEAK,
+    Event(
+        "permission", PROGRAM, WEAK,
         why="the process may not do this: a device, file or right that it, or its container, does not have",
         fix="see the device, file or capability that the line names, in the job itself", state="unknown"),
-    Event("file_system", PROGRAM, WEAK, why="a file system is full; /dev/shm counts as one",
+    Event(
+        "file_system", PROGRAM, WEAK, why="a file system is full; /dev/shm counts as one",
         fix="`df -h` of the path in the job itself", state="unknown"),
     Event("process_limit", LIMITS, CAUSE, state="drift"),
-    Event("host_memory_program", PROGRAM, CAUSE, why="the program was refused memory of the host",
+    Event(
+        "host_memory_program", PROGRAM, CAUSE, why="the program was refused memory of the host",
         fix="`free -h`, the memory limit of the job's cgroup or pod, `ulimit -v`", state="unknown"),
-    Event("tcp", PROGRAM, NETWORK,
+    Event(
+        "tcp", PROGRAM, NETWORK,
         why="a TCP connection failed or was lost: the process that reports it need not be the cause",
         fix="read the log of the other end", state="unknown"),
-    Event("timeout", PROGRAM, EFFECT,
+    Event(
+        "timeout", PROGRAM, EFFECT,
         why="something did not come in time: the line names the process that waited, not the cause",
         fix="read the log of what it waited for", state="unknown"),
     Event("waits", PROGRAM, NOTICE, severity="minor", state="unknown"),
@@ -401,49 +453,66 @@ GENERAL: Tuple[Tuple[str, str, str], ...] = (
     ("ERROR|FATAL|CRITICAL|rror:", "error_line", r"\b(?:ERROR|FATAL|CRITICAL)\b|\b[Ee]rror: "),
 )
 DETAILS: Tuple[Detail, ...] = (
-    Detail("xid", code="45$", tier=REPORT,
+    Detail(
+        "xid", code="45$", tier=REPORT,
         why="a program's channel was torn down: usually after another error of the GPU, or the end of its process"),
-    Detail("xid", code="(?:13|31|43|68|69)$", tier=CAUSE,
+    Detail(
+        "xid", code="(?:13|31|43|68|69)$", tier=CAUSE,
         why="an error of a kernel or request of a program on this GPU, less often of the GPU",
         fix="run the program with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`; if it occurs on one GPU "
         "only: drain the node"),
-    Detail("xid", code="79$", why="the GPU has fallen off the bus: slot, power, heat or the GPU",
+    Detail(
+        "xid", code="79$", why="the GPU has fallen off the bus: slot, power, heat or the GPU",
         fix="drain and restart the node; have the GPU replaced if it recurs"),
-    Detail("xid", code="(?:74|149)$", why="an error of NVLink",
+    Detail(
+        "xid", code="(?:74|149)$", why="an error of NVLink",
         fix="drain the node; `nvidia-smi nvlink -e` and -s name the link and the GPU at its end; reset the GPUs"),
-    Detail("xid", code="(?:48|94|95|63|64)$", why="an error of the GPU's memory (ECC, row remapping)",
+    Detail(
+        "xid", code="(?:48|94|95|63|64)$", why="an error of the GPU's memory (ECC, row remapping)",
         fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`; reset the GPU, and replace it where rows cannot "
         "be remapped"),
-    Detail("xid", code="(?:62|119|120|140|109|110)$", why="the GPU or its firmware (GSP) halted",
+    Detail(
+        "xid", code="(?:62|119|120|140|109|110)$", why="the GPU or its firmware (GSP) halted",
         fix="drain the node and reset the GPU; `nvidia-bug-report.sh` for the vendor if it recurs"),
-    Detail("xid", code="154$",
+    Detail(
+        "xid", code="154$",
         why="the driver's recovery action for this GPU changed: it may require a reset or a reboot",
         fix="drain the node, and do what the line names (reset or reboot)"),
-    Detail("order", text="KeyboardInterrupt|Ctrl-C|SIGINT|signal: 2$|Received 2 death",
+    Detail(
+        "order", text="KeyboardInterrupt|Ctrl-C|SIGINT|signal: 2$|Received 2 death",
         why="a user or a script interrupted the job (SIGINT, as by Ctrl-C)",
         fix="nothing, if that was meant; otherwise see which shell, script or limit of time sends SIGINT"),
-    Detail("exit", code="signal 11$", tier=CAUSE,
+    Detail(
+        "exit", code="signal 11$", tier=CAUSE,
         causes="a crash in native code (SIGSEGV), which may follow from an earlier failure"),
-    Detail("exit", code="signal 7$", tier=CAUSE, causes="SIGBUS: /dev/shm is full or too small (containers: "
+    Detail(
+        "exit", code="signal 7$", tier=CAUSE, causes="SIGBUS: /dev/shm is full or too small (containers: "
         "--shm-size, --ipc=host), less often a file that was cut off"),
-    Detail("exit", code="signal 9$", tier=EFFECT,
+    Detail(
+        "exit", code="signal 9$", tier=EFFECT,
         causes="SIGKILL: out of memory of the host or of the cgroup, or the scheduler or a user ended it",
         fix="`dmesg -T | grep -i oom` on its node, and the memory limit of its cgroup or pod"),
-    Detail("exit", code="signal [48]$", tier=CAUSE,
+    Detail(
+        "exit", code="signal [48]$", tier=CAUSE,
         causes="an instruction or arithmetic error in native code: usually a build for another CPU"),
     Detail("exit", code="signal (?:1|2|3|15)$", causes="it was told to end"),
-    Detail("exit", code="signal 6$",
+    Detail(
+        "exit", code="signal 6$",
         causes="the process ended itself (abort, a failed check, an exception in C++): its lines before show why"),
-    Detail("exit", code="exit code 127$", tier=CAUSE, causes="the program, or a library of it, was not found",
+    Detail(
+        "exit", code="exit code 127$", tier=CAUSE, causes="the program, or a library of it, was not found",
         proven=True),
     Detail("exit", code="exit code 126$", tier=CAUSE, causes="the program may not be executed", proven=True),
-    Detail("store", text="waiting for clients", causes="a process was not started, ended before it came, came too "
+    Detail(
+        "store", text="waiting for clients", causes="a process was not started, ended before it came, came too "
         "late, or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE"),
-    Detail("store", text="failed on SocketImpl",
+    Detail(
+        "store", text="failed on SocketImpl",
         why="a connection to PyTorch's store, which is usually in the process of rank 0, broke after it was made",
         fix="see first how the process of rank 0 ended, and its own log: what came before this line there is the "
         "cause", causes="the process that holds the store ended first; less often the connection was cut"),
-    Detail("mismatch", code="PyTorch", why="PyTorch itself compared the ranks' calls before they reached NCCL, and "
+    Detail(
+        "mismatch", code="PyTorch", why="PyTorch itself compared the ranks' calls before they reached NCCL, and "
         "they differ: the program's ranks are out of step, and no network causes that",
         fix="look in the program for what only some ranks call: the traceback of each rank names its call; the first "
         "difference is the place to look",
