@@ -234,7 +234,7 @@ class _Machine:
 
     def top(self, kind: type) -> Any:
         [value] = self.pop(1)
-        if type(value) is not kind:
+        if not isinstance(value, kind):
             raise DumpError("the pickle takes a %s for a %s" % (type(value).__name__, kind.__name__))
         self.stack.append(value)
         return value

@@ -197,7 +197,7 @@ class Reader:
         shapes = []
         for shape in self.sequence(data, "sizes"):
             numbers = self.sequence(shape, "a shape", 64)
-            if not all(type(number) is int for number in numbers):
+            if not all(_is_integer(number) for number in numbers):
                 raise DumpError("a shape of an entry is not a list of numbers")
             shapes.append(tuple(numbers))
         return tuple(shapes)
@@ -217,7 +217,7 @@ class Reader:
             if not isinstance(frame, dict):
                 return ""
             file, line, name = (frame.get(key) for key in ("filename", "line", "name"))
-            if isinstance(file, str) and isinstance(name, str) and type(line) is int and not _TORCH.search(file):
+            if isinstance(file, str) and isinstance(name, str) and _is_integer(line) and not _TORCH.search(file):
                 return self.short("%s:%d %s" % (file[-_TEXT // 2 :], line, name[: _TEXT // 3]))
         return ""
 
@@ -252,7 +252,7 @@ class Reader:
         if isinstance(value, str):
             number = whole(value[1:] if value.startswith("-") else value)
             value = number if number is None or not value.startswith("-") else -number
-        if type(value) is not int or abs(value) >= 1 << 64:
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 64:
             raise DumpError("%s is not a number, or missing" % key)
         return value
 
@@ -261,3 +261,7 @@ class Reader:
         self.left -= number + 1
         if self.left < 0:
             raise DumpError("its parts have more than %d values" % MOST_READ)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -193,7 +193,7 @@ class Process:
         values = getattr(self, name)
         if value in values:
             return
-        if type(values) is frozenset:
+        if isinstance(values, frozenset):
             values = set()
             setattr(self, name, values)
         if len(values) < KINDS:

@@ -7,7 +7,7 @@ Hosts are joined by the GUIDs that they report themselves, never by names of nod
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -283,8 +283,9 @@ def _bridges(plane: Plane, between: list[Pair]) -> list[Pair]:
     def path(without: int) -> list[int] | None:
         """Return the numbers of the cables on the shortest way from far to near."""
         came: dict[str, tuple[str, int]] = {near: ("", -1)}
-        queue = [near]
-        for guid in queue:
+        queue = deque([near])
+        while queue:
+            guid = queue.popleft()
             for following, number in beside.get(guid, ()):
                 if number != without and following not in came:
                     came[following] = (guid, number)
