@@ -13,7 +13,8 @@ NEWEST_PYTHON ?= $(shell for each in 3.14 3.13 3.12; do \
 		$$path -c '' 2>/dev/null && echo $$path && exit; done; done)
 # What uses Ansible itself: one test of each kind.
 NEWEST_TESTS = $(shell grep -lE '^(from|import) ansible\.' tests/unit/test_*.py) \
-	tests/drift/test_drift.py $(if $(findstring not long,$(PYTEST_ADDOPTS)),tests/site/test_check_diff.py,tests/site/test_demo.py)
+	$(if $(findstring not long,$(PYTEST_ADDOPTS)),tests/drift/test_drift.py::test_hostile_hosts_secrets_and_hosts_that_do_not_answer \
+	tests/site/test_check_diff.py,tests/drift/test_drift.py tests/site/test_demo.py)
 # Of make test, the longest on few cores first.
 TARGETS = faults cluster molecule site newest unit collection slurm drift containers fabric el lint nccl
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
