@@ -15,3 +15,11 @@ def whole(text: Optional[str]) -> Optional[int]:
     if text is None or not (text.isascii() and text.isdecimal() and len(text) <= LONGEST):
         return None
     return int(text)
+
+
+def signed(text: Optional[str]) -> Optional[int]:
+    """Return the value of ``whole`` digits, perhaps behind one minus sign; None for any other text."""
+    if text is None or not text.startswith("-"):
+        return whole(text)
+    number = whole(text[1:])
+    return None if number is None else -number

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import BinaryIO, Callable, List, Set
 
 from ..core.host import Host, ReadError
-from . import lines
-from .facts import KEYS
+from . import facts, lines
 
 BLOCK = 1 << 20
-_KEYS = frozenset(key.encode() for key in KEYS if len(key) == 4)
 # Lines behind a warning that belong to it: it may be broken, and processes mix theirs.
 _BEHIND = 3
 # A line that is none of NCCL's -> how many lines from it on are extracted.
@@ -113,8 +111,7 @@ class _Keeper:
         if at >= 0:
             level = line[at + 6 : at + 11]
             if level == b"INFO ":
-                key = line[at + 11 : at + 15]
-                return key in _KEYS or key[:1].isdigit() or key[:1] in (b" ", b"+", b"/")
+                return facts.may_read(line[at + 11 : at + 15])
             self._after = max(self._after, _BEHIND if level == b"WARN " else 0)
             return True
         behind = self._interest(line[: lines.LONGEST])

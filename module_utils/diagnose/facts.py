@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Pattern, Tuple, Union
 
-from ..core.number import whole
+from ..core.number import signed
 
 Value = Union[str, int, float, None]
 # Groups that hold integers and decimal numbers.
@@ -222,7 +222,7 @@ _KEYED: Dict[str, List[Tuple[str, Pattern[str]]]] = {}
 for _row in ROWS:
     for _key in re.findall(r"\S[^ ]{0,3}(?: (?= |$))?", _row.keys):
         _KEYED.setdefault(_key, []).append((_row.name, re.compile(_row.pattern)))
-KEYS = tuple(_KEYED)
+_INFO_KEYS = frozenset(key.encode() for key in _KEYED if len(key) == 4)
 # Facts that NCCL prints only when all ranks of a communicator have met (behind the bootstrap of its initialisation).
 BEHIND_BOOTSTRAP = frozenset(
     ["shape", "channel", "rings", "tree", "met", "channels", "collnet_channel", "nvls_group", "timed"]
@@ -251,12 +251,17 @@ def read(text: str) -> Optional[Fact]:
     return None
 
 
+def may_read(key: bytes) -> bool:
+    """Return whether a row may read an INFO line's text that begins with these four bytes."""
+    return key in _INFO_KEYS or key[:1].isdigit() or key[:1] in (b" ", b"+", b"/")
+
+
 def typed(name: str, value: Optional[str]) -> Value:
     """Return a group of a pattern as the type of its field."""
     if value is None:
         return None
     if name in _INTEGERS:
-        return whole(value) if value[:1] != "-" else -(whole(value[1:]) or 0)
+        return signed(value)
     if name in _DECIMALS:
         return decimal(value)
     return value.strip()

@@ -12,7 +12,7 @@ import json
 import struct
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
-from ..core.number import whole
+from ..core.number import signed
 
 # Of one dump. 20,000 entries with their stacks have some 10 MiB and 2,000,000 objects.
 MOST_OBJECTS = 4_000_000
@@ -49,10 +49,10 @@ def parse_json(data: bytes) -> object:
 
 
 def _integer(text: str) -> int:
-    number = whole(text.lstrip("-"))
+    number = signed(text)
     if number is None:
         raise DumpError("it has a number of %d digits" % len(text))
-    return -number if text.startswith("-") else number
+    return number
 
 
 def _float(text: str) -> float:
@@ -67,7 +67,6 @@ def _constant(text: str) -> NoReturn:
 
 # -- pickle ------------------------------------------------------------------------------------------------------------
 
-_MARK = object()
 _CONTAINERS = (list, tuple, dict)
 # Opcodes of plain values -> the value.
 _VALUES = {b"N": None, b"\x88": True, b"\x89": False}

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from . import nccl_events
 from .event import Detail, Event, Group, Occurrence
-from .facts import KEYS, Fact
+from .facts import Fact, may_read
 from .facts import read as read_fact
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
 from .state import Found, Key, Process, State
@@ -21,7 +21,6 @@ from .state import Found, Key, Process, State
 _CACHED, _PIDS, _GROUPS = 20_000, 100_000, 4_096
 # Events of which each form of the text is a group.
 _BY_FORM = ("warning", "plugin_warning", "value", "system", "exception", "error_line", "topology")
-_INFO_KEYS = frozenset(key.encode() for key in KEYS if len(key) == 4)
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-f]{1,16}|\d{1,20})\b")
 # Words of warnings, and what NET/IB did not find.
 _ABSENT = (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP interface", "interface"))
@@ -170,7 +169,7 @@ class StateReader:
             if key == b"Chan" and self._channel(line, at):
                 self.log.info += 1
                 return
-            if key not in _INFO_KEYS and not key[:1].isdigit() and key[:1] not in (b" ", b"+", b"/"):
+            if not may_read(key):
                 self.log.info += 1
                 self.log.unmatched += 1
                 self._open = None

@@ -12,7 +12,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ..core.finding import printable
-from ..core.number import whole
+from ..core.number import signed, whole
 from .plain_data import MOST_OBJECTS, DumpError, parse_json, parse_pickle
 
 MOST_BYTES = 64 << 20
@@ -250,8 +250,7 @@ class Reader:
     def signed(self, value: object, key: str) -> int:
         """Return a number; JSON has those of pg_status as texts."""
         if isinstance(value, str):
-            number = whole(value[1:] if value.startswith("-") else value)
-            value = number if number is None or not value.startswith("-") else -number
+            value = signed(value)
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 64:
             raise DumpError("%s is not a number, or missing" % key)
         return value

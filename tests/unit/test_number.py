@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import signed, whole
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import ibnetdiscover
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import processes
@@ -17,6 +17,19 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import processe
 )
 def test_a_number_is_ascii_digits(text: str | None, expected: int | None) -> None:
     assert whole(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", 7),
+        ("-7", -7),
+        ("-0", 0),
+        *((text, None) for text in ("-", "--1", "+1", "- 1", "-\u00b2", "-" + "9" * 21, None)),
+    ],
+)
+def test_one_sign_before_the_digits(text: str | None, expected: int | None) -> None:
+    assert signed(text) == expected
 
 
 def test_readers_survive_digits_that_are_none() -> None:
