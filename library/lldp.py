@@ -121,10 +121,11 @@ from typing import Any, Dict, Mapping, Tuple
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
 
 _NUMBERS = {"type": "list", "elements": "int"}
 SPEC = {

@@ -89,12 +89,12 @@ backup_files:
 from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
 
 SPEC = {
     "clear_acs": {"type": "bool", "default": True},

@@ -154,8 +154,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.health import record
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, setters, unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import apply as execute
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_setters as setters
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain, port
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import OWNERS, Want
 
 _NUMBERS = {"type": "list", "elements": "int"}
 SETTINGS = {

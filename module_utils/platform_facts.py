@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from . import container_limits, multirail
+from . import container_limits
 from .core.finding import printable
 from .core.host import Host, attempt
 from .lldp import dcbx, neighbour
@@ -20,11 +20,13 @@ from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import CPUINFO, PRODUCT
+from .multirail import plan as multirail
 from .recognise import ARM, NEAR, X86
-from .roce import nouns, qos
-from .roce.chain import Chain
-from .roce.port import State, ports
-from .roce.want import Want
+from .roce_qos import plan as qos
+from .roce_qos import settings as nouns
+from .roce_qos.chain import Chain
+from .roce_qos.config import Want
+from .roce_qos.port import State, ports
 
 _NVIDIA, _NVSWITCH, _AMD, _ACCELERATOR = 0x10DE, 0x0680, 0x1002, 0x1200
 # Each setting of a port is read once; the values do not matter here.

@@ -18,11 +18,11 @@ from .machine.rail_address import interfaces
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import PRODUCT
-from .roce import qos as roce_qos
-from .roce.chain import Chain
-from .roce.nouns import parse_traffic_class
-from .roce.port import ports
-from .roce.want import Want
+from .roce_qos import plan as roce_qos
+from .roce_qos.chain import Chain
+from .roce_qos.config import Want
+from .roce_qos.port import ports
+from .roce_qos.settings import parse_traffic_class
 
 DRIVER = "/sys/module/%s/version"
 RELEASE = "/proc/sys/kernel/osrelease"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
 
 from lab import store, tree
 from lab.machine import Machine

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent, Port
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
 
 from tests.lldp.conftest import Bed
 from tests.lldp.frames import (

@@ -8,11 +8,12 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, setters
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Intent
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Port
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.unit import RULE
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_setters as setters
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit import RULE
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Port
 
 from tests.trees import put, put_all
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState, Neighbour
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent, Port
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 from hypothesis import given
 from hypothesis import strategies as st

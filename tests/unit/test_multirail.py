@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import multirail, persisted_address
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import sysctl_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
@@ -19,21 +18,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.sysctl_files im
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_routing
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_routing import Route, Rule
-from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
-    POLICIES,
-    Have,
-    Rail,
-    Want,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import addressing, netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.addressing import Addressing
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifupdown import Ifupdown
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.netplan import Netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkd import Networkd
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkmanager import NetworkManager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import addressing, netplan, persisted_address
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.addressing import Addressing
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkmanager import NetworkManager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import plan as multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail.plan import POLICIES, Have, Rail, Want
 from ansible_collections.busbar.fabric.plugins.modules import multirail as module
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import networkmanager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifupdown import Ifupdown
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.netplan import Netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkd import Link, Networkd
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkmanager import NetworkManager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import networkmanager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Link, Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkmanager import NetworkManager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.plan import Have, Want
 from ansible_collections.busbar.fabric.plugins.modules import netdev_mtu as module
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

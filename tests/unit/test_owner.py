@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, persisted_address
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import owner
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import owner, persisted_address
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
 
 from tests import golden_rows, goldens
 from tests.trees import interface, link, put_all, tool

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub, pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -19,7 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockd
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
-from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import Have, Want, Write
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path.plan import Have, Want, Write
 from ansible_collections.busbar.fabric.plugins.modules import pcie_path as module
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,11 +11,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils import (
     grub_settings,
     host_limits,
     ofed,
-    pcie_path,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Repository, System
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
 
 from tests import golden_rows, goldens
 

@@ -10,17 +10,17 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import (
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.plan import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb, Pause, Port, State
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import (
     NOUNS,
     enabled,
     parse_pause,
     parse_traffic_class,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Dcb, Pause, Port, State
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.qos import Have
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 
 from tests import golden_rows, goldens
 

@@ -15,14 +15,11 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import (
-    DCB,
-    NOUNS,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import OF_RDMA, ports
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import OF_RDMA, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import DCB, NOUNS
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
 from lab import machines, store

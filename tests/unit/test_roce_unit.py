@@ -21,13 +21,20 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import boot as roce_boot
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Intent, Result
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Gap, Port, ports
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.unit import INTENT, OWN, RULE, SCRIPT, UNIT, Have
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script as roce_boot
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain as roce_chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit import (
+    INTENT,
+    OWN,
+    RULE,
+    SCRIPT,
+    UNIT,
+    Have,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Gap, Port, ports
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 from hypothesis import given, settings
 from hypothesis import strategies as st

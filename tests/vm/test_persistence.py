@@ -12,7 +12,8 @@ import base64
 from dataclasses import dataclass
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
 
 from .conftest import NewVm
 from .machine import Machine

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Plan and judge the MTU of the compute rails' interfaces: now, after a boot, and the RDMA MTU.
 
-After a boot it comes from the file of the interface's owner (owner/); if that is not clear, nothing is written.
+After a boot it comes from the file of the interface's owner (owner.py); if that is not clear, nothing is written.
 Source: kernel include/rdma/ib_addr.h iboe_get_mtu.
 """
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .change import written
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host, Problem
-from .core.plan import Command, FileChange, Plan
-from .machine import netdev, rdma
-from .machine.profile import Profile, roce_rails
-from .machine.rdma import DEVINFO, RdmaPort
-from .machine.topology import Nic
-from .owner import device, owner
-from .owner.claim import Claim
-from .owner.device import Device
-from .owner.networkd import FOLDERS
-from .owner.owner import Owner
+from ..change import written
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, Problem
+from ..core.plan import Command, FileChange, Plan
+from ..machine import netdev, rdma
+from ..machine.profile import Profile, roce_rails
+from ..machine.rdma import DEVINFO, RdmaPort
+from ..machine.topology import Nic
+from . import device, owner
+from .claim import Claim
+from .device import Device
+from .networkd import FOLDERS
+from .owner import Owner
 
 # Bytes: the least that IPv6 takes, the most that Linux does.
 LEAST, MOST = 1280, 65535

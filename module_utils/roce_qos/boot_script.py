@@ -25,10 +25,11 @@ from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange, Plan
 from ..machine import pci, topology
 from ..machine.rails import Rails
-from . import chain, qos
-from .execute import execute
+from . import chain
+from . import plan as qos
+from .apply import execute
+from .config import Want
 from .port import Port, ports
-from .want import Want
 
 # Below the system root: the last result of each port, until the next boot.
 RESULTS = "/run/busbar-roce-qos"

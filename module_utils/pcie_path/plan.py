@@ -15,16 +15,16 @@ import stat
 from dataclasses import dataclass, replace
 from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from .change import apply, written
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding, one_cause
-from .core.host import Host, ParseError, Problem, ReadError, attempt
-from .core.plan import Command, FileChange, Plan, merge
-from .machine import lockdown, pci, virtualization
-from .machine.pci import PciDevice
-from .machine.rails import Rails
-from .machine.topology import Nic, Topology
+from ..change import apply, written
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding, one_cause
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.plan import Command, FileChange, Plan, merge
+from ..machine import lockdown, pci, virtualization
+from ..machine.pci import PciDevice
+from ..machine.rails import Rails
+from ..machine.topology import Nic, Topology
 
 UNIT = "/etc/systemd/system/busbar-pcie-path.service"
 # multi-user.target wants the unit by this drop-in, not by a link: a plan knows plain files only.

@@ -21,8 +21,8 @@ from ..core.host import Host, ParseError, ReadError
 from ..machine import netdev, rdma
 from ..machine.pci import parse_decimal
 from . import dcb, mlnx_qos
+from .config import Want
 from .port import Gap, Pause, Port, State
-from .want import Want
 
 CONFIGFS = "/sys/kernel/config/rdma_cm"
 # The number alone is how it is written.

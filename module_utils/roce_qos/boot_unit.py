@@ -21,11 +21,12 @@ from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Command, FileChange, Plan
-from . import boot, chain
-from .boot import Intent, Result
-from .nouns import enabled
+from . import boot_script as boot
+from . import chain
+from .boot_script import Intent, Result
+from .config import Want
 from .port import Port
-from .want import Want
+from .settings import enabled
 
 SCRIPT = "/usr/local/lib/busbar/roce_qos.py"
 INTENT = "/etc/busbar/roce_qos.json"
@@ -86,8 +87,8 @@ _SCRIPT_HEAD = """\
 # Python modules of the collection busbar.fabric without their comments.
 """
 _MAIN = """\
-from %s.roce import boot
-sys.exit(boot.main(sys.argv[1:]))
+from %s.roce_qos import boot_script
+sys.exit(boot_script.main(sys.argv[1:]))
 """
 
 AT_BOOT = Check(

@@ -16,27 +16,27 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from . import netdev_mtu, persisted_address
-from .change import written
-from .core import fix_command, sysctl_files
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host, ParseError, Problem, attempt
-from .core.number import whole
-from .core.plan import Command, FileChange, Plan
-from .core.sysctl_files import Assignment
-from .machine import netdev, netdev_address
-from .machine.netdev_address import ADDRESSES, Address
-from .machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, parse_rules
-from .machine.pci import parse_decimal, read_value
-from .machine.profile import Profile, roce_rails
-from .machine.rail_address import RAIL_ADDRESS, RAIL_GID
-from .machine.rdma import ADDRESS_FAMILIES, gids_of_family
-from .machine.topology import Nic
-from .owner import device, netplan, networkd, owner
-from .owner.addressing import Addressing
-from .owner.claim import Table
-from .owner.owner import Owner
+from ..change import written
+from ..core import fix_command, sysctl_files
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, attempt
+from ..core.number import whole
+from ..core.plan import Command, FileChange, Plan
+from ..core.sysctl_files import Assignment
+from ..machine import netdev, netdev_address
+from ..machine.netdev_address import ADDRESSES, Address
+from ..machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, parse_rules
+from ..machine.pci import parse_decimal, read_value
+from ..machine.profile import Profile, roce_rails
+from ..machine.rail_address import RAIL_ADDRESS, RAIL_GID
+from ..machine.rdma import ADDRESS_FAMILIES, gids_of_family
+from ..machine.topology import Nic
+from ..mtu import device, netplan, networkd, owner, persisted_address
+from ..mtu import plan as netdev_mtu
+from ..mtu.addressing import Addressing
+from ..mtu.claim import Table
+from ..mtu.owner import Owner
 
 KEYS = ("arp_ignore", "arp_announce", "rp_filter", "accept_local")
 CONF = "/proc/sys/net/ipv4/conf"

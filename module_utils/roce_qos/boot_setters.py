@@ -17,11 +17,11 @@ from ..core.host import Host, Problem, attempt
 from ..core.plan import Plan, merge
 from ..core.systemd_files import UNITS, wanted_at_boot
 from ..machine import pci
-from . import unit
-from .boot import Intent
-from .nouns import DCBX
+from . import boot_unit as unit
+from .boot_script import Intent
+from .config import Want
 from .port import Port
-from .want import Want
+from .settings import DCBX
 
 BOOT_SETTER = Check(
     "roce_qos.boot_setter",

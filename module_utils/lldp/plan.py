@@ -19,8 +19,8 @@ from ..core.systemd_files import start
 from ..machine.profile import Profile
 from ..machine.rails import Rails, ethernet
 from ..machine.topology import Topology
-from ..roce.port import ports
-from ..roce.want import Want
+from ..roce_qos.config import Want
+from ..roce_qos.port import ports
 from . import dcbx
 from .neighbour import UNIT, LldpState, Neighbour
 

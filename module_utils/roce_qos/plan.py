@@ -21,9 +21,9 @@ from ..machine import netdev
 from ..machine.profile import Profile, roce_rails
 from . import dcb, mlnx_qos
 from .chain import Chain
-from .nouns import DCBX, NOUNS, Comparison, Unreadable, as_root, enabled
+from .config import Want
 from .port import Dcb, Gap, Port, State
-from .want import Want
+from .settings import DCBX, NOUNS, Comparison, Unreadable, as_root, enabled
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Execute a plan of roce/qos.py port by port, and read each write back."""
+"""Execute a plan of plan.py port by port, and read each write back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Callable, Dict, List, Set, Tuple
 from ..change import apply
 from ..core.host import Host, ReadError
 from ..core.plan import Plan
-from .nouns import CONFIGFS
-from .qos import Have, Step, plan, read_port
-from .want import Want
+from .config import Want
+from .plan import Have, Step, plan, read_port
+from .settings import CONFIGFS
 
 
 def execute(
