@@ -125,7 +125,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbou
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 
 _NUMBERS = {"type": "list", "elements": "int"}
 SPEC = {
@@ -151,7 +151,7 @@ def main() -> None:
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
     asked = profile.from_options(given)
     settings = {name: given[name] for name in ("prio2tc", "tsa", "tc_bandwidth")}
-    roce = Want.from_values(chain.resolve(given["roce"], given), settings)
+    roce = PortConfig.from_values(chain.resolve(given["roce"], given), settings)
     want = ports.LldpIntent(given["asked"], given["dcbx"], given["mtu"], roce)
     own: Tuple[ports.Port, ...] = ()
     if want.asked != ports.NONE and profile.roce_rails(asked):

@@ -22,15 +22,15 @@ from .machine.topology import Nic, Topology
 from .machine.virtualization import CPUINFO, PRODUCT
 from .multirail import plan as multirail
 from .recognise import ARM, NEAR, X86
-from .roce_qos import plan as qos
-from .roce_qos import settings as nouns
+from .roce_qos import attributes
+from .roce_qos import read as qos
 from .roce_qos.chain import Chain
-from .roce_qos.config import Want
-from .roce_qos.port import State, ports
+from .roce_qos.config import PortConfig
+from .roce_qos.port import PortState, ports
 
 _NVIDIA, _NVSWITCH, _AMD, _ACCELERATOR = 0x10DE, 0x0680, 0x1002, 0x1200
 # Each setting of a port is read once; the values do not matter here.
-_EVERY = Want(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
+_EVERY = PortConfig(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
 
 
 Values = Dict[str, Any]
@@ -122,11 +122,11 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
     return [{name: value for name, value in values[nic.pci].items() if value is not None} for nic in nics]
 
 
-def _setting(state: State) -> Values:
+def _setting(state: PortState) -> Values:
     """Return the port's settings; None for one that could not be read."""
     dcb, port, numbers = state.dcb, state.port, state.numbers
-    cnp = [numbers.get(path) for path in nouns.cnp_paths(port)]
-    on = [priority for priority in range(8) if numbers.get(nouns.enable_path(port, "np", priority))]
+    cnp = [numbers.get(path) for path in attributes.cnp_paths(port)]
+    on = [priority for priority in range(8) if numbers.get(attributes.enable_path(port, "np", priority))]
     return {
         "trust": dcb.trust if dcb.trust in ("dscp", "pcp") else None,
         "dscp2prio": {str(dscp): to for dscp, to in dcb.dscp2prio} if dcb.trust == "dscp" else None,
@@ -134,8 +134,8 @@ def _setting(state: State) -> Values:
         "owner": dcb.owner,
         "ecn": None if "ecn" in state.gaps else on,
         "cnp": None if None in cnp else cnp,
-        "tos": numbers.get(nouns.tos_path(port)),
-        "traffic_class": numbers.get(nouns.class_path(port)),
+        "tos": numbers.get(attributes.tos_path(port)),
+        "traffic_class": numbers.get(attributes.class_path(port)),
     }
 
 

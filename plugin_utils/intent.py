@@ -28,7 +28,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import pla
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, PARTS, VALUES, Value, of_role
 
@@ -352,7 +352,7 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     settings = roce_chain.settings(values)
     try:
         chain = resolve(values["busbar_roce"] or {}, settings, roce_chain.PREFIX)
-        Want.from_values(chain, settings, roce_chain.PREFIX)
+        PortConfig.from_values(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}

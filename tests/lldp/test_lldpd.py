@@ -10,7 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as 
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, Port
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 
 from tests.lldp.conftest import Bed
 from tests.lldp.frames import (
@@ -24,7 +24,7 @@ from tests.lldp.frames import (
     pfc,
 )
 
-WANT = LldpIntent(mtu=9000, roce=Want(chain=resolve({"dscp": 26, "priority": 3}, {})))
+WANT = LldpIntent(mtu=9000, roce=PortConfig(chain=resolve({"dscp": 26, "priority": 3}, {})))
 SIZE, ETS, PFC, DSCP = HEALTHY
 # Interface at the switch -> what is sent there; s6 sends nothing.
 SENT = {
