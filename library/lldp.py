@@ -84,36 +84,16 @@ neighbours:
   type: list
   elements: dict
   returned: success
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+findings: {type: list, elements: dict, returned: success, description: "What is not ok, as in C(docs/findings.md)."}
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 notes:
   description: Sentences for the verdict, such as that the switches send no DCBX.
   type: list
   elements: str
   returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
+commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
 from typing import Any, Dict, Mapping, Tuple

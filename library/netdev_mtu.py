@@ -45,31 +45,19 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
+commands: {type: list, elements: str, returned: success, description: "Commands that were run, or would be."}
 notes:
   description: Sentences for the verdict, such as that no MTU is configured, or one too small for RDMA.
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
 withheld:
   description: Ids of the findings whose repair would stop traffic, which was not allowed.
   type: list

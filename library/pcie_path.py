@@ -49,11 +49,7 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
@@ -69,21 +65,9 @@ notes:
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; writing these registers disrupts nothing.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Empty; the files are Busbar's own.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
+withheld: {type: list, elements: str, returned: success, description: Empty; writing these registers disrupts nothing.}
+backup_files: {type: list, elements: str, returned: success, description: "Empty; the files are Busbar's own."}
 """
 
 from typing import Any, Dict, Mapping

@@ -113,11 +113,7 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
@@ -133,11 +129,7 @@ notes:
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
 withheld:
   description: Ids of the findings whose repair needs more than O(max_disruption) allows, or would disturb a running
     job.

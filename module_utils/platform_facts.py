@@ -20,7 +20,8 @@ from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import CPUINFO, PRODUCT
-from .multirail import plan as multirail
+from .multirail.policy import KEYS
+from .multirail.read import CONF
 from .recognise import ARM, NEAR, X86
 from .roce_qos import attributes
 from .roce_qos import read as qos
@@ -113,7 +114,7 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
             own["partitions"] = sorted(set(table.values()))[:64] if isinstance(table, Mapping) else None
             own.update(psid=nic.rdma.board_id, firmware=nic.rdma.firmware)
         for netdev in nic.netdevs[:1] if number in on_ethernet else ():
-            paths = {key: "%s/%s/%s" % (multirail.CONF, netdev.name, key) for key in multirail.KEYS}
+            paths = {key: "%s/%s/%s" % (CONF, netdev.name, key) for key in KEYS}
             own.update({key: pci.read_value(host, path, pci.parse_decimal, []) for key, path in paths.items()})
             sources = {one.address for one in (addresses or {}).get(netdev.name, ())}
             switches = heard.switches(netdev.name)

@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
-from ansible_collections.busbar.fabric.plugins.module_utils.multirail import plan as multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 
 # Characters of a whole result. That of a node with eight rails and every fault of the lab has less than a tenth.
 LIMIT = 4 << 20

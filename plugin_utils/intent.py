@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import want
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-from ansible_collections.busbar.fabric.plugins.module_utils.multirail import plan as multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve

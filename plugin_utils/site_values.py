@@ -15,7 +15,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
-from ansible_collections.busbar.fabric.plugins.module_utils.multirail import plan as multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import WHEN
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS

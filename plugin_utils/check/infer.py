@@ -19,7 +19,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import recognise
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.multirail import plan as multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 
 from . import question
