@@ -96,50 +96,13 @@ reboot_required: {type: list, elements: str, returned: success, description: Emp
 withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
-from typing import Any, Dict, Mapping, Tuple
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
-
-_NUMBERS = {"type": "list", "elements": "int"}
-SPEC = {
-    "asked": {"type": "str", "choices": list(ports.ASKED), "default": ports.AUTO},
-    "dcbx": {"type": "bool", "default": False},
-    "mtu": {"type": "int"},
-    "roce": {"type": "dict", "default": {}},
-    "trust": {"type": "str", "choices": ["", *chain.TRUSTS], "default": ""},
-    "dscp2prio": {"type": "dict", "default": {}},
-    "pfc": _NUMBERS,
-    "prio2tc": _NUMBERS,
-    "tsa": {"type": "list", "elements": "str"},
-    "tc_bandwidth": _NUMBERS,
-    **module.PROFILE,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    asked = profile.from_options(given)
-    settings = {name: given[name] for name in ("prio2tc", "tsa", "tc_bandwidth")}
-    roce = PortConfig.from_values(chain.resolve(given["roce"], given), settings)
-    want = ports.LldpIntent(given["asked"], given["dcbx"], given["mtu"], roce)
-    own: Tuple[ports.Port, ...] = ()
-    if want.asked != ports.NONE and profile.roce_rails(asked):
-        machine = topology.read(host, ask_nvidia_smi=False)
-        own = ports.rail_ports(machine, rails.match(machine, asked), asked)
-    heard = neighbour.read(host) if own else neighbour.LldpState()
-    found = ports.plan(heard, own, want).result()
-    return dict(found, notes=ports.notes(heard, own, want), neighbours=ports.to_dicts(heard, own, want))
 
 
 if __name__ == "__main__":

@@ -70,37 +70,13 @@ backup_files:
   returned: success
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-
-SPEC = {"mtu": {"type": "int"}, **module.PROFILE, **module.DISRUPTION, **module.ROOTS}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    asked = profile.from_options(given)
-    if given["mtu"] is None:
-        return dict(apply.converge(host, check_mode, Plan), notes=netdev_mtu.undecided(asked))
-    if not netdev_mtu.LEAST <= given["mtu"] <= netdev_mtu.MOST:
-        raise ParseError("mtu is %d, expected %d to %d" % (given["mtu"], netdev_mtu.LEAST, netdev_mtu.MOST))
-    want = netdev_mtu.Want(given["mtu"])
-    nics = tuple(rails.ethernet(rails.match(topology.read(host, ask_nvidia_smi=False), asked), asked).values())
-    permitted = apply.Permission(host, [nic.pci for nic in nics], given["max_disruption"])
-
-    def look() -> Plan:
-        return permitted(netdev_mtu.plan(netdev_mtu.read(host, nics), want))
-
-    done = apply.converge(host, check_mode, look, mends=netdev_mtu.mends)
-    return dict(done, notes=[*done["notes"], *netdev_mtu.notes(nics, want)])
 
 
 if __name__ == "__main__":

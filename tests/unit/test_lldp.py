@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState, Neighbour
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
@@ -54,8 +54,8 @@ NETWORKCTL = {
 }
 
 
-def port(rail: int = 0) -> Port:
-    return Port(
+def port(rail: int = 0) -> RailPort:
+    return RailPort(
         rail, f"0000:1{rail}:00.0 mlx5_{rail} ens{rail}", f"0000:1{rail}:00.0", f"ens{rail}", f"mlx5_{rail}", 1500
     )
 

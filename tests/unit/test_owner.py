@@ -266,11 +266,11 @@ class Node:
         for path in (self.root / file.lstrip("/") for file in files):
             path.chmod(next((MODES[key] for key in (path.parent.name, path.name, path.suffix) if key in MODES), 0o644))
 
-    def look(self) -> netdev_mtu.Have:
+    def look(self) -> netdev_mtu.MtuState:
         return netdev_mtu.read(self.host, self.nics)
 
     def plan(self, mtu: int = 9000) -> Plan:
-        return netdev_mtu.plan(self.look(), netdev_mtu.Want(mtu))
+        return netdev_mtu.plan(self.look(), mtu)
 
 
 Look = Callable[[Files], tuple[Claim | None, Plan]]
@@ -466,7 +466,7 @@ WRITTEN: dict[str, Files] = {
 }
 
 
-def claims(have: netdev_mtu.Have) -> dict[str, list[Any]]:
+def claims(have: netdev_mtu.MtuState) -> dict[str, list[Any]]:
     """Return of each rail what sets it up: the program, its file, the MTU and the file that it is from."""
     found = {name: have.owners[name].claims for name in ("ens1", "ens2")}
     return {name: [[one.stack, one.path, one.mtu, one.source] for one in of_name] for name, of_name in found.items()}
