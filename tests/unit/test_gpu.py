@@ -4,7 +4,6 @@
 
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,27 +185,6 @@ def test_nvlinks_of_a_gpu_that_says_something_else(below: str, active: "int | No
         gpu.NvlinkStatus(0, "GPU-1", active, total),
         gpu.NvlinkStatus(1, "GPU-2", 1, 1),
     ]
-
-
-PARSERS = [
-    (gpu.parse_information, INFORMATION % (UUID[A], A)),
-    (gpu.parse_driver_version, OPEN),
-    (gpu.parse_query_csv, CSV),
-    (gpu.parse_xml, xml()),
-    (gpu.parse_nvlink_status, NVLINK),
-]
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.sampled_from(PARSERS), st.data())
-def test_any_text_and_any_damage_gives_a_value_or_a_parse_error(parser, data) -> None:  # type: ignore[no-untyped-def]
-    parse, good = parser
-    start = data.draw(st.integers(0, len(good)))
-    end = data.draw(st.integers(start, len(good)))
-    put_in = data.draw(st.text(max_size=20) | st.sampled_from(["N/A", "[Unknown Error]", "\0", ",", "<a>", "\n"]))
-    for text in (good[:start] + put_in + good[end:], put_in):
-        with suppress(ParseError):
-            parse(text)
 
 
 # -- reader ----------------------------------------------------------------------------------------------------------

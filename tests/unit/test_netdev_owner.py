@@ -10,7 +10,6 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import (
-    device,
     ifcfg,
     ifupdown,
     netplan,
@@ -149,15 +148,6 @@ def test_whatever_a_yaml_writer_makes_is_read_alike_or_refused(files: dict[str, 
     assert yaml_text.parse(text) == yaml.load(text, yaml.BaseLoader)
     read = mtus(text)
     assert all(read[kind, name] == definitions[kind][name].get("mtu") for kind, name in read)
-
-
-@given(st.text(st.sampled_from("abmtu:-{}[]'\"# \n0123&|\\"), max_size=80))
-@settings(max_examples=100)
-def test_no_text_breaks_the_netplan_reader(text: str) -> None:
-    try:
-        netplan.parse("network:\n  ethernets:\n    a:\n" + text)
-    except ParseError as error:
-        assert str(error).startswith("line ")
 
 
 def test_a_netplan_file_of_ours_is_plain_yaml_and_read_by_our_own_reader() -> None:
@@ -313,15 +303,3 @@ def test_an_ifcfg_edit_keeps_foreign_lines_and_is_done_once(lines: list[str]) ->
 
 def test_an_ifcfg_value_is_read_without_its_quotes_and_comment() -> None:
     assert ifcfg.parse("MTU='9000' # jumbo\nA=1 # b\nB=\nC") == {"MTU": "9000", "A": "1", "B": ""}
-
-
-# -- ip --------------------------------------------------------------------------------------------------------------
-
-
-def test_other_names_and_addresses_come_from_ip() -> None:
-    text = '[{"ifname":"ens1","altnames":["enp27s0"],"permaddr":"b8:3f:d2:00:00:01"},{},{"ifname":"lo"}]'
-    found = device.parse_links(text)
-    assert (found["ens1"].altnames, found["ens1"].permanent) == (("enp27s0",), "b8:3f:d2:00:00:01")
-    for bad in ("", "{}x", "[1]", '[{"a": 1}]'):
-        with pytest.raises(ParseError):
-            device.parse_links(bad)

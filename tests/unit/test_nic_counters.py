@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nic_counters import Counters
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.trees import lines
 
@@ -162,18 +159,6 @@ def test_what_moved_is_told_in_words() -> None:
         "np_cnp_sent +4: this host signalled senders to slow down",
         "rx_prio3_pause +12: the network paused this host in priority 3",
     ]
-
-
-def test_statistics_of_ethtool_are_names_and_numbers() -> None:
-    text = "NIC statistics:\n     rx_packets: 12\n     [0]: rx_bytes: 4\n     rx_prio3_bytes: 99\n"
-    assert nic_counters.parse_statistics(text) == {"rx_packets": 12, "[0]: rx_bytes": 4, "rx_prio3_bytes": 99}
-
-
-@given(st.text(max_size=200))
-@settings(max_examples=100)
-def test_any_text_is_statistics_or_an_error(text: str) -> None:
-    with contextlib.suppress(ParseError):
-        nic_counters.parse_statistics(text)
 
 
 def test_only_what_says_something_is_read_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -36,8 +36,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit i
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Gap, Port, ports
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lab import qos, tree
 from lab.machines import hgx_h200_roce
@@ -169,24 +167,6 @@ def test_an_intent_that_somebody_has_spoilt_is_an_error_that_names_it(change: Ma
 def test_settings_of_another_type_are_an_error() -> None:
     with pytest.raises(ParseError, match="another type"):
         replace(WANTED, settings={"prio2tc": 3}).want()
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-_NAMES = st.sampled_from(["ports", "roce", "settings", "hardware_root", "system_root", "state", "said"])
-
-
-@settings(max_examples=100)
-@given(st.text(max_size=40) | st.dictionaries(_NAMES, _JSON).map(json.dumps))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    for parse in (roce_boot.parse_intent, roce_boot.parse_result):
-        try:
-            parse(text)
-        except ParseError as error:
-            assert str(error)
 
 
 # -- the script on a node ---------------------------------------------------------------------------------------------
