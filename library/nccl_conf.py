@@ -155,9 +155,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import apply,
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology, virtualization
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, image_conf, proof
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, format_version, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import containers, environment, image_conf, proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import (
+    Version,
+    format_version,
+    parse_version,
+)
 
 SPEC = {
     **module.PROFILE,

@@ -306,8 +306,10 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_transport
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import NOTHING, PerfRun
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.run import NOTHING, PerfRun
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "binary": {"type": "path", "required": True},
@@ -359,7 +361,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Ma
     if check_mode or not due:
         return {**last.result(), "due": due, **asked.result(last.plan, "")}
     # The nightly check runs nothing, and is not sent what does.
-    from ansible_collections.busbar.fabric.plugins.module_utils import nccl_measure
+    from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import measure as nccl_measure
 
     plan, found, directory = nccl_measure.measure(asked)
     return {**NOTHING.result(), **found, "due": due, **asked.result(plan, directory)}

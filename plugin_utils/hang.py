@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_hang, nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     SEVERITIES,
     Finding,
@@ -20,8 +19,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     printable,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_join
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import (
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import (
     Absent,
     Communicator,
     Group,
@@ -30,7 +31,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer impo
     RasStatus,
     Row,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import Silence, View, ranges
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import Silence, View, ranges
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, exit_code, nodeset, screen, terminal
 
 MODULE = "nccl_ras_info"

@@ -16,8 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu, nvidia_smi_topo, rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_answer
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
 
 from tests import goldens
 from tests.readings import plain

@@ -7,12 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_answer, ras_views
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes import Listener, Node, Process
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, hang
 
 from lab import ras as emulator

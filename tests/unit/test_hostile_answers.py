@@ -33,7 +33,8 @@ from ansible_collections.busbar.fabric.plugins.action import (
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import statistics as perf_statistics
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     due_roles,

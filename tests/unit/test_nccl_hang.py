@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_hang, nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import processes, ras_answer, ras_client, ras_views
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes import Listener, Node, Process
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import RasStatus
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import client as ras_client
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import processes
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 
 from lab import ras as emulator
 from tests import goldens

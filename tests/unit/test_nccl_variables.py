@@ -8,8 +8,8 @@ import contextlib
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import (
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import (
     NEVER,
     NEWEST,
     OLDEST,

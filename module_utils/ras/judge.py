@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from .core.check import Check
-from .core.finding import Finding, printable
-from .nccl.ras_answer import FINALIZE, INIT, NOCOMM, Communicator, Missing, Place
-from .nccl.ras_join import Joined, jobs, join, names
-from .nccl.ras_views import Silence, View, ranges
+from ..core.check import Check
+from ..core.finding import Finding, printable
+from .answer import FINALIZE, INIT, NOCOMM, Communicator, Missing, Place
+from .join import Joined, jobs, join, names
+from .views import Silence, View, ranges
 
 COLLECT = "before you kill anything, save what would be lost: docs/diagnose.md#a-job-hangs"
 ANSWERED = Check(

@@ -20,9 +20,9 @@ from ..core.finding import Finding, printable
 from ..core.host import ParseError
 from ..core.plan import Plan
 from ..core.size import size_text
-from .perf_depends import Depends, changes
-from .perf_output import FAILURE, Placement, Result, Row, combine, last_words, parse_json, parse_text
-from .perf_run import Run, Wanted, short_names
+from .fingerprint import Depends, changes
+from .output import FAILURE, Placement, Result, Row, combine, last_words, parse_json, parse_text
+from .record import Run, Wanted, short_names
 
 # These have no in-place form to verify: its #wrong is N/A, always.
 _UNVERIFIED_IN_PLACE = ("alltoall", "alltoallv", "sendrecv")

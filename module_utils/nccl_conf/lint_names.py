@@ -8,7 +8,7 @@ import difflib
 from typing import Collection, Optional
 
 from ..core.check import Check
-from .fault import Fault, Use, show
+from .lint_issue import Fault, Use, show
 from .variables import BUILD, NCCL_TESTS, NEVER, NEWEST, PYTORCH, VARIABLES, format_version, known_names, reader
 
 NEVER_EXISTED = Check(

@@ -8,15 +8,17 @@ import os
 from dataclasses import dataclass, replace
 from typing import Collection, Optional
 
-from . import nccl_perf_proof
-from .core import process_group
-from .core.host import Host, ReadError
-from .diagnose import excerpt
-from .nccl import perf_launch, perf_output, perf_store
-from .nccl.launch import Launch, Launcher
-from .nccl.perf_run import Run, Wanted, short_names
-from .nccl.perf_transport import Network
-from .nccl_perf_streams import Streams
+from ..core import process_group
+from ..core.host import Host, ReadError
+from ..diagnose import excerpt
+from ..nccl.launch import Launch, Launcher
+from . import launch_command as perf_launch
+from . import output as perf_output
+from . import proof as nccl_perf_proof
+from . import store as perf_store
+from .record import Run, Wanted, short_names
+from .streams import Streams
+from .transport import Network
 
 # NCCL's lines of one rank at INIT,NET,ENV are some 16 KB, with many channels four times as much.
 _OF_RANK = 64 << 10

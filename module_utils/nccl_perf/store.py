@@ -17,8 +17,9 @@ from typing import Iterator, List, Optional, Tuple
 
 from ..core import locks, process_group, trusted
 from ..core.host import ParseError, ReadError, untrusted
-from . import perf_output, perf_run
-from .perf_stored import UNFINISHED, record_path
+from . import output as perf_output
+from . import record as perf_run
+from .last import UNFINISHED, record_path
 
 # Characters of the output, without NCCL's lines, that are judged and stored: 10,000 ranks print half of it.
 KEPT = 2_000_000

@@ -15,7 +15,7 @@ import time
 from typing import Tuple
 
 from ..core.host import ReadError
-from . import ras_answer
+from . import answer as ras_answer
 
 # Seconds. A RAS thread greets at once; for the status it waits for the threads of all processes.
 GREETING, STATUS = 2.0, 40.0

@@ -21,8 +21,8 @@ from ..core import redaction
 from ..core.host import Host, ParseError, ReadError
 from ..machine import gpu, rdma
 from ..machine.pci import parse_address
-from . import grammar, library
-from .environment_sources import USER_FILE
+from ..nccl_conf import grammar, library
+from ..nccl_conf.environment_sources import USER_FILE
 
 # Part -> item -> value. The item of a part that is one value is "".
 Depends = Mapping[str, Mapping[str, str]]

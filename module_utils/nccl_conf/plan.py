@@ -29,14 +29,15 @@ from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
 from . import environment as nccl_environment
-from . import grammar, image_conf, known_bad, values
+from . import grammar, image_conf, known_bad
 from . import lint as nccl_lint
+from . import lint_values as values
 from . import topo_file as nccl_topo_file
 from .environment import Environment
 from .image_conf import Image
 from .library import Library
+from .parser_probe import OVERFLOW_UID
 from .proof import Proof
-from .reader import OVERFLOW_UID
 
 Version = Tuple[int, int, int]
 # From here on NCCL finds the right kind of GID, and a fixed index is wrong as soon as one shifts.

@@ -17,7 +17,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.number import whole
-from .environment_sources import parse_nccl_conf
+from ..nccl_conf.environment_sources import parse_nccl_conf
 
 PORT = 28028
 ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"

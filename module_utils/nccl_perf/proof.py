@@ -7,14 +7,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, Iterable, List, Set, Tuple
 
-from .core.finding import printable
-from .diagnose import mnnvl, transport
-from .diagnose.names import UNNAMED
-from .diagnose.names import names as listed
-from .diagnose.reader import StateLog
-from .diagnose.state import Job, jobs
-from .nccl.perf_run import SHARP, Wanted, short_names
-from .nccl.perf_transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
+from ..core.finding import printable
+from ..diagnose import mnnvl, transport
+from ..diagnose.names import UNNAMED
+from ..diagnose.names import names as listed
+from ..diagnose.reader import StateLog
+from ..diagnose.state import Job, Process, jobs
+from .record import SHARP, Wanted, short_names
+from .transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
 
 _SENTENCES, _LONGEST = 8, 600
 _QUOTED = 6
@@ -44,7 +44,7 @@ def read(log: StateLog, wanted: Wanted) -> Network:
         missing.append("NCCL's job has %d ranks, not %d" % (proof.expected, wanted.ranks))
     names = short_names(wanted.hosts)
     hosts = _hosts(job, proof)
-    nvlink = mnnvl.read(job) if wanted.way == "nvlink" else None
+    nvlink = _read_nvlink(job) if wanted.way == "nvlink" else None
     if nvlink is not None and log.state.processes:
         missing += _no_nvlink(nvlink, proof, set(hosts))
     elif log.state.processes and proof.nodes is not None and proof.nodes != len(names):
@@ -69,6 +69,23 @@ def read(log: StateLog, wanted: Wanted) -> Network:
         quoted=tuple(transport.quoted(log, job)[:_QUOTED]),
         nvlink=nvlink,
     )
+
+
+def _read_nvlink(job: Job) -> Nvlink:
+    """Return what the log proves of a run that is to go over NVLink."""
+    ranks: Dict[int, Process] = dict(job.world.began) if job.world is not None else {}
+    shown = {process.mnnvl for process in ranks.values()}
+    on = None if not shown or None in shown else shown == {True}
+    joined: Set[str] = set()
+    for process in job.processes:
+        for pair in process.bridged:
+            hosts = {_short(ranks[rank].host) for rank in pair if rank in ranks}
+            joined |= hosts if len(hosts) > 1 else set()
+        if process.nvls_group and on and job.nodes == 1:
+            # The multicast group is of all that NCCL counts as one node.
+            joined.add(_short(process.host))
+    reasons, variables = ([], []) if on and job.nodes == 1 else mnnvl.causes(job)
+    return Nvlink(on, tuple(sorted(joined))[:HOSTS], tuple(reasons), tuple(variables))
 
 
 def _no_nvlink(shown: Nvlink, proof: transport.Transport, hosts: Set[str]) -> List[str]:

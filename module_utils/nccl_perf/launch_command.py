@@ -10,10 +10,10 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from ..core.finding import Finding
 from ..core.host import ParseError
-from . import launch, rank_guard
-from .launch import Launch
-from .perf_run import Wanted, short_names
-from .perf_transport import HOSTS, Moved
+from ..nccl import launch, rank_guard
+from ..nccl.launch import Launch
+from .record import Wanted, short_names
+from .transport import HOSTS, Moved
 
 # Hosts in the command that is shown and compared; of more of them the number and a digest.
 _SHOWN = 8

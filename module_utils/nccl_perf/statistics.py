@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Dict, List, Optional, Sequence
 
-from . import perf
-from .perf_output import Placement, Result
-from .perf_run import Wanted
+from . import judge as perf
+from .output import Placement, Result
+from .record import Wanted
 
 _COARSE = 1 << 20
 

@@ -12,13 +12,19 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
-from . import nccl_perf_collect
-from .change import busy
-from .core import process_group, trusted
-from .core.host import ReadError, untrusted
-from .core.plan import Plan, merge
-from .nccl import launch, perf, perf_answer, perf_depends, perf_launch, perf_run, perf_store
-from .nccl_perf import ALONE, PerfRun
+from ..change import busy
+from ..core import process_group, trusted
+from ..core.host import ReadError, untrusted
+from ..core.plan import Plan, merge
+from ..nccl import launch
+from . import collect as nccl_perf_collect
+from . import fingerprint as perf_depends
+from . import judge as perf
+from . import launch_command as perf_launch
+from . import record as perf_run
+from . import result as perf_answer
+from . import store as perf_store
+from .run import ALONE, PerfRun
 
 _HELP_TIMEOUT = 20.0
 # Variables, also passed on by a launcher (-x NAME=VALUE), whose value decides what is executed or loaded.

@@ -14,10 +14,10 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
 from ..core.size import parse_size, size_text
-from .perf_depends import Depends
-from .perf_output import collective_of, expect, quoted, real
-from .perf_transport import Network
-from .perf_transport import parse as parse_network
+from .fingerprint import Depends
+from .output import collective_of, expect, quoted, real
+from .transport import Network
+from .transport import parse as parse_network
 
 LONGEST = 86400.0
 REPEATS = 100

@@ -12,8 +12,8 @@ from typing import Iterable, Mapping
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.size import size_text
-from .perf_run import Wanted, short_names
-from .perf_transport import Moved, Network
+from .record import Wanted, short_names
+from .transport import Moved, Network
 
 _AGAIN = "then run playbooks/benchmark.yml again"
 NVLINK = Check(

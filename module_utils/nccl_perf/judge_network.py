@@ -15,10 +15,12 @@ from typing import List, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import launch, perf, perf_nvlink
-from .perf_output import Result
-from .perf_run import PROOF, Wanted, short_names
-from .perf_transport import Moved, Network
+from ..nccl import launch
+from . import judge as perf
+from . import judge_nvlink as perf_nvlink
+from .output import Result
+from .record import PROOF, Wanted, short_names
+from .transport import Moved, Network
 
 _AGAIN = "then run playbooks/benchmark.yml again"
 _FRESH = "run playbooks/benchmark.yml"

@@ -8,9 +8,9 @@ import re
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
-from .fault import Fault, Use, show, weight
 from .grammar import strtoll
-from .names import WRONG_PLACE
+from .lint_issue import Fault, Use, show, weight
+from .lint_names import WRONG_PLACE
 from .variables import OLDEST, VARIABLES, Version, format_version
 
 BAD_VALUE = Check(

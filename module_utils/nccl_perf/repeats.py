@@ -14,10 +14,11 @@ from ..core.check import Check
 from ..core.finding import STATES, Finding
 from ..core.plan import Plan
 from ..core.size import size_text
-from . import perf, perf_network
-from .perf_output import Result
-from .perf_run import Run, Wanted
-from .perf_statistics import Statistics, by_size
+from . import judge as perf
+from . import judge_network as perf_network
+from .output import Result
+from .record import Run, Wanted
+from .statistics import Statistics, by_size
 
 _AGAIN = "then measure again"
 SPREAD = Check(

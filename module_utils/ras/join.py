@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from .ras_answer import Communicator, RasStatus
-from .ras_views import View, same_job
+from .answer import Communicator, RasStatus
+from .views import View, same_job
 
 
 def names(view: View) -> List[str]:

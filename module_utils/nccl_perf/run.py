@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """One nccl-tests run by the module's options, and the judgement of its stored result for the present node.
 
-nccl_measure.py has what only a measurement needs: the audit, which sends this to every node, runs nothing.
+measure.py has what only a measurement needs: the audit, which sends this to every node, runs nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from .core.host import Host, ParseError, ReadError, search_path
-from .core.plan import Plan
-from .nccl import perf, perf_answer, perf_depends, perf_run, perf_stored
-from .nccl_tests.marker import MARKER, Marker, parse_marker
+from ..core.host import Host, ParseError, ReadError, search_path
+from ..core.plan import Plan
+from ..nccl_tests.marker import MARKER, Marker, parse_marker
+from . import fingerprint as perf_depends
+from . import judge as perf
+from . import last as perf_stored
+from . import record as perf_run
+from . import result as perf_answer
 
 # Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts without ssh.
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
@@ -54,7 +58,8 @@ class PerfRun:
         self.job = None
         if given["launch"] is not None:
             # The nightly check looks at single nodes, and is not sent what starts a run on several.
-            from .nccl import launch, perf_launch
+            from ..nccl import launch
+            from . import launch_command as perf_launch
 
             self.job = launch.wanted(given["launch"])
             given = perf_launch.options(given, self.job)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.host import ParseError, Problem, ReadError
-from . import ras_client
+from . import client as ras_client
+from .answer import Communicator, Group, RasStatus
 from .processes import Listener, Process
-from .ras_answer import Communicator, Group, RasStatus
 
 # Asking costs every process of the job a message, and 2.26 and 2.27 have crashed on it: no more often than needed.
 MOST_ATTEMPTS = 16

@@ -9,10 +9,12 @@ from statistics import median
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..core.plan import Plan
-from . import perf, perf_repeats, perf_statistics
-from .perf_output import Result
-from .perf_run import Run, Wanted
-from .perf_transport import Network
+from . import judge as perf
+from . import repeats as perf_repeats
+from . import statistics as perf_statistics
+from .output import Result
+from .record import Run, Wanted
+from .transport import Network
 
 # Where nothing was run and no stored result can be read.
 NOTHING: Dict[str, Any] = {

@@ -27,7 +27,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..core import bundle, trusted
 from ..core.error_text import error_text
 from ..core.finding import printable
-from . import reader as nccl_reader
+from . import parser_probe as nccl_reader
 
 _OUTPUT_LIMIT = 65536  # bytes of the library's messages that are stored
 # Bytes of a result, which an untrusted library may forge. A real environment is a hundredth of this.

@@ -8,15 +8,18 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from . import nccl_hang
-from .core.check import Check
-from .core.finding import Finding, printable
-from .core.host import Host, Problem, attempt
-from .machine import netdev_address
-from .nccl import library, processes, ras_join, ras_views
-from .nccl.processes import Node, Process
-from .nccl.ras_views import Silence, View
-from .nccl.variables import Version
+from ..core.check import Check
+from ..core.finding import Finding, printable
+from ..core.host import Host, Problem, attempt
+from ..machine import netdev_address
+from ..nccl_conf import library
+from ..nccl_conf.variables import Version
+from . import join as ras_join
+from . import judge as nccl_hang
+from . import processes
+from . import views as ras_views
+from .processes import Node, Process
+from .views import Silence, View
 
 # RAS has been there since.
 FIRST = (2, 24, 0)

@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..core.finding import Finding, from_dict, printable
 from ..core.host import ParseError
-from .perf_output import expect
+from .output import expect
 
 SOCKETS = "Socket"
 # Transports between hosts; and the name of NVLink among networks.

@@ -8,7 +8,7 @@ import os
 
 from ..core import trusted
 from ..core.host import Host, ReadError
-from .perf_run import Run, parse_record
+from .record import Run, parse_record
 
 # In the result directory while a run has no result yet.
 UNFINISHED = "unfinished"

@@ -14,9 +14,11 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding
-from . import grammar, names, values
-from .fault import Fault, Use, cost, judged, reads_integer, show, use_of, weight
+from . import grammar
+from . import lint_names as names
+from . import lint_values as values
 from .library import Library
+from .lint_issue import Fault, Use, cost, judged, reads_integer, show, use_of, weight
 from .variables import Version
 
 LIBRARY = Check(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import BinaryIO, Dict, List
 
-from .diagnose.reader import StateLog, StateReader
+from ..diagnose.reader import StateLog, StateReader
 
 BLOCK = 1 << 20
 # Of one line that is none of NCCL's; the rest of it is cut off.
