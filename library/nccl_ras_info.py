@@ -49,36 +49,16 @@ addresses:
   type: list
   elements: str
   returned: success
-silent:
-  description: Ports without a valid response.
-  type: list
-  elements: dict
-  returned: success
+silent: {type: list, elements: dict, returned: success, description: Ports without a valid response.}
 findings:
   description: What this node's view of its jobs shows; see docs/findings.md, C(nccl_hang).
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the findings that are ok.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the findings that are ok.}
+commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+reboot_required: {type: list, elements: str, returned: success, description: Empty.}
+withheld: {type: list, elements: str, returned: success, description: Empty.}
 """
 
 from typing import Any, Dict, Mapping

@@ -44,7 +44,7 @@ from .environment_sources import (
     parse_unit,
 )
 from .library import Library
-from .variables import Version
+from .version import Version
 
 OVERRIDES = Check(
     "nccl_conf.environment",

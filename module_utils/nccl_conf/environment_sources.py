@@ -14,7 +14,6 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import grammar, shell_assignments
 
-USER_FILE = ".nccl.conf"
 SSH_FILE = ".ssh/environment"  # read where sshd_config has PermitUserEnvironment
 OF_USERS = "users' own services"
 _PAIR = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -219,7 +218,7 @@ SOURCES = (
 )
 # Below a user's home: they reach that user's jobs.
 HOME_SOURCES = (
-    Source((USER_FILE,), parse_nccl_conf),
+    Source((grammar.USER_FILE,), parse_nccl_conf),
     Source((".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".zprofile", ".zshrc"), parse_shell),
     Source((".cshrc", ".tcshrc", ".login"), parse_shell),
     Source((".openmpi/mca-params.conf", ".config/containers/containers.conf"), parse_listed),

@@ -11,8 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from .variables import NEWEST, Version
+from .version import NEWEST, Version
 
+# In the home directory; read before /etc/nccl.conf.
+USER_FILE = ".nccl.conf"
 # Releases in which the reader changed.
 COMMENTS = (2, 26, 2)  # a line that starts with # is a comment
 STRIPS_CR = (2, 30, 3)  # and reads at most 4095 bytes as one line

@@ -21,7 +21,7 @@ from ..core.systemd_files import unit_files, wanted_at_boot
 from . import grammar
 from . import lint as nccl_lint
 from .library import Library
-from .variables import Version
+from .version import Version
 
 # Comment above each retained variable, so that the next run distinguishes it from an edit.
 MARK = "Retained from the nccl.conf of the image"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES
-from .variables import Version, format_version
+from .version import Version, format_version
 
 # Effects, and what a finding says of them.
 HANG, CRASH, WRONG = "hangs", "crashes", "computes wrong values"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
 
 from ..core.host import Host, ReadError
-from .variables import Version, parse_version
+from .version import Version, parse_version
 
 # Where Debian, Ubuntu and EL packages and NVIDIA's tarball put the library, for x86_64 and aarch64.
 STANDARD_PATHS = (

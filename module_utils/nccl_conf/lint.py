@@ -19,7 +19,7 @@ from . import lint_names as names
 from . import lint_values as values
 from .library import Library
 from .lint_issue import Fault, Use, cost, judged, reads_integer, show, use_of, weight
-from .variables import Version
+from .version import Version
 
 LIBRARY = Check(
     "nccl_conf.lint.library",

@@ -10,7 +10,8 @@ from ..core.check import Check
 from ..core.finding import Finding
 from .grammar import strtoll
 from .library import Library
-from .variables import VARIABLES, Version, format_version
+from .variables import VARIABLES
+from .version import Version, format_version
 
 # A wrong value here ends in a job that does not start, hangs, or falls to TCP; elsewhere it costs speed or meaning.
 _BREAKING = frozenset(

@@ -9,7 +9,8 @@ from typing import Collection, Optional
 
 from ..core.check import Check
 from .lint_issue import Fault, Use, show
-from .variables import BUILD, NCCL_TESTS, NEVER, NEWEST, PYTORCH, VARIABLES, format_version, known_names, reader
+from .variables import BUILD, NCCL_TESTS, NEVER, PYTORCH, VARIABLES, known_names, reader
+from .version import NEWEST, format_version
 
 NEVER_EXISTED = Check(
     "nccl_conf.lint.never_existed",

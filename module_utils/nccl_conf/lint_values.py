@@ -11,7 +11,8 @@ from ..core.check import Check
 from .grammar import strtoll
 from .lint_issue import Fault, Use, show, weight
 from .lint_names import WRONG_PLACE
-from .variables import OLDEST, VARIABLES, Version, format_version
+from .variables import VARIABLES
+from .version import OLDEST, Version, format_version
 
 BAD_VALUE = Check(
     "nccl_conf.lint.bad_value", why="NCCL takes the value for another, or ends the job.", aspect="persisted"

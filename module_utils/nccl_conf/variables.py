@@ -10,15 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Optional, Tuple
+from typing import Dict, FrozenSet, Optional
 
-from ..core.host import ParseError
-
-Version = Tuple[int, int, int]
-
-# The table knows the releases in this range and nothing about others.
-OLDEST = (2, 3, 5)
-NEWEST = (2, 32, 3)
+from .version import Version, parse_version
 
 
 @dataclass(frozen=True)
@@ -222,20 +216,6 @@ float TESTS_ALLTOALLV_MATRIX_SCALE TESTS_ALLTOALLV_SPREAD TESTS_MIN_BW
 bool TESTS_ALLTOALLV_PRINT_SUMMARY
 int TESTS_DEVICE
 """
-
-_VERSION = re.compile(r"([0-9]{1,4})[.]([0-9]{1,4})[.]([0-9]{1,4})")
-
-
-def parse_version(text: str) -> Version:
-    """``2.27.7`` as (2, 27, 7). Raises ParseError on anything else."""
-    match = _VERSION.fullmatch(text)
-    if match is None:
-        raise ParseError("%r is not a NCCL version, expected a form like 2.27.7" % text[:40])
-    return int(match.group(1)), int(match.group(2)), int(match.group(3))
-
-
-def format_version(version: Version) -> str:
-    return "%d.%d.%d" % version
 
 
 def _table() -> Dict[str, Variable]:

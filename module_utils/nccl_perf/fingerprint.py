@@ -22,7 +22,6 @@ from ..core.host import Host, ParseError, ReadError
 from ..machine import gpu, rdma
 from ..machine.pci import parse_address
 from ..nccl_conf import grammar, library
-from ..nccl_conf.environment_sources import USER_FILE
 
 # Part -> item -> value. The item of a part that is one value is "".
 Depends = Mapping[str, Mapping[str, str]]
@@ -212,7 +211,7 @@ def _conf(host: Host, environment: Mapping[str, str]) -> Dict[str, str]:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         home = ""
-    first = environment.get("NCCL_CONF_FILE") or (home and "%s/%s" % (home, USER_FILE))
+    first = environment.get("NCCL_CONF_FILE") or (home and "%s/%s" % (home, grammar.USER_FILE))
     texts = [host.read_system(path) for path in (first, CONF_PATH) if path]
     return grammar.settings([line for text in texts if text is not None for line in grammar.parse(text)])
 

@@ -13,7 +13,7 @@ from ..core.finding import Finding, printable
 from ..core.host import Host, Problem, attempt
 from ..machine import netdev_address
 from ..nccl_conf import library
-from ..nccl_conf.variables import Version
+from ..nccl_conf.version import Version
 from . import join as ras_join
 from . import judge as nccl_hang
 from . import processes

@@ -15,7 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar im
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import scan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof, prove
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.known_bad 
     X86,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
 
 from .elf import elf
 
