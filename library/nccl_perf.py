@@ -245,6 +245,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.checks import WHEN
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.run import NOTHING, PerfRun
 
 SPEC: Dict[str, Dict[str, Any]] = {
@@ -269,7 +270,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "environment": {"type": "dict", "default": {}, "no_log": True},
     "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
     "bar_busbw": {"type": "float"},
-    "when": {"type": "str", "choices": [*perf.WHEN], "default": "always"},
+    "when": {"type": "str", "choices": [*WHEN], "default": "always"},
     "stored_result": {"type": "path", "default": ""},
     "max_age_days": {"type": "float", "default": 30},
     "require_idle": {"type": "bool", "default": True},

@@ -15,11 +15,11 @@ import re
 from dataclasses import replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import ParseError
 from ..core.plan import Plan
 from ..core.size import size_text
+from .checks import AGAIN, BUSBW, CORRECT, FRESH, IDLE, NONZERO, RAN, RANKS, SIZES
 from .fingerprint import Depends, changes
 from .output import FAILURE, Placement, Result, Row, combine, last_words, parse_json, parse_text
 from .record import Run, Wanted, short_names
@@ -43,75 +43,6 @@ _SHARE_ALIGNMENT = 16
 # Hosts that a sentence names.
 _NAMED = 16
 _WANT_RAN = "exit code 0 and a complete result"
-# These measure whatever nccl_benchmark_when is.
-_ROLE = "run site.yml --tags nccl_benchmark -e nccl_benchmark_when=%s for this host, not in check mode"
-# Of a run on one node.
-AGAIN = "then " + _ROLE % "always"
-WHEN = ("changed", "always", "never")
-
-IDLE = Check(
-    "nccl_perf.idle",
-    severity="minor",
-    why="a benchmark beside a job slows both, and its result is meaningless",
-    fix="drain the node or wait for the job, " + AGAIN,
-)
-"Is the node idle; nothing is measured on a node in use"
-
-RAN = Check(
-    "nccl_perf.ran",
-    severity="critical",
-    why="a benchmark that hangs or fails is a job that hangs or fails",
-    fix="read stdout and stderr in the run's directory, run the command by hand with NCCL_DEBUG=INFO; " + AGAIN,
-)
-"Did the program succeed, in time"
-
-FRESH = Check(
-    "nccl_perf.fresh",
-    why="a result that is old, or of another driver, library or setting, does not prove the node's current state",
-    fix=_ROLE % "changed",
-)
-"""Is the stored result of this command, recent, and of the node's current driver, NCCL, build, `nccl.conf`, kernel
-and arguments, firmware and GPUs"""
-
-SIZES = Check(
-    "nccl_perf.sizes",
-    why="nccl-tests silently reduces the largest size where GPU memory is short; small sizes prove no bandwidth",
-    fix="free the GPUs' memory or set a smaller largest size; " + AGAIN,
-)
-"Was every size measured"
-
-RANKS = Check(
-    "nccl_perf.ranks",
-    severity="critical",
-    why="without MPI each process runs alone, ends with 0, and the fabric was never used",
-    fix="build nccl-tests with MPI=1, check the launcher's host list and processes per host; " + AGAIN,
-)
-"Did every GPU of every host take part in the same job"
-
-CORRECT = Check(
-    "nccl_perf.correct",
-    severity="critical",
-    why="wrong or unchecked sums silently corrupt a training run",
-    fix="find the node by halving the host list, check its GPUs (Xid, ECC) and NVLinks; " + AGAIN,
-)
-"Was every value checked and right"
-
-NONZERO = Check(
-    "nccl_perf.nonzero",
-    severity="critical",
-    why="a bus bandwidth of 0 is what a single rank prints: nothing was exchanged",
-    fix="build nccl-tests with MPI=1 and start it through the launcher; " + AGAIN,
-)
-"Was anything exchanged between the GPUs"
-
-BUSBW = Check(
-    "nccl_perf.busbw",
-    why="below the bar something on the path is slow: a link, a NIC, GPUDirect, or a fallback transport",
-    fix="run all of site.yml for the host; read in the NCCL_DEBUG=INFO output which transport NCCL uses (P2P, SHM or"
-    " NET) and which variables it has read; look for throttling in nvidia-smi -q -d PERFORMANCE; between nodes compare"
-    " pairs; " + AGAIN,
-)
-"Does the bus bandwidth reach its bar"
 
 
 def read(run: Run) -> Tuple[Optional[Result], str]:

@@ -13,63 +13,35 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Optional, Sequence
 
-from ..core.check import Check
 from ..core.finding import Finding
+from ..core.size import size_text
 from ..nccl import launch
-from . import judge as perf
-from . import judge_nvlink as perf_nvlink
+from .checks import (
+    AGAIN,
+    BETWEEN_AGAIN,
+    BETWEEN_FRESH,
+    BUSBW,
+    FRESH,
+    GDR,
+    HCAS,
+    NETWORK,
+    NVLINK,
+    RAILS,
+    RAN,
+    RANKS,
+    SLOW,
+    TRANSPORT,
+)
 from .output import Result
-from .record import PROOF, Wanted, short_names
+from .record import Wanted, short_names
 from .transport import Moved, Network
-
-_AGAIN = "then run playbooks/benchmark.yml again"
-_FRESH = "run playbooks/benchmark.yml"
-TRANSPORT = Check(
-    "nccl_perf.transport",
-    severity="critical",
-    why="a bandwidth between nodes proves the network only if NCCL's own log of that run shows its transport",
-    fix="see that %s reach every rank (Busbar's launcher passes them on; your own launcher needs -x or --export), that"
-    " no NCCL_DEBUG_FILE is set, and that every rank is in the log of the run's directory; "
-    % " and ".join(PROOF)
-    + _AGAIN,
-)
-"Does NCCL's own log of the run prove the transport of every rank"
-
-NETWORK = Check(
-    "nccl_perf.network",
-    severity="critical",
-    why="over TCP a GPU node moves a tenth of what its HCAs can: such a run is not ok, whatever bar it clears",
-    fix="run `ibv_devinfo` on the nodes: it has to show every HCA with state PORT_ACTIVE; run site.yml for them; "
-    + _AGAIN,
-)
-"Did the run go over RDMA, and not over sockets"
-
-HCAS = Check(
-    "nccl_perf.hcas",
-    why="each idle HCA is bandwidth that was paid for and is not used",
-    fix="run site.yml for the node with --tags platform,nccl_conf: it holds the rails to the profile; " + _AGAIN,
-)
-"Did NCCL use every HCA that it is expected to, on every node"
-
-GDR = Check(
-    "nccl_perf.gdr",
-    why="without GPUDirect RDMA every byte goes through the host's memory: about half of the bandwidth, and CPU time",
-    fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu; " + _AGAIN,
-)
-"Had every connection between nodes GPUDirect RDMA"
-
-RAILS = Check(
-    "nccl_perf.rails",
-    why="a rail whose counters do not rise carries no data, whatever NCCL reports",
-    fix="on the node: `ibstat` and `ethtool` for that HCA, its cable and its switch port; test its rail:"
-    " ansible-playbook playbooks/verify.yml -i INVENTORY --limit NODE,OTHER_NODE; " + _AGAIN,
-)
-"Did the counters of every rail rise by the data of the run"
 
 # A rail that moved less than this share of the busiest one is idle: the rest is management traffic.
 _IDLE = 0.01
 # All rails of all hosts together send at least this part of the largest size, whatever the collective.
 _LEAST_SENT = 0.25
+# Of the largest size: the rails together move less than this part of it where nothing of a run goes over them.
+_MOST_SENT = 0.05
 _NAMED = 6
 # Findings on NCCL's log that are not about why a run failed. Of a log that is cut off some ranks' settings are missing.
 _NO_FAILURE = (
@@ -96,8 +68,8 @@ def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
     if network.tables > 1:
         have = "; %d programs printed a table: processes ran alone, or another job prints here" % network.tables
         findings = [
-            replace(one, state="drift", have=(one.have or "") + have, fix=perf.RANKS.fix, because=None)
-            if one.check == perf.RANKS.id
+            replace(one, state="drift", have=(one.have or "") + have, fix=RANKS.fix, because=None)
+            if one.check == RANKS.id
             else one
             for one in findings
         ]
@@ -109,14 +81,14 @@ def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
         return list(findings)
     text = "; NCCL's log: %s" % (said.have or said.want)
     return [
-        replace(one, have=(one.have or "") + text, fix=said.fix) if one.check == perf.RAN.id and not one.ok else one
+        replace(one, have=(one.have or "") + text, fix=said.fix) if one.check == RAN.id and not one.ok else one
         for one in findings
     ]
 
 
 def _launched(findings: Sequence[Finding], network: Network) -> List[Finding]:
     """Make unknown findings on the launch follow from a failed run."""
-    ran = next(one for one in findings if one.check == perf.RAN.id)
+    ran = next(one for one in findings if one.check == RAN.id)
     return [
         replace(one, because=ran.id) if one.state == "unknown" and not ran.ok and one.because is None else one
         for one in network.launched
@@ -127,7 +99,7 @@ def _of_network(
     network: Optional[Network], result: Optional[Result], wanted: Wanted, findings: Sequence[Finding]
 ) -> List[Finding]:
     source = "NCCL_DEBUG=INFO of the run"
-    ran = next(one for one in findings if one.check == perf.RAN.id)
+    ran = next(one for one in findings if one.check == RAN.id)
     want = "the transport of all %d ranks on %d nodes" % (wanted.ranks, len(short_names(wanted.hosts)))
     if network is None:
         have = "recorded by a release that did not store NCCL's log; its transport is unknown"
@@ -143,11 +115,11 @@ def _of_network(
         transport = TRANSPORT.judge(wanted.subject, "ok", want, have, source)
     else:
         # There is no proof of what did not run, or was not one job.
-        explains = (perf.RAN.id, launch.JOB.id, perf.RANKS.id)
+        explains = (RAN.id, launch.JOB.id, RANKS.id)
         why = next((one for one in findings if one.check in explains and one.state == "drift"), ran)
         transport = TRANSPORT.judge(wanted.subject, "unknown", want, "; ".join(network.missing), source, because=why)
     if wanted.way == "nvlink":
-        return [transport, perf_nvlink.judge(network, wanted, source, transport)]
+        return [transport, _nvlink(network, wanted, source, transport)]
     over = _network(network, wanted, source, transport)
     cause = over if not over.ok else transport
     found = [transport, over, _hcas(network, wanted, source, cause), _gdr(network, wanted, source, cause)]
@@ -246,6 +218,33 @@ def _rails(network: Network, wanted: Wanted, source: str, cause: Finding) -> Fin
     return RAILS.judge(wanted.subject, "ok" if cause.ok else "unknown", want, have, source, because=cause)
 
 
+def _nvlink(network: Network, wanted: Wanted, source: str, transport: Finding) -> Finding:
+    """Judge NVLink between trays: NCCL's log, and the counters of the rails, which must not have carried the data."""
+    want = "NVLink between all %d trays" % len(short_names(wanted.hosts))
+    said = network.nvlink
+    if said is None or not transport.ok:
+        return NVLINK.judge(wanted.subject, "unknown", want, None, source, because=transport)
+    over = [host for host, one in network.hosts.items() if one.devices]
+    if over or not said.on or network.nodes != 1:
+        used = ", ".join(network.networks) or "not named"
+        have = "the network (%s) between %s" % (used, _names(over or [*network.hosts]))
+        if said.on:
+            have += ": NVLink joins only parts of them, %s by NCCL's count" % network.nodes
+        have += "; cause: %s" % "; ".join(said.causes) if said.causes else "; NCCL's log gives no reason"
+        fix = (
+            "take %s out of nccl_benchmark_environment and nccl_conf_extra, or out of the file that sets it, and run"
+            " site.yml for these nodes with --tags nccl_conf; %s" % (" and ".join(said.variables), BETWEEN_AGAIN)
+        )
+        return NVLINK.judge(wanted.subject, "drift", want, have, source, fix if said.variables else None)
+    sent = sum(max(one.sent, 0) for devices in network.rails.values() for one in devices.values())
+    if sent > _MOST_SENT * wanted.sizes[-1]:
+        have = "NCCL's log shows NVLink, but the rails sent %s meanwhile: part of it, or data of another job"
+        fix = "find what uses the rails of these nodes (`rdma resource show qp`), and free the nodes; " + BETWEEN_AGAIN
+        return NVLINK.judge(wanted.subject, "drift", want, have % size_text(sent), source, fix)
+    have = "NVLink between %d trays, nothing over the network" % len(said.joined)
+    return NVLINK.judge(wanted.subject, "ok", want, have, source)
+
+
 def _total(one: Moved) -> int:
     return one.sent + one.received
 
@@ -263,18 +262,18 @@ def _few(said: Sequence[str]) -> str:
 def bound(findings: Sequence[Finding]) -> List[Finding]:
     """No verdict on a bandwidth between nodes without its transport; a slow one follows from a way that is wrong."""
     by_check = {one.check: one for one in findings}
-    proofs = [by_check[check.id] for check in (TRANSPORT, perf_nvlink.NVLINK) if check.id in by_check]
+    proofs = [by_check[check.id] for check in (TRANSPORT, NVLINK) if check.id in by_check]
     unproven = next((one for one in proofs if not one.ok), None)
     ways = [by_check[check.id] for check in (NETWORK, HCAS, GDR, RAILS) if check.id in by_check]
     wrong = next((one for one in ways if one.state == "drift"), None)
     found = []
     for one in findings:
-        if one.check == perf.BUSBW.id and unproven is not None:
+        if one.check == BUSBW.id and unproven is not None:
             one = replace(one, state="unknown", because=unproven.id, fix=one.fix or unproven.fix)
-        elif one.check == perf.BUSBW.id and not one.ok and wrong is not None:
+        elif one.check == BUSBW.id and not one.ok and wrong is not None:
             one = replace(one, because=wrong.id)
-        elif one.check == perf.BUSBW.id and not one.ok and perf_nvlink.NVLINK.id in by_check:
-            one = replace(one, fix=perf_nvlink.SLOW)
+        elif one.check == BUSBW.id and not one.ok and NVLINK.id in by_check:
+            one = replace(one, fix=SLOW)
         # No role of a single node fixes a run over several.
-        found.append(replace(one, fix=one.fix.replace(perf.AGAIN, _AGAIN).replace(perf.FRESH.fix, _FRESH)))
+        found.append(replace(one, fix=one.fix.replace(AGAIN, BETWEEN_AGAIN).replace(FRESH.fix, BETWEEN_FRESH)))
     return found

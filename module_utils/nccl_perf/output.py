@@ -9,30 +9,18 @@ stored nor quoted here.
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
+from .typed import expect, quoted, real
 
 COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "alltoall",
-    "alltoallv",
-    "scatter",
-    "gather",
-    "sendrecv",
-    "hypercube",
+    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "alltoallv", "scatter"),
+    *("gather", "sendrecv", "hypercube"),
 )
 _ERRORS_KEPT = 20
-_KINDS: Dict[type, str] = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -190,26 +178,6 @@ def _json_placement(value: object) -> Optional[Placement]:
     time = place.get("time", place.get("cpu_time"))
     algbw, busbw, wrong = (real(place.get(name)) for name in ("alg_bw", "bus_bw", "nwrong"))
     return Placement(real(time), algbw, busbw, wrong, of_cpu="time" not in place)
-
-
-def expect(kind: Type[T], value: object, what: str) -> T:
-    """The value, which came out of JSON, where it is of that kind. what: its name there. Raises ParseError."""
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ParseError("%s is %s, expected %s" % (what, quoted(value), _KINDS[kind]))
-    return value
-
-
-def quoted(value: object) -> str:
-    """For a message: at most 60 characters of what Python would write for the value."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
-def real(value: object) -> Optional[float]:
-    """A finite number as it is; None for everything else, null and "nan" among it."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 # -- text ------------------------------------------------------------------------------------------------------------

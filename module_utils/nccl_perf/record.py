@@ -14,10 +14,11 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
 from ..core.size import parse_size, size_text
+from .checks import PROOF
 from .fingerprint import Depends
-from .output import collective_of, expect, quoted, real
+from .output import collective_of
 from .transport import Network
-from .transport import parse as parse_network
+from .typed import decode, expect, quoted
 
 LONGEST = 86400.0
 REPEATS = 100
@@ -26,8 +27,6 @@ SHARP = "SHARP"
 # In the subject of a run that has to go that way between hosts.
 OVER_NVLINK = " over NVLink"
 _ALGORITHM = re.compile(r"|[A-Za-z0-9^][A-Za-z0-9,;:^]{0,99}")
-# NCCL's log at this level is the proof of a run's transport.
-PROOF = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
 # 1 had neither depends nor salt, 1 and 2 were of one run each, and had nothing on its transport.
 _FORMAT = 3
 _LATER = {"depends": 2, "salt": 2, "network": 3, "others": 3}
@@ -220,31 +219,8 @@ def _run(data: Dict[str, Any], number: int, repeat: bool = False) -> Run:
     names = {field.name for field in fields(Run) if _LATER.get(field.name, 1) <= number}
     if set(data) != names:
         raise ParseError("the record has other keys than expected: %s" % quoted(sorted(set(data) ^ names)))
-    limit, finished = real(data["limit"]), real(data["finished"])
-    if limit is None or finished is None:
-        raise ParseError("the record has no limit or no time")
     others = expect(list, data.get("others", []), "others")
     if len(others) >= REPEATS or (others and repeat):
         raise ParseError("the record has more repeats than there can be")
-    return Run(
-        command=tuple(expect(str, word, "command") for word in expect(list, data["command"], "command")),
-        rc=None if data["rc"] is None else expect(int, data["rc"], "rc"),
-        ending=expect(str, data["ending"], "ending"),
-        limit=limit,
-        finished=finished,
-        left_behind=tuple(expect(int, pid, "left_behind") for pid in expect(list, data["left_behind"], "left_behind")),
-        json=None if data["json"] is None else expect(str, data["json"], "json"),
-        stdout=expect(str, data["stdout"], "stdout"),
-        stderr=expect(str, data["stderr"], "stderr"),
-        depends=None if data.get("depends") is None else _depends(data["depends"]),
-        salt=expect(str, data.get("salt", ""), "salt"),
-        network=None if data.get("network") is None else parse_network(data["network"]),
-        others=tuple(_run(expect(dict, one, "others"), number, True) for one in others),
-    )
-
-
-def _depends(data: object) -> Depends:
-    return {
-        part: {item: expect(str, value, "depends") for item, value in expect(dict, items, "depends").items()}
-        for part, items in expect(dict, data, "depends").items()
-    }
+    run: Run = decode(Run, {"salt": "", **data, "others": []}, "the record")
+    return replace(run, others=tuple(_run(expect(dict, one, "others"), number, True) for one in others))

@@ -23,6 +23,7 @@ from . import judge as perf
 from . import last as perf_stored
 from . import record as perf_run
 from . import result as perf_answer
+from .checks import PROOF
 
 # Open MPI 4 starts a daemon for a program built with MPI and run without mpirun, and aborts without ssh.
 ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
@@ -148,6 +149,6 @@ def checked(environment: Mapping[str, object], wanted: perf_run.Wanted) -> Dict[
             raise ParseError("environment: %r is not a name of a variable" % name)
         if isinstance(value, bool) or not isinstance(value, (str, int, float)) or "\0" in str(value):
             raise ParseError("environment: %s is neither text nor a number" % name)
-        if name in wanted.variables and name not in perf_run.PROOF:
+        if name in wanted.variables and name not in PROOF:
             raise ParseError("environment: %s is what algorithm sets; leave one of them out" % name)
     return {name: str(value) for name, value in environment.items()}

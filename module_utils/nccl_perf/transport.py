@@ -9,11 +9,9 @@ judged.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
-from ..core.finding import Finding, from_dict, printable
-from ..core.host import ParseError
-from .output import expect
+from ..core.finding import Finding, printable
 
 SOCKETS = "Socket"
 # Transports between hosts; and the name of NVLink among networks.
@@ -96,74 +94,3 @@ class Network:
     @property
     def sockets(self) -> bool:
         return SOCKETS in self.networks
-
-
-# -- a record's -------------------------------------------------------------------------------------------------------
-
-
-def parse(value: Any) -> Network:
-    """The Network that ``asdict`` was called on. Raises ParseError."""
-    data = expect(dict, value, "network")
-    try:
-        return Network(
-            networks=_texts(data["networks"], "networks"),
-            nodes=_count(data["nodes"], "nodes"),
-            expected=_count(data["expected"], "expected"),
-            missing=_texts(data["missing"], "missing"),
-            gdr=None if data["gdr"] is None else data["gdr"] is True,
-            hosts={name: _host(one) for name, one in _table(data["hosts"], "hosts").items()},
-            rails={
-                name: {device: _moved(one) for device, one in _table(devices, "rails").items()}
-                for name, devices in _table(data["rails"], "rails").items()
-            },
-            ranks={name: expect(int, one, "ranks") for name, one in _table(data["ranks"], "ranks").items()},
-            versions=_texts(data["versions"], "versions"),
-            tables=expect(int, data["tables"], "tables"),
-            quoted=_findings(data["quoted"]),
-            launched=_findings(data["launched"]),
-            nvlink=_nvlink(data.get("nvlink")),
-        )
-    except KeyError as error:
-        raise ParseError("network has no key %s" % error) from None
-
-
-def _table(value: object, what: str) -> Dict[str, Any]:
-    data = expect(dict, value, what)
-    if len(data) > HOSTS:
-        raise ParseError("%s has %d keys, expected at most %d" % (what, len(data), HOSTS))
-    return data
-
-
-def _texts(value: object, what: str) -> Tuple[str, ...]:
-    return tuple(expect(str, one, what) for one in expect(list, value, what))
-
-
-def _count(value: object, what: str) -> Optional[int]:
-    return None if value is None else expect(int, value, what)
-
-
-def _host(value: object) -> HostTransport:
-    data = expect(dict, value, "hosts")
-    texts = (_texts(data[name], name) for name in ("devices", "without_gdr", "found"))
-    return HostTransport(expect(int, data["ranks"], "ranks"), *texts)
-
-
-def _nvlink(value: object) -> Optional[Nvlink]:
-    # Earlier releases do not store it.
-    if value is None:
-        return None
-    data = expect(dict, value, "nvlink")
-    texts = (_texts(data[name], name) for name in ("joined", "causes", "variables"))
-    return Nvlink(None if data["on"] is None else data["on"] is True, *texts)
-
-
-def _moved(value: object) -> Moved:
-    data = expect(dict, value, "rails")
-    return Moved(*(expect(int, data[name], name) for name in ("sent", "received")))
-
-
-def _findings(value: object) -> Tuple[Finding, ...]:
-    try:
-        return tuple(from_dict(expect(dict, one, "findings")) for one in expect(list, value, "findings"))
-    except ValueError as error:
-        raise ParseError("a finding of the record: %s" % error) from None

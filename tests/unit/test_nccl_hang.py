@@ -106,7 +106,7 @@ def of_text(name: str) -> View:
     return View("RAS", ("alice",), parsed, parsed, 10.0)
 
 
-READINGS = Path(__file__).parent / "readings" / "nccl.ras_answer.parse_text"
+READINGS = Path(__file__).parent / "readings" / "ras.answer.parse_text"
 BEHIND = communicator("0xa", [rank(0, 5), rank(1, 4)])
 DEAD = gone(1, host=2, pid=2, dead=True)
 STOPPED = nccl_hang.Seen(2002, "T", "alice", "python")

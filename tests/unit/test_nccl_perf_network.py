@@ -93,11 +93,11 @@ def test_a_good_run_proves_its_transport(tmp_path: Path) -> None:
     assert "NCCL INFO" not in run.stdout
     _plan, returned = perf_answer.judge(run, WANTED, NOW)
     assert returned["transport"] == {
-        "networks": ["IB"],
+        "networks": ("IB",),
         "nodes": 2,
         "expected": 4,
         "proven": True,
-        "missing": [],
+        "missing": (),
         "gdr": True,
         "hosts": {
             node: {

@@ -10,7 +10,12 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import NEVER, VARIABLES, known_names
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import NEWEST, OLDEST, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import (
+    NEWEST,
+    OLDEST,
+    format_version,
+    parse_version,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

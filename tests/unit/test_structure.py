@@ -20,7 +20,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import statistics as perf_statistics
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file, intent, site_values, suite
 
@@ -115,7 +115,7 @@ def test_arguments_are_what_the_documentation_says(name: str, monkeypatch: pytes
         (answer.placement, perf_output.Placement),
         (answer.row, perf_output.Row),
         (answer.measured, perf_output.Result),
-        (answer.statistics, perf_statistics.Statistics),
+        (answer.statistics, perf_result.Statistics),
         (answer.host_transport, perf_transport.HostTransport),
         (answer.moved, perf_transport.Moved),
     ],
