@@ -15,7 +15,8 @@ import time
 from typing import Tuple
 
 from ..core.host import ReadError
-from . import answer as ras_answer
+from .answer import RasStatus, parse_json
+from .answer_text import parse_text
 
 # Seconds. A RAS thread greets at once; for the status it waits for the threads of all processes.
 GREETING, STATUS = 2.0, 40.0
@@ -24,10 +25,10 @@ ANSWER_LIMIT = 32 << 20
 _LINE_LIMIT = 1024
 
 
-def query(address: str, port: int, greeting: float = GREETING, status: float = STATUS) -> ras_answer.RasStatus:
+def query(address: str, port: int, greeting: float = GREETING, status: float = STATUS) -> RasStatus:
     """Raise ReadError without a timely response of a RAS, ParseError for an invalid response."""
     text, form = _converse(address, port, greeting, status)
-    return ras_answer.parse_json(text) if form == "json" else ras_answer.parse_text(text)
+    return parse_json(text) if form == "json" else parse_text(text)
 
 
 def name(address: str, port: int) -> str:

@@ -11,135 +11,21 @@ Source: NCCL 2.30.7, docs/userguide troubleshooting/ras.rst.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..core.check import Check
 from ..core.finding import Finding, printable
-from .answer import FINALIZE, INIT, NOCOMM, Communicator, Missing, Place
+from .answer import FINALIZE, INIT, NOCOMM, Communicator, Group, Missing, Place
+from .checks import ANSWERED, BEHIND, COLLECT, ERROR, INITIALIZED, MISSING, ORDER, PROGRESS, STATUS
 from .join import Joined, jobs, join, names
+from .known import STATES, Known
 from .views import Silence, View, ranges
-
-COLLECT = "before you kill anything, save what would be lost: docs/diagnose.md#a-job-hangs"
-ANSWERED = Check(
-    "nccl_hang.answer",
-    why="RAS runs in the job's own processes: where it is silent on all of them, they are stopped or dead",
-    fix="look at the processes: ps -o pid,stat,wchan:32,cmd -p PID",
-)
-"Does RAS give a valid response, twice"
-MISSING = Check(
-    "nccl_hang.missing",
-    why="every other rank waits for it forever",
-    severity="critical",
-)
-"Do all processes of the job respond to RAS"
-ERROR = Check(
-    "nccl_hang.error",
-    why="NCCL has given up in this rank; the others do not know and wait for it",
-    severity="critical",
-)
-"Has no rank an error of NCCL"
-INITIALIZED = Check(
-    "nccl_hang.init",
-    why="a communicator is complete only when all of its ranks have joined",
-    severity="critical",
-)
-"Have all ranks of a communicator started its initialisation"
-STATUS = Check(
-    "nccl_hang.status",
-    why="a rank that ends a communicator, or has left it, launches nothing any more, and the others wait for it",
-    severity="major",
-)
-"If ranks leave a communicator, do all of them leave it"
-BEHIND = Check(
-    "nccl_hang.behind",
-    why="a collective begins when its last rank launches it: the others wait for the rank that has launched the fewest",
-    severity="critical",
-)
-"Have all ranks of a communicator launched as many collectives, or do the numbers move"
-ORDER = Check(
-    "nccl_hang.order",
-    why="ranks that launch different collectives, or the same in another order, wait for each other forever",
-    severity="critical",
-    fix="the cause is the program: compare the stacks (py-spy dump --pid PID) of a rank of each kind",
-)
-"Have all ranks of a communicator launched the same kinds of collectives"
-PROGRESS = Check(
-    "nccl_hang.progress",
-    why="a job that launches nothing computes, reads data, or is stuck within a collective, which RAS cannot see",
-)
-"Does the job launch collectives"
 
 # Names in one line; the table of busbar hang has all.
 _NAMED = 8
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A process as its node shows it. state: letter of proc(5)."""
-
-    pid: int
-    state: str
-    user: str
-    name: str
-    told: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Known:
-    """names: IP address -> name of the host.   asked: hosts whose processes are all known.
-
-    processes: host and pid, as NCCL reports them -> the process on its node.
-    """
-
-    names: Mapping[str, str] = field(default_factory=dict)
-    asked: FrozenSet[str] = frozenset()
-    processes: Mapping[Tuple[str, int], Seen] = field(default_factory=dict)
-
-    def host(self, address: str) -> str:
-        return self.names.get(address, address) or "an unknown host"
-
-    def seen(self, place: Place) -> Optional[Seen]:
-        return self.processes.get((self.host(place.host), place.pid))
-
-    def pid(self, place: Place) -> int:
-        """Return the pid on its node if known, else the one in its container."""
-        seen = self.seen(place)
-        return place.pid if seen is None else seen.pid
-
-    def where(self, place: Place) -> str:
-        gpu = "%d" % place.nvml if place.nvml == place.gpu else "%d (CUDA %d)" % (place.nvml, place.gpu)
-        return "%s process %d GPU %s" % (self.host(place.host), self.pid(place), gpu)
-
-    def state(self, place: Place) -> str:
-        """Return what is wrong with a process on its node; "" for nothing, or if the node was not queried."""
-        seen = self.seen(place)
-        if seen is None:
-            gone = self.host(place.host) in self.asked and place.pid > 0
-            return "it is not there any more" if gone else ""
-        return STATES.get(seen.state, "")
-
-
-def seen(host: str, of_node: Iterable[Mapping[str, Any]]) -> Dict[Tuple[str, int], Seen]:
-    """Return the processes of a host by (host, inner pid). of_node: as nccl_ras.process_dict returns them."""
-    found: Dict[Tuple[str, int], Seen] = {}
-    for one in of_node:
-        key = (host, one["inner"])
-        state = one["state"]
-        if key in found:
-            # Two containers have a process of that number: NCCL does not report which.
-            state = ""
-        found[key] = Seen(one["pid"] if state else one["inner"], state, one["user"], one["name"], one["told"])
-    return found
-
-
-STATES = {
-    "T": "it is stopped (a signal)",
-    "t": "it is stopped by a debugger",
-    "Z": "it is dead, and its parent has not noticed",
-    "X": "it is dead",
-    "D": "it waits within the kernel",
-}
+# Host, pid and GPU of a place.
+Key = Tuple[str, int, int]
+_NOWHERE: Key = ("", 0, 0)
 
 
 # -- judgement ---------------------------------------------------------------------------------------------------------
@@ -166,24 +52,22 @@ def suspects(views: Sequence[View], known: Known) -> Dict[Place, str]:
         one = joined.get(finding.subject)
         if finding.ok or finding.because is not None or one is None:
             continue
-        if finding.check == BEHIND.id:
-            for rank in _last(one)[0]:
-                if rank in one.now.places:
-                    found.setdefault(one.now.places[rank], "is behind in %s" % one.subject)
-        elif finding.check == ERROR.id:
-            for rank in [rank for group in one.now.errors for rank in group.ranks]:
-                if rank in one.now.places:
-                    found.setdefault(one.now.places[rank], "has an error in %s" % one.subject)
-    answering = {_key(place) for one in joined.values() for place in one.now.places.values()}
+        ranks: Iterable[int] = _last(one)[0] if finding.check == BEHIND.id else ()
+        if finding.check == ERROR.id:
+            ranks = [rank for group in one.now.errors for rank in group.ranks]
+        why = "is behind in %s" if finding.check == BEHIND.id else "has an error in %s"
+        for rank in ranks:
+            if rank in one.now.places:
+                found.setdefault(one.now.places[rank], why % one.subject)
+    responding = _responding([*joined.values()])
     for one in joined.values():
         for lost in one.now.missing:
-            if lost.place is not None and not _reachable(lost, answering):
+            if lost.place is not None and not _reachable(lost, responding):
                 found.setdefault(lost.place, "does not respond")
     for view in views:
         for absent in view.now.absent:
-            place = Place(absent.host, absent.pid, *_first_gpu(absent.gpus))
-            if (place.host, place.pid) not in {(each.host, each.pid) for each in found}:
-                found[place] = "does not respond"
+            if (absent.host, absent.pid) not in {(each.host, each.pid) for each in found}:
+                found[absent.place] = "does not respond"
     return found
 
 
@@ -196,165 +80,131 @@ def _silent(one: Silence, known: Known) -> Tuple[str, str, str, str, str, str]:
     return subject, "unknown", "a valid response, twice", have, one.problem.source, "run %s; %s" % (fix, COLLECT)
 
 
+@dataclass
+class _Lost:
+    """What does not respond. places: host -> place -> its ranks.   unplaced: ranks of which no host is known.
+
+    sources: host, "" for none -> the RAS that reports it.
+    """
+
+    places: Dict[str, Dict[Place, List[str]]]
+    unplaced: List[str]
+    sources: Dict[str, str]
+
+
 def _missing(
     views: Sequence[View], joined: Sequence[Joined], known: Known, source: Mapping[str, str]
 ) -> Dict[str, Finding]:
     """Return host -> finding on its processes that do not respond; "" for ranks on unknown hosts."""
-    parts: Dict[str, List[str]] = {}
-    places: Dict[str, Dict[Place, List[str]]] = {}
-    of: Dict[str, str] = {}
-    answering = {_key(place) for one in joined for place in one.now.places.values()}
-    for one in joined:
-        for rank in one.now.missing:
-            # A communicator that has not come about, or ends, is judged by its status.
-            if _reachable(rank, answering) and rank.rank not in one.elsewhere:
-                continue
-            said = "rank %d of %d of %s" % (rank.rank, one.now.size, one.subject)
-            host = known.host(rank.place.host) if rank.place else ""
-            of.setdefault(host, source[one.name])
-            if rank.rank in one.elsewhere:
-                said += " (it responds to others: the network between is cut, the process runs)"
-            if rank.dead:
-                said += " (silent for a minute or more)"
-            if rank.place is None:
-                parts.setdefault("", []).append(said)
-            else:
-                places.setdefault(host, {}).setdefault(rank.place, []).append(said)
-        unnamed = one.now.missing_number - len(one.now.missing)
-        if unnamed > 0:
-            parts.setdefault("", []).append("%d ranks of %s, which RAS does not name" % (unnamed, one.subject))
-            of.setdefault("", source[one.name])
-    for view in views:
-        for absent in view.now.absent:
-            host = known.host(absent.host)
-            if not any(place.pid == absent.pid for place in places.get(host, ())):
-                place = Place(absent.host, absent.pid, *_first_gpu(absent.gpus))
-                places.setdefault(host, {}).setdefault(place, [])
-                of.setdefault(host, view.source)
+    lost = _lost(views, joined, known, source)
+    want = "a response of every process"
     found: Dict[str, Finding] = {}
-    for host, by_place in places.items():
-        lines = []
-        for place, said in by_place.items():
-            lines.append(_line(known.where(place), [*_shortened(said), known.state(place)]))
-        found[host] = MISSING.judge(
-            "host %s" % host,
-            "drift",
-            want="a response of every process",
-            have="; ".join(_cut(lines)),
-            source=of[host],
-            fix=_gone_fix(known, host, list(by_place)),
-        )
-    if parts:
+    for host, places in lost.places.items():
+        lines = [_line(known.where(place), [*_shortened(said), known.state(place)]) for place, said in places.items()]
+        have, fix = "; ".join(_cut(lines)), _gone_fix(known, host, [*places])
+        found[host] = MISSING.judge("host %s" % host, "drift", want, have, lost.sources[host], fix)
+    if lost.unplaced:
         # The text of 2.24 and 2.25 names processes that do not respond, and ranks, without relating them.
         told = next((found[known.host(each.host)] for view in views for each in view.now.absent), None)
-        found[""] = MISSING.judge(
-            "ranks without a known host",
-            "drift",
-            want="a response of every process",
-            have="; ".join(_cut(parts[""])),
-            source=of[""],
-            because=told,
-            fix="query the other hosts of the job as well; NCCL 2.26 and later name their process and host; " + COLLECT,
-        )
+        have, subject = "; ".join(_cut(lost.unplaced)), "ranks without a known host"
+        fix = "query the other hosts of the job as well; NCCL 2.26 and later name their process and host; " + COLLECT
+        found[""] = MISSING.judge(subject, "drift", want, have, lost.sources[""], fix, because=told)
     return found
 
 
-def _reachable(rank: Missing, answering: Iterable[Tuple[str, int, int]]) -> bool:
+def _lost(views: Sequence[View], joined: Sequence[Joined], known: Known, source: Mapping[str, str]) -> _Lost:
+    lost = _Lost({}, [], {})
+    responding = _responding(joined)
+    for one in joined:
+        for rank in one.now.missing:
+            # A communicator that has not come about, or ends, is judged by its status.
+            if _reachable(rank, responding) and rank.rank not in one.elsewhere:
+                continue
+            said = "rank %d of %d of %s" % (rank.rank, one.now.size, one.subject)
+            if rank.rank in one.elsewhere:
+                said += " (it responds to others: the network between is cut, the process runs)"
+            said += " (silent for a minute or more)" if rank.dead else ""
+            host = known.host(rank.place.host) if rank.place else ""
+            lost.sources.setdefault(host, source[one.name])
+            of_place = lost.places.setdefault(host, {}).setdefault(rank.place, []) if rank.place else lost.unplaced
+            of_place.append(said)
+        unnamed = one.now.missing_number - len(one.now.missing)
+        if unnamed > 0:
+            lost.unplaced.append("%d ranks of %s, which RAS does not name" % (unnamed, one.subject))
+            lost.sources.setdefault("", source[one.name])
+    for view in views:
+        for absent in view.now.absent:
+            host = known.host(absent.host)
+            if not any(place.pid == absent.pid for place in lost.places.get(host, ())):
+                lost.places.setdefault(host, {}).setdefault(absent.place, [])
+                lost.sources.setdefault(host, view.source)
+    return lost
+
+
+def _responding(joined: Sequence[Joined]) -> Set[Key]:
+    return {_key(place) for one in joined for place in one.now.places.values()}
+
+
+def _reachable(rank: Missing, answering: Iterable[Key]) -> bool:
     """Return whether its process responds. Before 2.29 a rank of it in another communicator shows that."""
     if rank.reachable is not None:
         return rank.reachable
     return rank.place is not None and not rank.dead and _key(rank.place) in answering
 
 
-def _first_gpu(text: str) -> Tuple[int, int]:
-    words = text.replace("(NVML ", "").replace(")", "").split()
-    numbers = [int(word.split(",")[0]) for word in words]
-    return numbers[0], numbers[-1]
-
-
 def _gone_fix(known: Known, host: str, places: Sequence[Place]) -> str:
     pids = ",".join(str(known.pid(place)) for place in places[:_NAMED])
-    stopped = [place for place in places if (known.seen(place) or _NOBODY).state == "T"]
+    seen = [(known.pid(place), known.seen(place)) for place in places]
+    stopped = [pid for pid, process in seen if process is not None and process.state == "T"]
     if stopped:
-        first = known.pid(stopped[0])
-        return "find out what stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s" % (
-            host,
-            first,
-            "py-spy dump --nonblocking --pid %d" % first,
-        )
-    return "on %s run ps -o pid,stat,wchan:32,cmd -p %s and dmesg -T (Xid, Out of memory, mlx5); %s" % (
-        host,
-        pids,
-        COLLECT,
-    )
-
-
-_NOBODY = Seen(0, "", "", "")
+        fix = "find out what stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s"
+        return fix % (host, stopped[0], "py-spy dump --nonblocking --pid %d" % stopped[0])
+    fix = "on %s run ps -o pid,stat,wchan:32,cmd -p %s and dmesg -T (Xid, Out of memory, mlx5); %s"
+    return fix % (host, pids, COLLECT)
 
 
 def _errors(joined: Sequence[Joined], known: Known, source: Mapping[str, str]) -> List[Finding]:
     found = []
     for one in joined:
-        lines = [
-            "%s on %s" % (group.value, _ranks(one.now, group.ranks, known, group.number)) for group in one.now.errors
-        ]
-        if lines:
+        if one.now.errors:
+            lines = ["%s on %s" % (group.value, _ranks(one.now, group, known)) for group in one.now.errors]
             first = [one.now.places[rank] for group in one.now.errors for rank in group.ranks if rank in one.now.places]
             at = " (%s)" % known.where(first[0]) if first else ""
-            found.append(
-                ERROR.judge(
-                    one.subject,
-                    "drift",
-                    want="no error",
-                    have="; ".join(_cut(lines)),
-                    source=source[one.name],
-                    fix="read that rank's log from its first WARN on%s: busbar diagnose LOG explains it; %s"
-                    % (at, COLLECT),
-                )
-            )
+            fix = "read that rank's log from its first WARN on%s: busbar diagnose LOG explains it; %s" % (at, COLLECT)
+            have = "; ".join(_cut(lines))
+            found.append(ERROR.judge(one.subject, "drift", "no error", have, source[one.name], fix))
     return found
 
 
 def _statuses(joined: Sequence[Joined], known: Known, source: Mapping[str, str]) -> List[Finding]:
     found = []
-    answering = {_key(place) for one in joined for place in one.now.places.values()}
+    responding = _responding(joined)
     for one in joined:
-        now = {group.value: group for group in one.now.statuses}
-        left = [rank.rank for rank in one.now.missing if _reachable(rank, answering)]
-        if INIT in now:
+        statuses = {group.value for group in one.now.statuses}
+        left = [rank.rank for rank in one.now.missing if _reachable(rank, responding)]
+        if INIT in statuses:
             check, have = INITIALIZED, _initializing(one, known)
-        elif len(now) > 1 or (left and FINALIZE not in now):
-            lines = [
-                "%s: %s" % (value, _ranks(one.now, group.ranks, known, group.number)) for value, group in now.items()
-            ]
-            lines += ["%s: %s" % (NOCOMM, _ranks(one.now, left, known))] if left and NOCOMM not in now else []
-            check, have = STATUS, "; ".join(lines)
+        elif len(statuses) > 1 or (left and FINALIZE not in statuses):
+            groups = [*one.now.statuses]
+            groups += [Group(NOCOMM, 0, tuple(left))] if left and NOCOMM not in statuses else []
+            check = STATUS
+            have = "; ".join("%s: %s" % (group.value, _ranks(one.now, group, known)) for group in groups)
         else:
             continue
         # Both are usual for a moment.
         still = one.before is not None and one.before.statuses == one.now.statuses and not one.moved
-        found.append(
-            check.judge(
-                one.subject,
-                "drift" if still else "unknown",
-                want="all ranks alike",
-                have="%s%s" % (have, "; %s" % one.after if still else ""),
-                source=source[one.name],
-                fix="look at the missing ranks: read their logs, and run py-spy dump --pid PID on their hosts; "
-                + COLLECT
-                if still
-                else "usual for a moment: query again",
-            )
-        )
+        state, fix = "unknown", "usual for a moment: query again"
+        if still:
+            state, have = "drift", "%s; %s" % (have, one.after)
+            fix = "look at the missing ranks: read their logs, and run py-spy dump --pid PID on their hosts; " + COLLECT
+        found.append(check.judge(one.subject, state, "all ranks alike", have, source[one.name], fix))
     return found
 
 
 def _initializing(one: Joined, known: Known) -> str:
-    groups = [group for group in one.now.statuses if group.value == INIT]
-    there = set(one.now.places)
-    lack = [rank for rank in range(one.now.size) if rank not in there] if one.now.whole else []
-    text = "%s initialize it" % "; ".join(_ranks(one.now, group.ranks, known, group.number) for group in groups)
-    return text + ("; missing: rank %s" % ranges(lack) if lack else "")
+    groups = [_ranks(one.now, group, known) for group in one.now.statuses if group.value == INIT]
+    lack = [rank for rank in range(one.now.size) if rank not in one.now.places] if one.now.whole else []
+    return "%s initialize it%s" % ("; ".join(groups), "; missing: rank %s" % ranges(lack) if lack else "")
 
 
 # -- who waits for whom ------------------------------------------------------------------------------------------------
@@ -376,16 +226,10 @@ def _behind(
     waits: List[_Wait] = []
     for one in joined:
         if one.back:
-            found.append(
-                ANSWERED.judge(
-                    one.subject,
-                    "unknown",
-                    want="counts that only grow",
-                    have="rank %s had launched more %g s before" % (ranges(one.back), one.seconds),
-                    source=source[one.name],
-                    fix="query again: the job was restarted, or another program responds on the port",
-                )
-            )
+            have = "rank %s had launched more %g s before" % (ranges(one.back), one.seconds)
+            fix = "query again: the job was restarted, or another program responds on the port"
+            want = "counts that only grow"
+            found.append(ANSWERED.judge(one.subject, "unknown", want, have, source[one.name], fix))
             continue
         if one.moved or not any(len(of) > 1 for of in one.now.counts.values()):
             continue
@@ -399,10 +243,10 @@ def _behind(
 
 def _blocked(
     joined: Sequence[Joined], known: Known, lost: Mapping[str, Finding]
-) -> Tuple[Dict[str, Finding], Dict[Tuple[str, int, int], Finding]]:
+) -> Tuple[Dict[str, Finding], Dict[Key, Finding]]:
     """Communicators that a silent rank holds up, and processes that wait there -> the finding on that rank's host."""
     names: Dict[str, Finding] = {}
-    processes: Dict[Tuple[str, int, int], Finding] = {}
+    processes: Dict[Key, Finding] = {}
     for one in joined:
         hosts = [known.host(rank.place.host) if rank.place else "" for rank in one.now.missing]
         cause = next((lost[host] for host in hosts if host in lost), None)
@@ -428,33 +272,31 @@ def _last(one: Joined) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
 
 
 def _order(one: Joined, source: Mapping[str, str]) -> Finding:
-    lines = []
-    for name, of in sorted(one.now.counts.items()):
-        if len(of) > 1:
-            lines.append("%s: %s" % (name, ", ".join("%s by rank %s" % (g.value, ranges(g.ranks)) for g in of)))
-    return ORDER.judge(
-        one.subject,
-        "drift" if one.before is not None else "unknown",
-        want="the same collectives on every rank",
-        have="; ".join([*lines, *([one.after] if one.before is not None else [])]),
-        source=source[one.name],
-    )
+    lines = [
+        "%s: %s" % (name, ", ".join("%s by rank %s" % (group.value, ranges(group.ranks)) for group in of))
+        for name, of in sorted(one.now.counts.items())
+        if len(of) > 1
+    ]
+    twice = one.before is not None
+    have = "; ".join([*lines, *([one.after] if twice else [])])
+    want = "the same collectives on every rank"
+    return ORDER.judge(one.subject, "drift" if twice else "unknown", want, have, source[one.name])
 
 
 def _chained(
     waits: Sequence[_Wait],
-    blocked: Tuple[Mapping[str, Finding], Mapping[Tuple[str, int, int], Finding]],
+    blocked: Tuple[Mapping[str, Finding], Mapping[Key, Finding]],
     known: Known,
     source: Mapping[str, str],
 ) -> List[Finding]:
     """Make a wait follow from the one, in another communicator, of the rank that is behind here."""
-    waiting: Dict[Tuple[str, int, int], _Wait] = {}
+    waiting: Dict[Key, _Wait] = {}
     for wait in waits:
         for rank in wait.ahead:
             waiting.setdefault(_key(wait.joined.now.places.get(rank)), wait)
     waiting.pop(_NOWHERE, None)
 
-    def keys(wait: _Wait) -> List[Tuple[str, int, int]]:
+    def keys(wait: _Wait) -> List[Key]:
         return [_key(wait.joined.now.places.get(rank)) for rank in wait.last]
 
     def causing_wait(wait: _Wait) -> Optional[_Wait]:
@@ -484,10 +326,7 @@ def _chained(
     return list(made.values())
 
 
-_NOWHERE = ("", 0, 0)
-
-
-def _key(place: Optional[Place]) -> Tuple[str, int, int]:
+def _key(place: Optional[Place]) -> Key:
     return _NOWHERE if place is None else (place.host, place.pid, place.nvml)
 
 
@@ -496,55 +335,42 @@ def _behind_one(wait: _Wait, known: Known, source: Mapping[str, str], because: O
     lines = []
     for name, of in sorted(one.now.counts.items()):
         if len(of) > 1:
-            least = min(of, key=lambda group: group.value)
-            most = max(of, key=lambda group: group.value)
+            least, most = (pick(of, key=lambda group: group.value) for pick in (min, max))
             others = "%d of %d ranks %s" % (most.number, one.now.size, most.value)
-            at = _ranks(one.now, least.ranks, known, least.number)
-            lines.append("%s: %s has launched %s, %s" % (name, at, least.value, others))
-    places = [one.now.places[rank] for rank in wait.last if rank in one.now.places]
-    return BEHIND.judge(
-        one.subject,
-        "drift" if one.before is not None and one.moved is False else "unknown",
-        want="as many on every rank, or numbers that move",
-        have="; ".join([*lines, one.after if one.before is not None else "queried once"]),
-        source=source[one.name],
-        fix=_look(known, places),
-        because=because,
-    )
+            lines.append("%s: %s has launched %s, %s" % (name, _ranks(one.now, least, known), least.value, others))
+    twice = one.before is not None
+    state = "drift" if twice and one.moved is False else "unknown"
+    have = "; ".join([*lines, one.after if twice else "queried once"])
+    fix = _look(known, [one.now.places[rank] for rank in wait.last if rank in one.now.places])
+    want = "as many on every rank, or numbers that move"
+    return BEHIND.judge(one.subject, state, want, have, source[one.name], fix, because)
 
 
 def _look(known: Known, places: Sequence[Place]) -> str:
     if not places:
         return "RAS does not name them; NCCL 2.28.7 and later name all. py-spy dump --pid PID on every host; " + COLLECT
-    first = places[0]
-    return "on %s run py-spy dump --pid %d: Python outside of a collective means code, data or storage; %s" % (
-        known.host(first.host),
-        known.pid(first),
-        COLLECT,
-    )
+    fix = "on %s run py-spy dump --pid %d: Python outside of a collective means code, data or storage; %s"
+    return fix % (known.host(places[0].host), known.pid(places[0]), COLLECT)
 
 
 def _progress(views: Sequence[View], joined: Sequence[Joined], found: Sequence[Finding]) -> List[Finding]:
     """One of each job."""
     by_name = {one.name: one for one in joined}
-    progress = []
-    for of in jobs(views):
-        told = sorted({name for view in of for name in names(view)})
-        progress.append(_progress_of([by_name[name] for name in told], of, found))
-    return progress
+    return [
+        _progress_of([by_name[name] for name in sorted({name for view in of for name in names(view)})], of, found)
+        for of in jobs(views)
+    ]
 
 
 def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[Finding]) -> Finding:
     users = sorted({user for view in views for user in view.users})
     subject = printable("job of %s with %s" % (", ".join(users), ones[0].subject if ones else views[0].source))
-    seconds = max(view.seconds for view in views)
+    seconds, want, source = max(view.seconds for view in views), "collectives are launched", views[0].source
     moved = [one for one in ones if one.moved]
-    source = views[0].source
     if moved:
-        largest = max(moved, key=lambda one: one.now.size)
-        have = "in %g s %s" % (seconds, _difference(largest))
-        return PROGRESS.judge(subject, "ok", want="collectives are launched", have=have, source=source)
-    bad = [finding for finding in found if finding.state == "drift" and finding.because is None]
+        have = "in %g s %s" % (seconds, _difference(max(moved, key=lambda one: one.now.size)))
+        return PROGRESS.judge(subject, "ok", want, have, source)
+    bad = [finding for finding in found if finding.state == "drift" and finding.because is None] if seconds else []
     if not seconds:
         have, fix = "queried once, which does not show progress", "query twice: interval above 0"
     elif bad:
@@ -553,17 +379,9 @@ def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[
         have = "RAS of NCCL %s does not report how many collectives equal ranks have launched" % views[0].now.version
         fix = "NCCL 2.28.7 and later do. " + _STILL
     else:
-        have = "nothing was launched in %g s, and all ranks have launched the same" % seconds
-        fix = _STILL
-    return PROGRESS.judge(
-        subject,
-        "drift" if bad and seconds else "unknown",
-        want="collectives are launched",
-        have=have,
-        source=source,
-        fix=fix,
-        because=bad[0] if bad and seconds else None,
-    )
+        have, fix = "nothing was launched in %g s, and all ranks have launched the same" % seconds, _STILL
+    because = bad[0] if bad else None
+    return PROGRESS.judge(subject, "drift" if bad else "unknown", want, have, source, fix, because)
 
 
 _STILL = (
@@ -584,15 +402,15 @@ def _difference(one: Joined) -> str:
     return "%s: %s" % (one.subject, ", ".join(parts) or "its ranks moved")
 
 
-def _ranks(of: Communicator, ranks: Iterable[int], known: Known, number: int = 0) -> str:
+def _ranks(of: Communicator, group: Group, known: Known) -> str:
     """``rank 3 (node02 process 1234 GPU 1)``."""
-    named = sorted(ranks)
+    named = sorted(group.ranks)
     if not named:
-        return "%d ranks, which RAS does not name," % number
+        return "%d ranks, which RAS does not name," % group.number
     if len(named) > _NAMED:
         return "rank %s" % ranges(named)
-    said = ["rank %d%s" % (rank, " (%s)" % known.where(of.places[rank]) if rank in of.places else "") for rank in named]
-    return ", ".join(said)
+    places = [" (%s)" % known.where(of.places[rank]) if rank in of.places else "" for rank in named]
+    return ", ".join("rank %d%s" % pair for pair in zip(named, places))
 
 
 def _line(head: str, said: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ import platform
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, Problem, attempt
 from ..machine import netdev_address
@@ -18,22 +17,13 @@ from . import join as ras_join
 from . import judge as nccl_hang
 from . import processes
 from . import views as ras_views
+from .checks import RAS, READABLE
+from .known import Known, seen
 from .processes import Node, Process
 from .views import Silence, View
 
 # RAS has been there since.
 FIRST = (2, 24, 0)
-RAS = Check(
-    "nccl_hang.ras",
-    why="without RAS (NCCL 2.24 and later) nothing outside of a job's processes knows what its ranks wait for",
-    fix="start the job with NCCL 2.24 or later, better 2.28.7, and without NCCL_RAS_ENABLE=0",
-)
-"Has each NCCL job on the node a RAS that can be queried"
-READABLE = Check(
-    "nccl_hang.readable",
-    why="a job whose processes cannot be read is not queried",
-)
-"Can the node's processes be read"
 _NAMED = 8
 
 
@@ -60,13 +50,13 @@ def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.
     return Reading(node, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
 
 
-def known(reading: Reading) -> nccl_hang.Known:
+def known(reading: Reading) -> Known:
     """Return what one node knows of its processes."""
     name = platform.node() or "this host"
     names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
     # The process in question may be one that could not be read.
     asked = [] if reading.problems else [name]
-    return nccl_hang.Known(names, frozenset(asked), nccl_hang.seen(name, map(process_dict, reading.node.processes)))
+    return Known(names, frozenset(asked), seen(name, map(process_dict, reading.node.processes)))
 
 
 def process_dict(process: Process) -> Dict[str, Any]:
