@@ -24,9 +24,9 @@ from .core.finding import Finding, printable
 from .core.host import Host, ParseError, Problem, ReadError, attempt
 from .core.plan import Plan
 from .machine.profile import Profile
-from .nccl import environment, environment_sources, grammar
-from .nccl import library as nccl_library
-from .nccl.variables import NEVER
+from .nccl_conf import environment, environment_sources, grammar
+from .nccl_conf import library as nccl_library
+from .nccl_conf.variables import NEVER
 from .nccl_tests import programs
 
 CONF = "/etc/nccl.conf"

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judg
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state import jobs
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables
 from ansible_collections.busbar.fabric.plugins.modules import sharp as module
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
