@@ -117,7 +117,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
 
 PATIENCE = 120.0
 SPEC = {

@@ -125,7 +125,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import CONFIGFS
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.attributes import CONFIGFS
 
 SPEC = {
     **module.PROFILE,

@@ -244,8 +244,8 @@ def test_node_code_is_python_38_and_standard_library_without_broad_except_and_sh
 
 # Each wing of module_utils may import what stands before it; the nouns beside the wings may import all of them.
 WINGS = (
-    *("core", "machine", "change", "driver", "firmware", "owner", "roce", "lldp", "health", "nccl_conf", "ras"),
-    *("diagnose", "nccl_tests", "nccl_perf", "fabric"),
+    *("core", "machine", "change", "driver", "firmware", "mtu", "multirail", "pcie_path", "health", "roce_qos", "lldp"),
+    *("nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric"),
 )
 NOUNS = "nouns"
 # Two folders of one noun: launchers, and the program that they start.

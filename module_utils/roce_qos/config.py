@@ -16,7 +16,7 @@ TSA = ("strict", "ets", "vendor")
 
 
 @dataclass(frozen=True)
-class Want:
+class PortConfig:
     """Wanted settings, else None or empty. Lists of eight: by priority (prio2tc, prio2buffer) or by class or buffer.
 
     bandwidth: per cent.   cable_length: metres.   buffer_size: bytes.
@@ -34,7 +34,7 @@ class Want:
     pause_off: bool = False
 
     @classmethod
-    def from_values(cls, chain: Chain, given: Mapping[str, Any], prefix: str = "") -> Want:
+    def from_values(cls, chain: Chain, given: Mapping[str, Any], prefix: str = "") -> PortConfig:
         """given: prio2tc, tsa, tc_bandwidth, cable_length, prio2buffer, buffer_size, dcbx, pause_off.
 
         prefix: of their names, in messages. Raises ParseError that names every invalid one.

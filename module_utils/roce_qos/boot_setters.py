@@ -17,11 +17,11 @@ from ..core.host import Host, Problem, attempt
 from ..core.plan import Plan, merge
 from ..core.systemd_files import UNITS, wanted_at_boot
 from ..machine import pci
-from . import unit
-from .boot import Intent
-from .nouns import DCBX
+from . import boot_unit
+from .boot_script import Intent
+from .config import PortConfig
 from .port import Port
-from .want import Want
+from .settings import DCBX
 
 BOOT_SETTER = Check(
     "roce_qos.boot_setter",
@@ -128,7 +128,7 @@ def _options(line: str) -> Dict[str, str]:
     return found
 
 
-def _wanted(want: Want, name: str, value: str) -> Optional[str]:
+def _wanted(want: PortConfig, name: str, value: str) -> Optional[str]:
     """Return what a line has to set; None where it may set this value."""
     chain = want.chain
     if name == "pfc" and chain.pfc is not None:
@@ -140,10 +140,10 @@ def _wanted(want: Want, name: str, value: str) -> Optional[str]:
     return None if expected.get(name) in (None, "") or str(expected[name]) == value else str(expected[name])
 
 
-def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
+def findings(host: Host, ports: Sequence[Port], wanted: PortConfig) -> List[Finding]:
     """Judge the lines that a boot runs. Raises ReadError."""
     names = {name for port in ports for name in (port.netdev, port.rdma) if name}
-    if not names or wanted == Want():
+    if not names or wanted == PortConfig():
         return []
     found: Dict[str, Finding] = {}
     unread: List[Problem] = []
@@ -174,18 +174,22 @@ def findings(host: Host, ports: Sequence[Port], wanted: Want) -> List[Finding]:
 def overrides(host: Host, intent: Optional[Intent]) -> Plan:
     """Judge what files of others make of our unit, and of our rule: later ones of udev can take back what it sets."""
     ports = sorted(intent.ports) if intent is not None else []
-    found = effective_unit.overrides(host, unit.AT_BOOT, unit.OWN, [unit.instance(address) for address in ports[:1]])
-    rules = [rule for rule in udev_rules.read(host) if rule.path.rpartition("/")[2] > unit.RULE.rpartition("/")[2]]
+    found = effective_unit.overrides(
+        host, boot_unit.AT_BOOT, boot_unit.OWN, [boot_unit.instance(address) for address in ports[:1]]
+    )
+    rules = [rule for rule in udev_rules.read(host) if rule.path.rpartition("/")[2] > boot_unit.RULE.rpartition("/")[2]]
     keys = ("ENV{SYSTEMD_WANTS}", "ENV{SYSTEMD_ALIAS}", "TAG")
     judged: Dict[str, Finding] = {}
-    for address in ports if rules and host.read_system(unit.RULE) else ():
+    for address in ports if rules and host.read_system(boot_unit.RULE) else ():
         for name in host.listdir("%s/%s/net" % (pci.DEVICES, address)):
             facts = udev_rules.facts(name, "", DRIVER, address, {})
             found_rules = [(key, *one) for key in keys for one in udev_rules.assignments(rules, key, facts)]
             for key, sign, value, path in found_rules:
                 if sign in ("=", ":=") or (sign, value) == ("-=", "systemd"):
                     have, fix = "it sets %s%s" % (key, sign), "write += there, then udevadm control --reload"
-                    judged[path] = unit.AT_BOOT.judge(path, "not_owned", "Busbar's rule takes effect", have, path, fix)
+                    judged[path] = boot_unit.AT_BOOT.judge(
+                        path, "not_owned", "Busbar's rule takes effect", have, path, fix
+                    )
     return merge(found, Plan(tuple(judged.values())))
 
 

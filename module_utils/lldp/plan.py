@@ -19,8 +19,8 @@ from ..core.systemd_files import start
 from ..machine.profile import Profile
 from ..machine.rails import Rails, ethernet
 from ..machine.topology import Topology
-from ..roce.port import ports
-from ..roce.want import Want
+from ..roce_qos.config import PortConfig
+from ..roce_qos.port import ports
 from . import dcbx
 from .neighbour import UNIT, LldpState, Neighbour
 
@@ -91,11 +91,11 @@ class LldpIntent:
     asked: str = AUTO
     dcbx: bool = False
     mtu: Optional[int] = None
-    roce: Want = field(default_factory=Want)
+    roce: PortConfig = field(default_factory=PortConfig)
 
 
 @dataclass(frozen=True)
-class Port:
+class RailPort:
     """A port of a rail, of a bond each member. mtu: of its interface, in bytes.   mac: its address, or its bond's."""
 
     rail: int
@@ -107,7 +107,7 @@ class Port:
     mac: str = ""
 
 
-def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[Port, ...]:
+def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[RailPort, ...]:
     """Return the host's Ethernet ports that are up; platform reports what is down or missing.
 
     The port of a virtual function is the hypervisor's, which receives LLDP.
@@ -122,12 +122,12 @@ def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[Port,
             up = own.port is None or own.port.state == "ACTIVE"
             if port.of_port and netdev is not None and up and netdev.operstate not in ("down", "lowerlayerdown"):
                 found.append(
-                    Port(number, port.label, port.pci, netdev.name, port.rdma or "", netdev.mtu, netdev.mac or "")
+                    RailPort(number, port.label, port.pci, netdev.name, port.rdma or "", netdev.mtu, netdev.mac or "")
                 )
     return tuple(found)
 
 
-def plan(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> Plan:
+def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
     """Judge the neighbours. The plan has no changes: a switch is not changed from here."""
     if not own or want.asked == NONE:
         return Plan()
@@ -152,7 +152,7 @@ def plan(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> Plan:
     return Plan(one_cause(findings, ("unknown",)))
 
 
-def notes(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> List[str]:
+def notes(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[str]:
     """Return limits of the result that are not faults."""
     if not own or want.asked == NONE or heard.problem is not None:
         return []
@@ -168,7 +168,7 @@ def notes(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> List[str]:
     return []
 
 
-def to_dicts(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> List[Dict[str, Any]]:
+def to_dicts(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[Dict[str, Any]]:
     """Return what the control node compares over hosts: each port with its neighbour, "" without one."""
     if want.asked == NONE:
         return []
@@ -182,7 +182,7 @@ def to_dicts(heard: LldpState, own: Sequence[Port], want: LldpIntent) -> List[Di
     return found
 
 
-def _judge_neighbour(port: Port, found: Sequence[Neighbour], source: str) -> Finding:
+def _judge_neighbour(port: RailPort, found: Sequence[Neighbour], source: str) -> Finding:
     if len(found) == 1:
         return NEIGHBOUR.judge(port.label, "ok", "a switch", found[0].label, source)
     if not found:
@@ -194,7 +194,7 @@ def _judge_neighbour(port: Port, found: Sequence[Neighbour], source: str) -> Fin
     return NEIGHBOUR.judge(port.label, "unknown", "one switch", have, source, fix)
 
 
-def _mtu(port: Port, one: Neighbour, want: LldpIntent, source: str) -> Finding:
+def _mtu(port: RailPort, one: Neighbour, want: LldpIntent, source: str) -> Finding:
     mtu = want.mtu or port.mtu
     frames = "%s accepts frames of %s bytes" % (one.label, one.mfs)
     if mtu is None:
@@ -203,7 +203,7 @@ def _mtu(port: Port, one: Neighbour, want: LldpIntent, source: str) -> Finding:
     return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), frames, source)
 
 
-def _lossless(known: Mapping[Port, Neighbour], want: LldpIntent, heard: LldpState) -> List[Finding]:
+def _lossless(known: Mapping[RailPort, Neighbour], want: LldpIntent, heard: LldpState) -> List[Finding]:
     """Judge DCBX. If one switch port sends it, another that does not is a finding, wanted or not."""
     chain = want.roce.chain
     found: List[Finding] = []
@@ -224,7 +224,7 @@ def _rdma_applications(data: Sequence[int]) -> Optional[dcbx.Applications]:
 
 def _each(
     check: Check,
-    known: Mapping[Port, Neighbour],
+    known: Mapping[RailPort, Neighbour],
     subtypes: Sequence[int],
     read: Any,
     want: LldpIntent,
@@ -232,8 +232,8 @@ def _each(
     judge: Any,
 ) -> List[Finding]:
     """Judge each port. subtypes: the first that is sent counts."""
-    answers: Dict[Port, Any] = {}
-    refused: Dict[Port, str] = {}
+    answers: Dict[RailPort, Any] = {}
+    refused: Dict[RailPort, str] = {}
     for port, one in known.items():
         try:
             sent = (dcbx.decode(one.dcbx, subtype, read) for subtype in subtypes)

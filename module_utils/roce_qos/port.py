@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
+from ..core.host import ParseError, ReadError
 from ..machine import netdev, rdma
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
 
-# Nouns of the RDMA device; all others belong to the port.
+# Settings of the RDMA device; all others belong to the port.
 OF_RDMA = ("tos", "traffic_class")
 _MELLANOX = 0x15B3
 
 Eight = Optional[Tuple[int, ...]]
+Call = Tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,13 @@ class Port:
         """Return the port's number in names of firmware variables: each port of a card is a function."""
         return int(self.pci[-1]) + 1
 
-    def has(self, noun: str) -> bool:
-        """Return whether the noun applies to this port."""
-        return self.of_rdma if noun in OF_RDMA else self.of_port
+    def has(self, name: str) -> bool:
+        """Return whether the setting applies to this port."""
+        return self.of_rdma if name in OF_RDMA else self.of_port
 
-    def gap_of(self, noun: str) -> Optional[Gap]:
-        """Why nothing is known of the noun on this port; None where it can be read."""
-        return None if noun in OF_RDMA and not self.silent else self.gap
+    def gap_of(self, name: str) -> Optional[Gap]:
+        """Why nothing is known of the setting on this port; None where it can be read."""
+        return None if name in OF_RDMA and not self.silent else self.gap
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,8 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class State:
-    """A port as it is. gaps: noun -> why it is not known; its value means nothing then.
+class PortState:
+    """A port as it is. gaps: setting -> why it is not known; its value means nothing then.
 
     tool: mlnx_qos or dcb, whose words ``dcb`` holds; "" where neither was asked or is there.
     numbers: path of an attribute in sysfs or configfs -> its value. A forced traffic class is -1 for none.
@@ -110,6 +113,42 @@ class State:
     numbers: Mapping[str, int] = field(default_factory=dict)
     pause: Optional[Pause] = None
     gaps: Mapping[str, Gap] = field(default_factory=dict)
+
+
+class Unreadable(Exception):
+    """Raised by a reader that has no value. gap: the reason."""
+
+    def __init__(self, gap: Gap) -> None:
+        self.gap = gap
+        super().__init__(gap.have)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of a setting of one port: whether it is as wanted, both in words, and the changes.
+
+    calls: argv of tools.   writes: (path, value) of attributes in sysfs or configfs.
+    """
+
+    good: bool
+    want: str
+    have: str
+    calls: Tuple[Call, ...] = ()
+    writes: Tuple[Tuple[str, str], ...] = ()
+
+
+@contextlib.contextmanager
+def or_unread(source: str, fix: str = "") -> Iterator[None]:
+    """Makes Unreadable of a ParseError or ReadError of its body. source: the file or command that the body reads."""
+    try:
+        yield
+    except (ParseError, ReadError) as error:
+        raise Unreadable(Gap("unknown", str(error), source, fix or "look at %s" % source)) from error
+
+
+def as_root(argv: Sequence[str]) -> str:
+    """Return the fix for a tool that failed."""
+    return "run %s as root and look at dmesg" % " ".join(argv)
 
 
 def ports(topology: Topology, rails: Rails) -> Tuple[Port, ...]:

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Restore the ports' RoCE settings after a boot or a reload of the driver: a udev rule, a unit, a script.
 
-The script is boot.py with all that it imports, in one file for the system's Python; it gets the wanted state, not a
-list of calls. The rule wants the unit for a port when its netdev appears, and names a device unit by PCI address, which
-the unit is bound to: so it runs once for each appearance of the netdev. A link that goes down and up adds none.
+The script is boot_script.py with all that it imports, in one file for the system's Python; it gets the wanted state,
+not a list of calls. The rule wants the unit for a port when its netdev appears, and names a device unit by PCI address,
+which the unit is bound to: so it runs once for each appearance of the netdev. A link that goes down and up adds none.
 Sources: systemd.device(5), systemd.unit(5), udev(7).
 """
 
@@ -21,11 +21,11 @@ from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Command, FileChange, Plan
-from . import boot, chain
-from .boot import Intent, Result
-from .nouns import enabled
+from . import boot_script, chain
+from .boot_script import Intent, Result
+from .config import PortConfig
 from .port import Port
-from .want import Want
+from .settings import enabled
 
 SCRIPT = "/usr/local/lib/busbar/roce_qos.py"
 INTENT = "/etc/busbar/roce_qos.json"
@@ -86,8 +86,8 @@ _SCRIPT_HEAD = """\
 # Python modules of the collection busbar.fabric without their comments.
 """
 _MAIN = """\
-from %s.roce import boot
-sys.exit(boot.main(sys.argv[1:]))
+from %s.roce_qos import boot_script
+sys.exit(boot_script.main(sys.argv[1:]))
 """
 
 AT_BOOT = Check(
@@ -102,7 +102,7 @@ _unit = functools.partial(AT_BOOT.judge, UNIT, want="the ports get their setting
 
 
 @dataclass(frozen=True)
-class Have:
+class UnitState:
     """files, modes: by the paths of OWN; None for a file that is not there.
 
     udev: whether devices have units of systemd here.   systemctl: whether the tool is there.
@@ -122,7 +122,7 @@ class Have:
 
 def intent(
     ports: Sequence[Port],
-    want: Want,
+    want: PortConfig,
     roce: Mapping[str, Any],
     settings: Mapping[str, Any],
     hardware_root: str,
@@ -152,10 +152,10 @@ def with_unset(
     if text is None or roce == {}:
         return roce or {}, given, []
     try:
-        stored = boot.parse_intent(text)
+        stored = boot_script.parse_intent(text)
         kept = {name: value for name, value in stored.settings.items() if value not in _UNSET and given[name] in _UNSET}
         whole, settings = stored.roce if roce is None else roce, {**given, **kept}
-        Want.from_values(chain.resolve(whole, settings), settings)
+        PortConfig.from_values(chain.resolve(whole, settings), settings)
     except (ParseError, TypeError, KeyError):
         return roce or {}, given, []
     names = sorted(kept) + (["busbar_roce"] if whole is not roce and whole else [])
@@ -163,13 +163,13 @@ def with_unset(
     return whole, settings, [said % (INTENT, ", ".join(names))] if names else []
 
 
-def read(host: Host, wanted: Optional[Intent]) -> Have:
+def read(host: Host, wanted: Optional[Intent]) -> UnitState:
     """Read the files. Raises ReadError if one of ours cannot be read."""
     files = {path: host.read_system(path) for path in OWN}
     if wanted is None:
-        return Have(files, systemctl=host.has("systemctl"))
+        return UnitState(files, systemctl=host.has("systemctl"))
     results = [(address, _result(host, address)) for address in wanted.ports]
-    return Have(
+    return UnitState(
         files=files,
         modes={path: host.mode_system(path) for path in OWN},
         udev=any(host.mode_system(path) is not None for path in _SYSTEMD_RULES),
@@ -186,12 +186,12 @@ def read(host: Host, wanted: Optional[Intent]) -> Have:
 
 def _result(host: Host, address: str) -> Optional[Result]:
     """Return the result of the unit's last run for a port, or why it is not known. None: no run since the boot."""
-    path = boot.result_path(address)
+    path = boot_script.result_path(address)
     problems: List[Problem] = []
 
     def step() -> Optional[Result]:
         text = host.read_system(path)
-        return None if text is None else boot.parse_result(text)
+        return None if text is None else boot_script.parse_result(text)
 
     found = attempt(step, path, problems)
     return Result("unread", (str(problems[0]),)) if problems else found
@@ -214,14 +214,14 @@ def render(wanted: Intent) -> Dict[str, str]:
 @functools.lru_cache(maxsize=None)
 def _script() -> str:
     """Return the script, the same for every intent; a run builds it before and after its changes."""
-    code = bundle.plain_script(bundle.closure([boot.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
+    code = bundle.plain_script(bundle.closure([boot_script.__name__], bundle.source_of), _MAIN % bundle.PACKAGE)
     return written.seal(SCRIPT, _SCRIPT_HEAD + code, "")
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def plan(have: Have, wanted: Optional[Intent], ports: Sequence[Port], missing: Optional[Finding] = None) -> Plan:
+def plan(have: UnitState, wanted: Optional[Intent], ports: Sequence[Port], missing: Optional[Finding] = None) -> Plan:
     """Plan our files. wanted: None removes them.
 
     missing: the finding of a missing rail; the files then stay as they are, and serve the other ports.
@@ -278,7 +278,7 @@ def execute(host: Host, planned: Plan) -> None:
             host.run(command.argv, timeout=command.timeout, leaves=True)
 
 
-def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]:
+def _results(have: UnitState, wanted: Intent, ports: Sequence[Port]) -> List[Finding]:
     """Return the live findings: one for each port for which the unit has run."""
     found = []
     for port in ports:
@@ -293,7 +293,7 @@ def _results(have: Have, wanted: Intent, ports: Sequence[Port]) -> List[Finding]
                 state,
                 want="its last run left the port as configured",
                 have="all is as configured" if state == "ok" else printable(text)[:300],
-                source=boot.result_path(port.pci),
+                source=boot_script.result_path(port.pci),
                 fix="look at journalctl -b -u %s, then %s" % (instance(port.pci), _RUN),
                 aspect="live",
             )

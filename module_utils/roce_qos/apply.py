@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Execute a plan of roce/qos.py port by port, and read each write back."""
+"""Execute a plan of plan.py port by port, and read each write back."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Callable, Dict, List, Set, Tuple
 from ..change import apply
 from ..core.host import Host, ReadError
 from ..core.plan import Plan
-from .nouns import CONFIGFS
-from .qos import Have, Step, plan, read_port
-from .want import Want
+from .attributes import CONFIGFS
+from .config import PortConfig
+from .plan import Step, plan
+from .read import QosState, read_port
 
 
 def execute(
-    host: Host, have: Have, wanted: Want, permit: Callable[[Plan], Plan]
+    host: Host, have: QosState, wanted: PortConfig, permit: Callable[[Plan], Plan]
 ) -> Tuple[List[Step], Dict[Tuple[str, str], str]]:
-    """Port by port and noun by noun, each planned anew from what is there: trust, for one, rewrites the map.
+    """Port by port and setting by setting, each planned anew from what is there: trust, for one, rewrites the map.
 
-    permit: leaves out of a plan what may not be done. Returns the steps done, and (port, noun) -> what went wrong;
+    permit: leaves out of a plan what may not be done. Returns the steps done, and (port, setting) -> what went wrong;
     nothing more is written to that port then.
     """
     done: List[Step] = []
@@ -28,33 +29,25 @@ def execute(
     for state in have.ports:
         tried: Set[str] = set()
         while True:
-            planned = permit(plan(Have(have.lldpad, (state,)), wanted))
+            planned = permit(plan(QosState(have.lldpad, (state,)), wanted))
             steps = [step for step in planned.commands if isinstance(step, Step)]
             for step in steps:
-                if step.noun in tried:
-                    failed[(step.port, step.noun)] = "%s succeeded, but the value has not changed" % step
-            if not steps or failed.keys() & {(step.port, step.noun) for step in steps}:
+                if step.setting in tried:
+                    failed[(step.port, step.setting)] = "%s succeeded, but the value has not changed" % step
+            if not steps or failed.keys() & {(step.port, step.setting) for step in steps}:
                 break
             # Files have nothing to do with each other: they are written in one go.
-            steps = [step for step in steps if step.noun == steps[0].noun or (step.path and steps[0].path)]
+            steps = [step for step in steps if step.setting == steps[0].setting or (step.path and steps[0].path)]
             try:
                 for step in steps:
-                    tried.add(step.noun)
-                    _do(host, step)
+                    tried.add(step.setting)
+                    _write(host, step.path, step.value) if step.path else apply.run(host, step)
                     done.append(step)
             except ReadError as error:
-                failed[(step.port, step.noun)] = str(error)
+                failed[(step.port, step.setting)] = str(error)
                 break
             state = read_port(host, state.port, wanted)
     return done, failed
-
-
-def _do(host: Host, step: Step) -> None:
-    """Execute one step. Raises ReadError."""
-    if not step.path:
-        apply.run(host, step)
-    else:
-        _write(host, step.path, step.value)
 
 
 def _write(host: Host, path: str, value: str) -> None:

@@ -25,10 +25,10 @@ from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange, Plan
 from ..machine import pci, topology
 from ..machine.rails import Rails
-from . import chain, qos
-from .execute import execute
+from . import chain, plan, read
+from .apply import execute
+from .config import PortConfig
 from .port import Port, ports
-from .want import Want
 
 # Below the system root: the last result of each port, until the next boot.
 RESULTS = "/run/busbar-roce-qos"
@@ -53,10 +53,10 @@ class Intent:
     hardware_root: str = "/"
     system_root: str = "/"
 
-    def want(self) -> Want:
+    def want(self) -> PortConfig:
         """Return the wanted settings. Raises ParseError."""
         try:
-            return Want.from_values(chain.resolve(self.roce, self.settings), self.settings)
+            return PortConfig.from_values(chain.resolve(self.roce, self.settings), self.settings)
         except TypeError as error:
             raise ParseError("holds a setting of another type: %s" % error) from error
 
@@ -152,8 +152,8 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
             users.append(Busy(tuple(reasons), tuple(problems)))
         return found.block(users[0].against)
 
-    done, failed = execute(host, qos.read(host, (port,), wanted), wanted, permit)
-    after = permit(qos.plan(qos.read(host, (port,), wanted), wanted, failed))
+    done, failed = execute(host, read.read(host, (port,), wanted), wanted, permit)
+    after = permit(plan.plan(read.read(host, (port,), wanted), wanted, failed))
     said = [str(step) for step in done]
     said += [
         "%s of %s: %s; wanted: %s; %s" % (finding.check, finding.subject, finding.have, finding.want, finding.fix)

@@ -127,54 +127,42 @@ def _numbers(data: Dict[str, Any], name: str, most: int) -> Tuple[int, ...]:
 
 # -- calls -----------------------------------------------------------------------------------------------------------
 
+_WORDS: Mapping[str, Tuple[str, str, Callable[..., Iterable[str]]]] = {
+    # mlx5 takes the kernel as owner only together with both versions.
+    "dcbx": ("dcbx", "set", lambda _owner: ("host", "cee", "ieee")),
+    # A port that trusts the PCP turns to DSCP with the first entry: then write all 64.
+    "dscp2prio": ("app", "replace", lambda pairs: ("dscp-prio", *_mapping(pairs))),
+    # Without an entry a port trusts the PCP.
+    "trust": ("app", "flush", lambda _pcp: ("dscp-prio",)),
+    # On for these priorities, off for all others. A mask that differs bounces the link.
+    "pfc": (
+        *("pfc", "set"),
+        lambda on: ("prio-pfc", *("%d:%s" % (priority, "on" if priority in on else "off") for priority in range(8))),
+    ),
+    # mlx5 takes the delay, bit times by the man page, for metres of cable.
+    "cable_length": ("pfc", "set", lambda metres: ("delay", str(metres))),
+    "prio2tc": ("ets", "set", lambda classes: ("prio-tc", *_mapping(enumerate(classes)))),
+    "ets": (
+        *("ets", "set"),
+        lambda tsa, bandwidth: (
+            *("tc-tsa", *("%d:%s" % pair for pair in enumerate(tsa))),
+            *("tc-bw", *_mapping(enumerate(bandwidth))),
+        ),
+    ),
+    "prio2buffer": ("buffer", "set", lambda buffers: ("prio-buffer", *_mapping(enumerate(buffers)))),
+    "buffer_size": ("buffer", "set", lambda sizes: ("buffer-size", *_mapping(enumerate(sizes)))),
+}
+
 
 def show(kind: str, netdev: str) -> Tuple[str, ...]:
-    """kind: of PARSERS."""
+    """Return the call that prints one of PARSERS."""
     return (TOOL, "-j", kind, "show", "dev", netdev)
 
 
-def set_host(netdev: str) -> Tuple[str, ...]:
-    """mlx5 takes the kernel as owner only together with both versions."""
-    return (TOOL, "dcbx", "set", "dev", netdev, "host", "cee", "ieee")
-
-
-def set_dscp2prio(netdev: str, pairs: Iterable[Tuple[int, int]]) -> Tuple[str, ...]:
-    """A port that trusts the PCP turns to DSCP with the first entry: then write all 64."""
-    return (TOOL, "app", "replace", "dev", netdev, "dscp-prio", *_mapping(pairs))
-
-
-def flush_dscp(netdev: str) -> Tuple[str, ...]:
-    """Without an entry a port trusts the PCP."""
-    return (TOOL, "app", "flush", "dev", netdev, "dscp-prio")
-
-
-def set_pfc(netdev: str, priorities: Iterable[int]) -> Tuple[str, ...]:
-    """Enable PFC on these priorities and disable it on all others. A mask that differs bounces the link."""
-    on = set(priorities)
-    states = ["%d:%s" % (priority, "on" if priority in on else "off") for priority in range(8)]
-    return (TOOL, "pfc", "set", "dev", netdev, "prio-pfc", *states)
-
-
-def set_cable_length(netdev: str, metres: int) -> Tuple[str, ...]:
-    """mlx5 takes the delay, bit times by the man page, for metres of cable."""
-    return (TOOL, "pfc", "set", "dev", netdev, "delay", str(metres))
-
-
-def set_prio2tc(netdev: str, classes: Sequence[int]) -> Tuple[str, ...]:
-    return (TOOL, "ets", "set", "dev", netdev, "prio-tc", *_mapping(enumerate(classes)))
-
-
-def set_ets(netdev: str, tsa: Sequence[str], bandwidth: Sequence[int]) -> Tuple[str, ...]:
-    algorithms = ["%d:%s" % pair for pair in enumerate(tsa)]
-    return (TOOL, "ets", "set", "dev", netdev, "tc-tsa", *algorithms, "tc-bw", *_mapping(enumerate(bandwidth)))
-
-
-def set_prio2buffer(netdev: str, buffers: Sequence[int]) -> Tuple[str, ...]:
-    return (TOOL, "buffer", "set", "dev", netdev, "prio-buffer", *_mapping(enumerate(buffers)))
-
-
-def set_buffer_size(netdev: str, sizes: Sequence[int]) -> Tuple[str, ...]:
-    return (TOOL, "buffer", "set", "dev", netdev, "buffer-size", *_mapping(enumerate(sizes)))
+def call(netdev: str, setting: str, *values: object) -> Tuple[str, ...]:
+    """Return the call that sets one of _WORDS."""
+    kind, verb, words = _WORDS[setting]
+    return (TOOL, kind, verb, "dev", netdev, *words(*values))
 
 
 def _mapping(pairs: Iterable[Tuple[int, int]]) -> List[str]:

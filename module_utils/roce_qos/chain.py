@@ -60,31 +60,28 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
     Raises ParseError that names every value which is of the wrong type or out of its range.
     """
     errors: List[str] = []
-    dscp = _number(roce, "dscp", 0, 63, errors, "busbar_roce.")
-    lossless = dscp is not None
-    priority = _number(roce, "priority", 0, 7, errors, "busbar_roce.")
-    cnp_dscp = _number(roce, "cnp_dscp", 0, 63, errors, "busbar_roce.")
-    cnp_priority = _number(roce, "cnp_priority", 0, 7, errors, "busbar_roce.")
+    dscp, priority, cnp_dscp, cnp_priority = (
+        _number(roce, name, 0, most, errors, "busbar_roce.")
+        for name, most in (("dscp", 63), ("priority", 7), ("cnp_dscp", 63), ("cnp_priority", 7))
+    )
     # What is not declared is as in the NIC's default map, which gives eight DSCPs in a row to each priority.
-    if priority is None and dscp is not None:
-        priority = dscp >> 3
-    if cnp_dscp is None and lossless:
-        cnp_dscp = _CNP_DSCP
+    if dscp is not None:
+        priority = dscp >> 3 if priority is None else priority
+        cnp_dscp = _CNP_DSCP if cnp_dscp is None else cnp_dscp
     if cnp_priority is None and cnp_dscp is not None:
         cnp_priority = cnp_dscp >> 3
     wrong: List[str] = []
     dscp2prio = _map(settings, wrong)
-    trust = settings.get("trust") or ("dscp" if lossless or dscp2prio else None)
+    trust = settings.get("trust") or ("dscp" if dscp is not None or dscp2prio else None)
     if trust not in (None, *TRUSTS):
         wrong.append("trust is %r, expected one of %s" % (trust, ", ".join(TRUSTS)))
-    own = ((dscp, priority), (cnp_dscp, cnp_priority)) if trust == "dscp" else ()
-    derived = {code: to for code, to in own if code is not None and to is not None}
+    pairs = ((dscp, priority), (cnp_dscp, cnp_priority)) if trust == "dscp" else ()
+    derived = {code: to for code, to in pairs if code is not None and to is not None}
     wanted = () if priority is None else (priority,)
-    pfc = _priorities(settings, "pfc", wrong)
-    ecn = _priorities(settings, "ecn", wrong)
+    pfc, ecn = (_priorities(settings, name, wrong) for name in ("pfc", "ecn"))
     tos = _number(settings, "tos", 0, 255, wrong)
     traffic_class = _number(settings, "traffic_class", -1, 255, wrong)
-    errors += [prefix + one for one in wrong]
+    errors += [prefix + error for error in wrong]
     if errors:
         raise ParseError("; ".join(errors))
     return Chain(

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Plan and judge the MTU of the compute rails' interfaces: now, after a boot, and the RDMA MTU.
 
-After a boot it comes from the file of the interface's owner (owner/); if that is not clear, nothing is written.
+After a boot it comes from the file of the interface's owner (owner.py); if that is not clear, nothing is written.
 Source: kernel include/rdma/ib_addr.h iboe_get_mtu.
 """
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .change import written
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host, Problem
-from .core.plan import Command, FileChange, Plan
-from .machine import netdev, rdma
-from .machine.profile import Profile, roce_rails
-from .machine.rdma import DEVINFO, RdmaPort
-from .machine.topology import Nic
-from .owner import device, owner
-from .owner.claim import Claim
-from .owner.device import Device
-from .owner.networkd import FOLDERS
-from .owner.owner import Owner
+from ..change import written
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, Problem
+from ..core.plan import Command, FileChange, Plan
+from ..machine import netdev, rdma
+from ..machine.profile import Profile, roce_rails
+from ..machine.rdma import DEVINFO, RdmaPort
+from ..machine.topology import Nic
+from . import device, owner
+from .claim import Claim
+from .device import Device
+from .networkd import FOLDERS
+from .owner import Owner
 
 # Bytes: the least that IPv6 takes, the most that Linux does.
 LEAST, MOST = 1280, 65535
@@ -73,14 +73,7 @@ READABLE = Check("netdev_mtu.readable", why="what cannot be read cannot be judge
 
 
 @dataclass(frozen=True)
-class Want:
-    """mtu: bytes, of every compute rail's interface and of what RDMA uses above it."""
-
-    mtu: int
-
-
-@dataclass(frozen=True)
-class Have:
+class MtuState:
     """nics: of the Ethernet rails. devices, owners: by interface, of all. rdma: (RDMA device, port) -> its MTU."""
 
     nics: Tuple[Nic, ...]
@@ -98,10 +91,10 @@ def rdma_mtu(mtu: int) -> int:
     return max([size for size in RDMA_MTUS if size <= mtu - RDMA_HEADERS], default=0)
 
 
-def read(host: Host, nics: Sequence[Nic]) -> Have:
-    """nics: of the Ethernet rails. What cannot be read is in Have's problems, or a doubt of the owners."""
+def read(host: Host, nics: Sequence[Nic]) -> MtuState:
+    """nics: of the Ethernet rails. What cannot be read is in MtuState's problems, or a doubt of the owners."""
     if not nics:
-        return Have((), {}, {}, {})
+        return MtuState((), {}, {}, {})
     netdevs, problems = netdev.read(host)
     said = list(problems)
     devices = device.read(host, netdevs, said)
@@ -109,7 +102,7 @@ def read(host: Host, nics: Sequence[Nic]) -> Have:
     if isinstance(ports, Problem):
         said.append(ports)
         ports = {}
-    return Have(tuple(nics), devices, owner.read(host, devices), ports, tuple(said))
+    return MtuState(tuple(nics), devices, owner.read(host, devices), ports, tuple(said))
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -169,7 +162,8 @@ def _height(name: str, devices: Mapping[str, Device], seen: Tuple[str, ...] = ()
     return 1 + max(_height(one, devices, (*seen, name)) for one in below) if below else 0
 
 
-def plan(have: Have, want: Want) -> Plan:
+def plan(have: MtuState, want: int) -> Plan:
+    """want: MTU in bytes, of every compute rail's interface and of what RDMA uses above it."""
     findings: List[Finding] = []
     subjects: Dict[str, str] = {}
     for nic in have.nics:
@@ -188,18 +182,18 @@ def plan(have: Have, want: Want) -> Plan:
         findings += _judge_persisted(have, name, subject, want, subjects, changes)
     links = [
         Command(
-            ("ip", "link", "set", "dev", name, "mtu", str(want.mtu)),
+            ("ip", "link", "set", "dev", name, "mtu", str(want)),
             "MTU of %s (mlx5 reopens its channels: traffic stops for a moment)" % name,
             "link",
         )
-        for name in in_order(subjects, have.devices, want.mtu)
+        for name in in_order(subjects, have.devices, want)
     ]
     own_files = tuple("%s/%s/" % (netdev.INTERFACES, name) for name in subjects)
     findings += [READABLE.unreadable(problem) for problem in have.problems if problem.source.startswith(own_files)]
     return Plan(tuple(findings), files.changes, commands + tuple(links), notes=files.notes)
 
 
-def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optional[Claim], str, str, str]:
+def _writable(have: MtuState, name: str, subjects: Mapping[str, str]) -> Tuple[Optional[Claim], str, str, str]:
     """Return the claim whose target can be written, None without a single one; state, have and fix."""
     owned = have.owners.get(name, Owner())
     if owned.unclear:
@@ -218,13 +212,13 @@ def _writable(have: Have, name: str, subjects: Mapping[str, str]) -> Tuple[Optio
 
 
 def _judge_persisted(
-    have: Have, name: str, subject: str, want: Want, subjects: Mapping[str, str], changes: Mapping[str, bool]
+    have: MtuState, name: str, subject: str, want: int, subjects: Mapping[str, str], changes: Mapping[str, bool]
 ) -> List[Finding]:
     claim, state, said, fix = _writable(have, name, subjects)
     source = claim.path if claim else FOLDERS[0].rpartition("/")[0]
     owned = have.owners.get(name, Owner())
     # A file with the right MTU stays as it is, whatever its owner.
-    right = bool(owned.claims) and not owned.unclear and owned.claims[0].mtu == want.mtu
+    right = bool(owned.claims) and not owned.unclear and owned.claims[0].mtu == want
     if right:
         claim, state, said, source = owned.claims[0], "ok", owned.claims[0].path, owned.claims[0].path
     found = [OWNER.judge(subject, state, "one file that configures it", said, source, fix)]
@@ -236,26 +230,26 @@ def _judge_persisted(
         state, fix = "not_owned", "correct %s, which counts more than %s" % (claim.source, claim.target)
     source = claim.source or claim.path
     said = "%s in %s (%s)" % (said, source, claim.stack)
-    found.append(PERSISTED.judge(subject, state, "MTU %d" % want.mtu, said, source, fix))
+    found.append(PERSISTED.judge(subject, state, "MTU %d" % want, said, source, fix))
     return found
 
 
 def _mend(
-    have: Have, want: Want, subjects: Mapping[str, str]
+    have: MtuState, want: int, subjects: Mapping[str, str]
 ) -> Tuple[written.Files, Tuple[Command, ...], Dict[str, bool]]:
     """Changes, commands that make the owners read them, and for each interface whether its file changes."""
     targets: Dict[str, List[Claim]] = {}
     of: Dict[str, str] = {}
     for name in subjects:
         claim = _writable(have, name, subjects)[0]
-        if claim is None or claim.overridden(want.mtu):
+        if claim is None or claim.overridden(want):
             continue
         ours = claim.gathers or (claim.source == claim.target and written.HEAD in (claim.before or ""))
-        if ours or claim.mtu != want.mtu:
+        if ours or claim.mtu != want:
             targets.setdefault(claim.target, []).append(claim)
             of[name] = claim.target
     unclear = any(have.owners.get(name, Owner()).unclear for name in subjects)
-    files = written.compare(_change(claims, want.mtu, unclear) for _target, claims in sorted(targets.items()))
+    files = written.compare(_change(claims, want, unclear) for _target, claims in sorted(targets.items()))
     changed = {change.path for change in files.changes}
     reloads = {claim.reload for path in changed for claim in targets[path] if claim.reload is not None}
     # netplan first: it makes files that NetworkManager reads.
@@ -297,33 +291,33 @@ def undecided(profile: Profile) -> List[str]:
     return ["busbar_mtu is not set: the MTU of the RoCE rails is not judged"]
 
 
-def notes(nics: Sequence[Nic], want: Want) -> List[str]:
+def notes(nics: Sequence[Nic], want: int) -> List[str]:
     """Return facts for the reader beside the findings. nics: those of the Ethernet rails."""
-    if not nics or rdma_mtu(want.mtu) == RDMA_MTUS[-1]:
+    if not nics or rdma_mtu(want) == RDMA_MTUS[-1]:
         return []
     least = RDMA_MTUS[-1] + RDMA_HEADERS
-    return ["with an MTU of %d RDMA sends %d bytes; 4096 need %d" % (want.mtu, rdma_mtu(want.mtu), least)]
+    return ["with an MTU of %d RDMA sends %d bytes; 4096 need %d" % (want, rdma_mtu(want), least)]
 
 
-def _live(one: Device, subject: str, want: Want) -> Finding:
+def _live(one: Device, subject: str, want: int) -> Finding:
     path = "%s/%s/mtu" % (netdev.INTERFACES, one.name)
-    wanted = "MTU %d" % want.mtu
+    wanted = "MTU %d" % want
     if one.mtu is None:
         return LIVE.judge(subject, "unknown", wanted, "%s cannot be read" % path, path, "look at %s" % path)
-    return LIVE.judge(subject, "ok" if one.mtu == want.mtu else "drift", wanted, "MTU %d" % one.mtu, path)
+    return LIVE.judge(subject, "ok" if one.mtu == want else "drift", wanted, "MTU %d" % one.mtu, path)
 
 
-def _no_netdev(nic: Nic, want: Want) -> Finding:
+def _no_netdev(nic: Nic, want: int) -> Finding:
     fix = "look for %s in dmesg: load its driver, or take it back from a virtual machine" % nic.pci
     said, source = "it has no network interface", nic.device.source
-    return LIVE.judge(nic.label, "unknown", "MTU %d" % want.mtu, said, source, fix, disruption="none")
+    return LIVE.judge(nic.label, "unknown", "MTU %d" % want, said, source, fix, disruption="none")
 
 
-def _active(nic: Nic, have: Have, name: str, want: Want) -> Finding:
+def _active(nic: Nic, have: MtuState, name: str, want: int) -> Finding:
     port = nic.port
     rdma_device = nic.rdma.name if nic.rdma else ""
     found = have.rdma.get((rdma_device, port.number)) if port else None
-    expected = rdma_mtu(want.mtu)
+    expected = rdma_mtu(want)
     source = " ".join(DEVINFO)
     state, fix, because = "ok", "", None
     if found is None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from . import netdev_mtu
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host
-from .machine import netdev
-from .machine.netdev_address import Address
-from .machine.rail_address import RAIL_ADDRESS
-from .machine.topology import Nic
-from .owner import device, owner
-from .owner.owner import Owner
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host
+from ..machine import netdev
+from ..machine.netdev_address import Address
+from ..machine.rail_address import RAIL_ADDRESS
+from ..machine.topology import Nic
+from . import device, owner
+from . import plan as netdev_mtu
+from .owner import Owner
 
 PERSISTED_ADDRESS = Check(
     "platform.rail_address_persisted",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..core.host import ParseError
 from .port import Dcb
@@ -98,14 +98,6 @@ def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
         raise NotSupported("mlnx_qos: %s not supported by this driver or interface" % ", ".join(refused))
     if "enabled" not in values:
         raise ParseError("no line 'enabled' of the PFC configuration in %r" % text[:160])
-    of = {priority: one for one in classes for priority in one.priorities}
-    listed = sorted(priority for one in classes for priority in one.priorities)
-    if listed != list(range(8)):
-        raise ParseError("the traffic classes list priorities %s, expected 0 to 7 once each" % (listed or "none"))
-    by_number = {one.number: one for one in classes if one.number is not None}
-    numbers = [one.number for one in classes if one.number is not None]
-    if len(by_number) != len(numbers):
-        raise ParseError("a traffic class is there twice: %s" % numbers)
     found = Dcb(
         owner=_DCBX[values["dcbx"]] if "dcbx" in values else None,
         lldpad=lldpad,
@@ -116,15 +108,28 @@ def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
         prio2buffer=_numbers(values["prio2buffer"].split()) if "prio2buffer" in values else None,
         buffer_size=_numbers(values["buffer_size"].rstrip(",").split(",")) if "buffer_size" in values else None,
     )
-    if len(numbers) == len(classes):
-        eight = [by_number.get(number) for number in range(8)]
-        found = replace(
-            found,
-            prio2tc=tuple(of[priority].number or 0 for priority in range(8)),
-            tsa=tuple(one and one.tsa for one in eight),
-            bandwidth=tuple(one and (one.bandwidth or 0) for one in eight),
-        )
-    return found, tuple(refused)
+    return _with_classes(found, classes), tuple(refused)
+
+
+def _with_classes(found: Dcb, classes: List[_Class]) -> Dcb:
+    """Add the traffic classes; without their numbers nothing of them is known. Raises ParseError."""
+    listed = sorted(priority for one in classes for priority in one.priorities)
+    if listed != list(range(8)):
+        raise ParseError("the traffic classes list priorities %s, expected 0 to 7 once each" % (listed or "none"))
+    numbers = [one.number for one in classes if one.number is not None]
+    if len(set(numbers)) != len(numbers):
+        raise ParseError("a traffic class is there twice: %s" % numbers)
+    if len(numbers) < len(classes):
+        return found
+    number_of = {priority: one.number or 0 for one in classes for priority in one.priorities}
+    by_number = {one.number: one for one in classes}
+    eight = [by_number.get(number) for number in range(8)]
+    return replace(
+        found,
+        prio2tc=tuple(number_of[priority] for priority in range(8)),
+        tsa=tuple(one and one.tsa for one in eight),
+        bandwidth=tuple(one and (one.bandwidth or 0) for one in eight),
+    )
 
 
 def _simple(line: str, values: Dict[str, str]) -> bool:
@@ -169,54 +174,31 @@ def _numbers(words: Iterable[str]) -> Tuple[int, ...]:
 # One setting a call: the tool refuses --trust beside --dscp2prio, and beside --buffer_size it drops --prio2buffer
 # where the driver has files for both.
 
+_OPTIONS: Mapping[str, Callable[..., Iterable[str]]] = {
+    "dcbx": lambda owner: ("-d", {"os": "os", "firmware": "fw"}[owner]),
+    # dscp writes all 64 entries as DSCP / 8, pcp deletes them.
+    "trust": lambda trust: ("--trust", trust),
+    "dscp2prio": lambda pairs: [word for pair in pairs for word in ("--dscp2prio", "set,%d,%d" % pair)],
+    # On for these priorities, off for all others. A mask that differs bounces the link.
+    "pfc": lambda on: ("--pfc", _list(int(priority in on) for priority in range(8))),
+    "prio2tc": lambda classes: ("-p", _list(classes)),
+    # bandwidth: per cent; those of ets classes make 100, the others are 0.
+    "ets": lambda tsa, bandwidth: ("-s", ",".join(tsa), "-t", _list(bandwidth)),
+    "cable_length": lambda metres: ("--cable_len", str(metres)),
+    "prio2buffer": lambda buffers: ("--prio2buffer", _list(buffers)),
+    "buffer_size": lambda sizes: ("--buffer_size", _list(sizes)),
+}
+
 
 def show(netdev: str) -> Tuple[str, ...]:
+    """Return the call that prints all settings."""
     return (TOOL, "-i", netdev)
 
 
-def set_dcbx(netdev: str, owner: str) -> Tuple[str, ...]:
-    """owner: os, firmware."""
-    return (*show(netdev), "-d", {"os": "os", "firmware": "fw"}[owner])
-
-
-def set_trust(netdev: str, trust: str) -> Tuple[str, ...]:
-    """dscp writes all 64 entries as DSCP / 8, pcp deletes them."""
-    return (*show(netdev), "--trust", trust)
-
-
-def set_dscp2prio(netdev: str, pairs: Iterable[Tuple[int, int]]) -> Tuple[str, ...]:
-    options: List[str] = []
-    for dscp, priority in pairs:
-        options += ["--dscp2prio", "set,%d,%d" % (dscp, priority)]
-    return (*show(netdev), *options)
-
-
-def set_pfc(netdev: str, priorities: Iterable[int]) -> Tuple[str, ...]:
-    """Enable PFC on these priorities and disable it on all others. A mask that differs bounces the link."""
-    on = set(priorities)
-    return (*show(netdev), "--pfc", _list(int(priority in on) for priority in range(8)))
-
-
-def set_prio2tc(netdev: str, classes: Sequence[int]) -> Tuple[str, ...]:
-    return (*show(netdev), "-p", _list(classes))
-
-
-def set_ets(netdev: str, tsa: Sequence[str], bandwidth: Sequence[int]) -> Tuple[str, ...]:
-    """bandwidth: per cent; those of ets classes make 100, the others are 0."""
-    return (*show(netdev), "-s", ",".join(tsa), "-t", _list(bandwidth))
-
-
-def set_cable_length(netdev: str, metres: int) -> Tuple[str, ...]:
-    return (*show(netdev), "--cable_len", str(metres))
-
-
-def set_prio2buffer(netdev: str, buffers: Sequence[int]) -> Tuple[str, ...]:
-    return (*show(netdev), "--prio2buffer", _list(buffers))
-
-
-def set_buffer_size(netdev: str, sizes: Sequence[int]) -> Tuple[str, ...]:
-    return (*show(netdev), "--buffer_size", _list(sizes))
+def call(netdev: str, setting: str, *values: object) -> Tuple[str, ...]:
+    """Return the call that sets one of _OPTIONS."""
+    return (*show(netdev), *_OPTIONS[setting](*values))
 
 
 def _list(values: Iterable[int]) -> str:
-    return ",".join(str(value) for value in values)
+    return ",".join(map(str, values))
