@@ -97,11 +97,12 @@ backup_files:
 from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
 
 SPEC = {
     "nofile": {"type": "int", "default": 1048576},

@@ -84,10 +84,11 @@ notes:
 from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import iommu, kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import iommu
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 
 SPEC = {

@@ -99,10 +99,11 @@ backup_files:
 from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args, kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 
 
 def wanted(items: List[Dict[str, Any]]) -> List[kernel_line.Arg]:

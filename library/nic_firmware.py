@@ -109,12 +109,12 @@ import contextlib
 from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain

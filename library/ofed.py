@@ -119,12 +119,14 @@ from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args, ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy, guard, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import CONFIGFS
 
 SPEC = {

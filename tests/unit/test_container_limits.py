@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
-from ansible_collections.busbar.fabric.plugins.module_utils.container_limits import DAEMON_JSON, DROPIN, Have, Want
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_limits import (
+    DAEMON_JSON,
+    DROPIN,
+    Have,
+    Want,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

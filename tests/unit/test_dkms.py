@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import dkms
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import dkms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import parse, split
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import parse, split
 from hypothesis import given
 from hypothesis import strategies as st
 

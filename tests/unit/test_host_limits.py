@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import Have, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.plan import Have, Want
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub_settings, iommu, kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.iommu import State
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import State
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.plan import Boot, Entry
 
 from tests import golden_rows, goldens
 

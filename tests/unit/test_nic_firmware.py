@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -26,12 +25,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, tools, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.plan import Asked, Have
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile, for_fabric
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
-from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
 from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
 from lab.toolkit import firmware_tools

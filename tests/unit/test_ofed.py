@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.dkms import Build
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.kernels import Kernels
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import ModuleFile
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.ofed_state import Have, User
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Packages, System
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.dkms import Build
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Packages, System
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.read import Have, User
 
 from tests import golden_rows, goldens
 from tests.trees import put

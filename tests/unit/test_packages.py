@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import packages
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Repository, System
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,17 +5,15 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    container_limits,
-    gpudirect,
-    grub_settings,
-    host_limits,
-    ofed,
-    pcie_path,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Repository, System
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
 
 from tests import golden_rows, goldens
 

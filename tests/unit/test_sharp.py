@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader
@@ -18,6 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state impor
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables
+from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
 from ansible_collections.busbar.fabric.plugins.modules import sharp as module
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row

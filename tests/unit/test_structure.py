@@ -240,12 +240,13 @@ def test_node_code_is_python_38_and_standard_library_without_broad_except_and_sh
             assert name.split(".")[0] in sys.stdlib_module_names or name.startswith(own), f"{path.name} imports {name}"
 
 
-# Each wing of module_utils may import what stands before it; the nouns beside the wings may import all of them.
-WINGS = (
-    *("core", "machine", "change", "driver", "firmware", "owner", "roce", "lldp", "health", "nccl", "diagnose"),
-    *("nccl_tests", "fabric"),
-)
+# The files beside the folders.
 NOUNS = "nouns"
+# Each wing of module_utils may import what stands before it.
+WINGS = (
+    *("core", "machine", "change", "driver", "kernel_args", "owner", "roce", "ofed", "firmware", "lldp", "health"),
+    *("nccl", "diagnose", "nccl_tests", "fabric", "sharp", "limits", NOUNS, "gate"),
+)
 
 
 def _wing(path: Path) -> str:
@@ -263,13 +264,12 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def test_every_wing_imports_only_those_below_it_and_no_files_import_each_other() -> None:
-    order = [*WINGS, NOUNS]
     files = [path for path in NODE_CODE if path.is_relative_to(ROOT / "module_utils")]
-    assert {_wing(path) for path in files} == set(order)
+    assert {_wing(path) for path in files} == set(WINGS)
     imports = {path: set(_imported(path)) for path in files}
     for path, others in imports.items():
         for other in others:
-            assert order.index(_wing(other)) <= order.index(_wing(path)), f"{path} imports {other}"
+            assert WINGS.index(_wing(other)) <= WINGS.index(_wing(path)), f"{path} imports {other}"
     while leaves := [path for path, others in imports.items() if not others & set(imports)]:
         for path in leaves:
             del imports[path]

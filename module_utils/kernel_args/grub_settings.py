@@ -12,11 +12,11 @@ import re
 import shlex
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from ..change import written
+from ..core.host import ParseError
+from ..driver.kernels import GRUB_DEFAULT
 from . import grub
-from .change import written
-from .core.host import ParseError
-from .driver.kernels import GRUB_DEFAULT
-from .kernel_line import Arg, edit, parse, split
+from .line import Arg, edit, parse, split
 
 # After 50-cloudimg-settings.cfg, which sets one of the variables.
 DROPIN = "/etc/default/grub.d/99-busbar.cfg"

@@ -19,13 +19,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import host_limits
-from .change import busy, written
-from .core.check import Check
-from .core.finding import Finding, printable
-from .core.host import Host, ParseError, Problem, ReadError, ToolMissing
-from .core.plan import FileChange, Plan, merge
-from .core.systemd_files import UNITS, unit_files
+from ..change import busy, written
+from ..core.check import Check
+from ..core.finding import Finding, printable
+from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
+from ..core.plan import FileChange, Plan, merge
+from ..core.systemd_files import UNITS, unit_files
+from . import plan as host_limits
 
 # Runtime -> its program and the check that names it.
 _PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}

@@ -22,14 +22,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
-from . import audit, gate, gate_slurm
-from .change import apply, written
-from .core import finding as findings
-from .core import locks, orphans
-from .core.check import Check
-from .core.finding import Finding, printable
-from .core.host import Host, Output, ParseError, ReadError
-from .core.plan import FileChange
+from .. import audit
+from ..change import apply, written
+from ..core import finding as findings
+from ..core import locks, orphans
+from ..core.check import Check
+from ..core.finding import Finding, printable
+from ..core.host import Host, Output, ParseError, ReadError
+from ..core.plan import FileChange
+from . import plan as gate
+from . import slurm as gate_slurm
 
 # Share of the time for a stage that the modules get (the rest is for Slurm and the state); of it, one module, one tool.
 _SHARE, _MODULE, _TOOL = 0.6, 0.5, 0.4

@@ -14,13 +14,13 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ..change import written
+from ..core import fix_command, mounts, systemd_files
+from ..core.check import Check
+from ..core.finding import Finding, printable
+from ..core.host import Host, ParseError, Problem, ReadError, noted
+from ..core.plan import FileChange, Plan, merge
 from . import pam
-from .change import written
-from .core import fix_command, mounts, systemd_files
-from .core.check import Check
-from .core.finding import Finding, printable
-from .core.host import Host, ParseError, Problem, ReadError, noted
-from .core.plan import FileChange, Plan, merge
 
 LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
 SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..change import written
+from ..core import tuned
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, ReadError
+from ..core.plan import Command, FileChange, Plan
+from ..driver.kernels import GRUB_CFG, GRUB_DEFAULT
 from . import grub, grub_settings, grubby
-from .change import written
-from .core import tuned
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host, ParseError, ReadError
-from .core.plan import Command, FileChange, Plan
-from .driver.kernels import GRUB_CFG, GRUB_DEFAULT
 from .grub_settings import DROPIN, LINUX
-from .kernel_line import Arg, edit, parse, plain, related, satisfied, split
+from .line import Arg, edit, parse, plain, related, satisfied, split
 
 ACTIVE = "/proc/cmdline"
 BLS_ENTRIES = "/boot/loader/entries"

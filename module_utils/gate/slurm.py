@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from . import slurm
-from .core.host import Host, ParseError, ReadError
+from .. import slurm
+from ..core.host import Host, ParseError, ReadError
 
 PREFIX = "busbar gate: "
 # Seconds after which all drains of the same second are seen.

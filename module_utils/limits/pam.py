@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, List, Optional, Tuple
 
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host
-from .core.systemd_files import by_name
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host
+from ..core.systemd_files import by_name
 
 FOLDERS = ("/etc/pam.d", "/usr/lib/pam.d")
 _SSHD = "/etc/ssh/sshd_config"

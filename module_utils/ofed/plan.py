@@ -14,16 +14,17 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from .change import written
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding
-from .core.plan import Command, FileChange, Plan, merge
-from .driver import kernels, packages
-from .driver.dkms import Build
-from .driver.ofed_state import MLX5, OPENIBD, REPOSITORY, STACK, UMAD_LIST, Have
-from .driver.packages import Packages, System
-from .machine.pci import natural_key
+from ..change import written
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.plan import Command, FileChange, Plan, merge
+from ..driver import kernels
+from ..machine.pci import natural_key
+from . import packages
+from .dkms import Build
+from .packages import Packages, System
+from .read import MLX5, OPENIBD, REPOSITORY, STACK, UMAD_LIST, Have
 
 FLAVOURS = ("doca-ofed", "mlnx-ofed", "inbox")
 MASK = Command(("systemctl", "mask", "--runtime", OPENIBD), "packages must not restart the driver")

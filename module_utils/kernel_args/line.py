@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
 
+from ..core.host import ParseError
 from . import grub
-from .core.host import ParseError
 
 _SPACE = " \t\n\v\f\r"
 # (name, item of its comma-separated value, whether it switches on): of several on a line the last one counts.

@@ -14,23 +14,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from .change import apply
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding, one_cause
-from .core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
-from .core.plan import Command, Plan
-from .firmware import pending, tools, wanted
-from .firmware.image import Image
-from .firmware.nv_settings import Setting, Value
-from .firmware.pending import Record, Waiting
-from .firmware.reset_levels import PCI_RESET, Levels
-from .firmware.tools import CardSettings
-from .firmware.wanted import Usual, Wanted
-from .machine import lockdown
-from .machine.profile import NicSetting, Profile
-from .machine.rails import Rails
-from .machine.topology import Nic, Topology
+from ..change import apply
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding, one_cause
+from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, attempt
+from ..core.plan import Command, Plan
+from ..machine import lockdown
+from ..machine.profile import NicSetting, Profile
+from ..machine.rails import Rails
+from ..machine.topology import Nic, Topology
+from . import pending, tools, wanted
+from .image import Image
+from .nv_settings import Setting, Value
+from .pending import Record, Waiting
+from .reset_levels import PCI_RESET, Levels
+from .tools import CardSettings
+from .wanted import Usual, Wanted
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.

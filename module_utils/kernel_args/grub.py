@@ -12,7 +12,7 @@ import itertools
 import re
 from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
-from .core.host import ParseError
+from ..core.host import ParseError
 
 # Variable -> every value that it may have. A condition that only GRUB can decide leaves several.
 Scope = Mapping[str, Tuple[str, ...]]

@@ -12,15 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from . import kernel_args
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host, ParseError, Problem, ReadError
-from .core.plan import Plan, merge
-from .kernel_args import Boot
-from .kernel_line import Arg, satisfied
-from .machine import pci, virtualization
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, ReadError
+from ..core.plan import Plan, merge
+from ..machine import pci, virtualization
+from . import plan as kernel_args
+from .line import Arg, satisfied
+from .plan import Boot
 
 GROUPS = "/sys/kernel/iommu_groups"
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Plan and judge the gate of a node: files by the role ``gate``, and Slurm's configuration.
 
-The program is gate_program.py; the control node builds it, with the intent, and an audit gets only the hashes of both.
+The program is program.py; the control node builds it, with the intent, and an audit gets only the hashes of both.
 slurm.conf belongs to the site: it is never written, findings name the missing line.
 Source: slurm.conf(5).
 """
@@ -19,12 +19,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from .change import apply, written
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding
-from .core.host import Host, ParseError, Problem, ReadError, attempt
-from .core.plan import Command, FileChange, Plan
+from ..change import apply, written
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.plan import Command, FileChange, Plan
 
 STAGES = ("health", "prolog", "epilog")
 FOLDER = "/usr/local/lib/busbar"

@@ -17,11 +17,12 @@ from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ToolMissing, attempt, read_each
 from ..core.mounts import Mount
 from ..core.systemd_files import mask_of
+from ..driver import kernels, module_file, module_lists
+from ..driver.kernels import Kernels
+from ..driver.module_file import ModuleFile
 from ..machine.pci import parse_text, read_value
-from . import dkms, kernels, module_file, module_lists, packages
+from . import dkms, packages
 from .dkms import Build
-from .kernels import Kernels
-from .module_file import ModuleFile
 from .packages import Packages, System
 
 OPENIBD = "openibd.service"

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .core import fix_command
-from .core.check import Check
-from .core.finding import Finding, printable
-from .core.host import Host, ParseError, Problem, ReadError, attempt
-from .core.plan import Plan
-from .machine.profile import Profile
-from .nccl import environment, environment_sources, grammar
-from .nccl import library as nccl_library
-from .nccl.variables import NEVER
-from .nccl_tests import programs
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding, printable
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.plan import Plan
+from ..machine.profile import Profile
+from ..nccl import environment, environment_sources, grammar
+from ..nccl import library as nccl_library
+from ..nccl.variables import NEVER
+from ..nccl_tests import programs
 
 CONF = "/etc/nccl.conf"
 # TCP port of sharp_am, over IPoIB.

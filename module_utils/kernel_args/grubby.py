@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Sequence, Tuple
 
-from .core.plan import Command
+from ..core.plan import Command
 
 _ALL = "ALL"
 
