@@ -82,7 +82,7 @@ DEVICE = Check(
 
 
 @dataclass(frozen=True)
-class Asked:
+class SettingsWanted:
     """settings: the site's, as wanted.parse returns them.   usual: for any training node, None: not wanted.
 
     devices: PCI addresses of cards besides the rails'.   of_profile: its settings, by wanted.profile_settings.
@@ -127,11 +127,11 @@ class CardState:
 
 
 @dataclass(frozen=True)
-class Have:
+class NicsState:
     """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> a tool's error on a change.
 
     told: by the card's address; empty where the tool is missing.   locked: the kernel's lockdown, "" where it has none.
-    firmware: as in Asked.
+    firmware: as in SettingsWanted.
     """
 
     hypervisor: str
@@ -173,7 +173,9 @@ class Reset(Command):
 # -- what there is ---------------------------------------------------------------------------------------------------
 
 
-def cards(topology: Topology, profile: Profile, rails: Rails, asked: Asked) -> Tuple[Tuple[Card, ...], Tuple[str, ...]]:
+def cards(
+    topology: Topology, profile: Profile, rails: Rails, asked: SettingsWanted
+) -> Tuple[Tuple[Card, ...], Tuple[str, ...]]:
     """The cards that are declared, as rails or by address, in PCI order; and the addresses that no NIC has."""
     layers = {rail.number: rail.link_layers[0] for rail in profile.rails if len(rail.link_layers) == 1}
     of_rails = {nic.pci: layers.get(number, "") for number, nic in rails.nics.items()}
@@ -208,23 +210,23 @@ def read(
     topology: Topology,
     profile: Profile,
     rails: Rails,
-    asked: Asked,
+    asked: SettingsWanted,
     failed: Mapping[str, str],
-) -> Have:
+) -> NicsState:
     """Query the cards; for one whose settings wait also its reset levels, and the firmware in its flash.
 
-    failed: as in Have. Raises ReadError if settings wait and the boot has no id.
+    failed: as in NicsState. Raises ReadError if settings wait and the boot has no id.
     """
     found, absent = cards(topology, profile, rails, asked)
     if topology.virtualization.is_vm:
-        return Have(topology.virtualization.owner, found, absent)
+        return NicsState(topology.virtualization.owner, found, absent)
     if not found:
-        return Have("", (), absent)
+        return NicsState("", (), absent)
     told: Dict[str, CardState] = {}
     try:
         tools.find_tool(host, tools.CONFIG)
     except ToolMissing as error:
-        return Have("", found, absent, missing=error.problem)
+        return NicsState("", found, absent, missing=error.problem)
     for card in found:
         told[card.address] = _query_card(host, card)
     boot = host.read(BOOT_ID) or ""
@@ -235,7 +237,7 @@ def read(
     # It matters only for cards that fail or wait.
     asked_for = any(one.levels is not None or isinstance(one.answer, Problem) for one in told.values())
     locked = lockdown.read(host) if asked_for else ""
-    return Have("", found, absent, told, boot, record, None, dict(failed), locked, asked.firmware)
+    return NicsState("", found, absent, told, boot, record, None, dict(failed), locked, asked.firmware)
 
 
 def _query_card(host: Host, card: Card) -> CardState:
@@ -263,7 +265,7 @@ def _waits(answer: CardSettings, one: Wanted) -> bool:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def plan(have: Have) -> Plan:
+def plan(have: NicsState) -> Plan:
     """Plan the writes, then the resets; pure. A card that fails does not affect the others."""
     findings = [
         DEVICE.judge(address, "unknown", "a NIC", "none with a driver", "nic_firmware_devices", DEVICE.fix % address)
@@ -303,7 +305,7 @@ def plan(have: Have) -> Plan:
     return Plan(one_cause(findings, ("unsupported",)), (), (*writes, *resets), tuple(reboot))
 
 
-def _card(have: Have, card: Card, told: CardState, answer: CardSettings) -> Plan:
+def _card(have: NicsState, card: Card, told: CardState, answer: CardSettings) -> Plan:
     """Return findings of one card that has responded, and the changes."""
     findings: List[Finding] = []
     usable: List[Tuple[Wanted, Setting]] = []
@@ -332,7 +334,7 @@ def _card(have: Have, card: Card, told: CardState, answer: CardSettings) -> Plan
 
 
 def _persisted(
-    have: Have, card: Card, usable: Sequence[Tuple[Wanted, Setting]], answer: CardSettings
+    have: NicsState, card: Card, usable: Sequence[Tuple[Wanted, Setting]], answer: CardSettings
 ) -> Tuple[Tuple[Write, ...], Finding]:
     """Return the writes, and the finding on what the card will load at its next reset."""
     pairs = [(one, setting.following) for one, setting in usable]
@@ -359,7 +361,7 @@ def _persisted(
 
 
 def _live(
-    have: Have,
+    have: NicsState,
     card: Card,
     told: CardState,
     usable: Sequence[Tuple[Wanted, Setting]],
@@ -426,13 +428,13 @@ def _live(
     return judged("drift", "waits for a reboot, %s" % against, fix, because, "reboot"), (), asked, image
 
 
-def _tried(have: Have, card: Card) -> Tuple[int, ...]:
+def _tried(have: NicsState, card: Card) -> Tuple[int, ...]:
     """The levels by which the card was reset in this boot."""
     waiting = have.record.find(card.address, card.key) if isinstance(have.record, Record) else None
     return waiting.tried if waiting is not None and waiting.boot == have.boot else ()
 
 
-def _against(have: Have, card: Card, told: CardState, tried: Sequence[int]) -> str:
+def _against(have: NicsState, card: Card, told: CardState, tried: Sequence[int]) -> str:
     """Return why the card is not reset automatically; "" if it can be."""
     if card.bluefield:
         return "since a reset can take a BlueField's mode"
@@ -545,7 +547,7 @@ def _store(host: Host, address: str, waiting: Optional[Waiting]) -> None:
         apply.write(host, change)
 
 
-def remember(host: Host, have: Have) -> None:
+def remember(host: Host, have: NicsState) -> None:
     """Writes down which cards wait in this boot, and forgets those that do not: state of ours, and no setting.
 
     Only where something was allowed to change. Raises ReadError.
@@ -581,13 +583,13 @@ def mended(planned: Plan) -> Set[str]:
     return writes | {SETTINGS.finding_id(one.address) for one in planned.commands if isinstance(one, Reset)}
 
 
-def changed(planned: Plan, before: Have, after: Have) -> bool:
+def changed(planned: Plan, before: NicsState, after: NicsState) -> bool:
     """Return whether the plan's commands have changed a card: its settings differ, or it was reset."""
     resets = any(isinstance(one, Reset) and one.address not in after.failed for one in planned.commands)
     return resets or any(after.told.get(address, told).answer != told.answer for address, told in before.told.items())
 
 
-def diff(have: Have) -> List[Dict[str, str]]:
+def diff(have: NicsState) -> List[Dict[str, str]]:
     """Ansible's diff structure, one for each card that is written: settings for its next reset, before and after."""
     found = []
     for card in have.cards if isinstance(have.record, Record) else ():
@@ -608,7 +610,7 @@ def diff(have: Have) -> List[Dict[str, str]]:
     return found
 
 
-def notes(have: Have) -> List[str]:
+def notes(have: NicsState) -> List[str]:
     """Sentences for the verdict."""
     if not have.cards and not have.absent:
         return ["settings of NICs are wanted, and no rail is there that has any"]

@@ -85,7 +85,7 @@ HELD = Check(
 
 
 @dataclass(frozen=True)
-class Want:
+class GateWanted:
     """stages: of STAGES; none: the files go; None: not decided, they stay.   budget: seconds.   scontrol: tool or path.
 
     sums: path -> ``total`` of each wanted file.   texts: path -> text, if they may be written.
@@ -101,7 +101,7 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Have:
+class GateState:
     """files, modes: by path of ``own()``, None where there is none.   state: as parse_state gives it, None: never run.
 
     config: of the running Slurm, key -> value; None if it failed, and problem has the reason.
@@ -163,19 +163,19 @@ def parse_config(text: str) -> Dict[str, str]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read(host: Host, want: Want) -> Have:
+def read(host: Host, want: GateWanted) -> GateState:
     """Raises ReadError where a file of ours cannot be read."""
     files = {path: host.read_system(path) for path in owned_files()}
     modes = {path: host.mode_system(path) for path in owned_files()}
     if not want.stages:
-        return Have(files, modes)
+        return GateState(files, modes)
     unread: List[Problem] = []
     known = attempt(lambda: state(host), STATE, unread)
     problems: List[Problem] = []
     source = " ".join((want.scontrol, *_SHOW))
     config = attempt(lambda: parse_config(host.query((want.scontrol, *_SHOW))), source, problems)
     calls = {} if config is None else {stage: tuple(_calls(host, stage, config)) for stage in want.stages}
-    return Have(
+    return GateState(
         files,
         modes,
         state=known,
@@ -242,7 +242,7 @@ def execute(host: Host, planned: Plan) -> List[str]:
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
-def plan(have: Have, want: Want) -> Plan:
+def plan(have: GateState, want: GateWanted) -> Plan:
     if not want.stages:
         changes = tuple(FileChange(path, text, None) for path, text in have.files.items() if text is not None)
         if not changes or want.stages is None:
@@ -268,7 +268,7 @@ def plan(have: Have, want: Want) -> Plan:
     return Plan(tuple(findings), changes, again, notes=(*program.notes, *intent.notes))
 
 
-def _compared(path: str, have: Have, want: Want) -> Tuple[FileChange, str]:
+def _compared(path: str, have: GateState, want: GateWanted) -> Tuple[FileChange, str]:
     """A change of a file of ours, and its status. Of what has to be there only the sum may be known."""
     mode = 0o600 if path == INTENT else 0o755
     before, wanted = have.files[path], want.sums.get(path)
@@ -315,7 +315,7 @@ def _digest(path: str, text: Optional[str]) -> str:
     return "" if text is None else "sha256 %s\n" % total(path, text)
 
 
-def _seen(have: Have) -> List[Finding]:
+def _seen(have: GateState) -> List[Finding]:
     """Judge the gate's last verdict."""
     if have.unread is not None:
         return [VERDICT.unreadable(have.unread)]
@@ -346,7 +346,7 @@ def _when(at: object) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at)) if known else "?"  # type: ignore[arg-type]
 
 
-def _wired(have: Have, want: Want) -> List[Finding]:
+def _wired(have: GateState, want: GateWanted) -> List[Finding]:
     if have.config is None:
         problem = have.problem or Problem("scontrol", "was not queried")
         fix = "make scontrol work on the node (gate_scontrol), or set gate_stages: []"
@@ -358,7 +358,7 @@ def _wired(have: Have, want: Want) -> List[Finding]:
     return found
 
 
-def _wired_stage(have: Have, stage: str, config: Mapping[str, str]) -> Finding:
+def _wired_stage(have: GateState, stage: str, config: Mapping[str, str]) -> Finding:
     parameter = PARAMETERS[stage]
     given, path = config.get(parameter, ""), LAUNCHERS[stage]
     lines = ["%s=%s" % (parameter, path)]

@@ -88,7 +88,7 @@ class Want:
 
     runtimes: Tuple[str, ...]
     resources: Tuple[str, ...]
-    limits: host_limits.Want
+    limits: host_limits.LimitsWanted
 
     def __post_init__(self) -> None:
         """Raise ParseError: a runtime without a wanted limit would be silently skipped."""

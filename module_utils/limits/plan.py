@@ -77,7 +77,7 @@ SHM = Check(
 
 
 @dataclass(frozen=True)
-class Want:
+class LimitsWanted:
     """nofile: least number of open files. shm: least bytes of /dev/shm, 0 for not wanted."""
 
     nofile: int
@@ -85,7 +85,7 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Have:
+class LimitsState:
     """login, service: files in the order in which they count, path -> text; the last one wins.
     daemons: name -> (locked memory, open files) of each process of that name, as /proc shows them.
     unread: name -> why the limits of one of them are not known. problems: of /dev/shm.
@@ -176,7 +176,7 @@ def _memory(meminfo: str) -> int:
 # -- what is there ---------------------------------------------------------------------------------------------------
 
 
-def read(host: Host) -> Have:
+def read(host: Host) -> LimitsState:
     """Raises ReadError where the settings cannot be read."""
     problems: List[Problem] = []
     shm = planned = None
@@ -188,7 +188,7 @@ def read(host: Host) -> Have:
             shm = size_of_shm(mounts.parse(mounted), meminfo or "")
             planned = size_of_shm(mounts.parse_fstab(host.read_system(mounts.FSTAB) or ""), meminfo or "")
     daemons, unread = _daemons(host)
-    return Have(
+    return LimitsState(
         login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),
         service=tuple(systemd_files.configuration(host, "system.conf").items()),
         daemons=daemons,
@@ -241,7 +241,7 @@ def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Tuple[str, str], ...]], Dict[s
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def plan(have: Have, want: Want) -> Plan:
+def plan(have: LimitsState, want: LimitsWanted) -> Plan:
     files = (
         (LOGIN_FILE, render_login(want), _login_ok(have, want), have.login, LOGIN),
         (SERVICE_FILE, render_service(want), _service_ok(have, want), have.service, SERVICE),
@@ -268,19 +268,19 @@ def plan(have: Have, want: Want) -> Plan:
     return replace(merge(*judged), findings=tuple(findings))
 
 
-def render_login(want: Want) -> str:
+def render_login(want: LimitsWanted) -> str:
     lines = ["# Written by Busbar (role host_limits). An asterisk does not mean root, which has its own lines."]
     for domain in ("*", "root"):
         lines += ["%s - memlock unlimited" % domain, "%s - nofile %d" % (domain, want.nofile)]
     return written.seal(LOGIN_FILE, "\n".join(lines) + "\n")
 
 
-def render_service(want: Want) -> str:
+def render_service(want: LimitsWanted) -> str:
     text = "# Written by Busbar (role host_limits).\n[Manager]\nDefaultLimitMEMLOCK=infinity\nDefaultLimitNOFILE=%d\n"
     return written.seal(SERVICE_FILE, text % want.nofile)
 
 
-def _login_ok(have: Have, want: Want) -> bool:
+def _login_ok(have: LimitsState, want: LimitsWanted) -> bool:
     values: Dict[Tuple[str, str, str], str] = {}
     for _path, text in have.login:
         values.update(parse_login(text))
@@ -292,7 +292,7 @@ def _login_ok(have: Have, want: Want) -> bool:
     )
 
 
-def _service_ok(have: Have, want: Want) -> bool:
+def _service_ok(have: LimitsState, want: LimitsWanted) -> bool:
     values: Dict[str, str] = {}
     for _path, text in have.service:
         values.update(parse_service(text))
@@ -309,7 +309,7 @@ def _unit_keys(name: str) -> Tuple[str, Dict[str, str]]:
     return ("[Manager]", _SERVICE_KEYS) if name == USER_CONF else ("[Service]", _UNIT_KEYS)
 
 
-def _unit_limits(name: str, files: Mapping[str, str], want: Want) -> Tuple[_Limits, _Limits]:
+def _unit_limits(name: str, files: Mapping[str, str], want: LimitsWanted) -> Tuple[_Limits, _Limits]:
     """Limits that a unit sets itself, each with its file, and those of them that are too low."""
     section, keys = _unit_keys(name)
     settings: _Limits = {}
@@ -322,7 +322,7 @@ def _unit_limits(name: str, files: Mapping[str, str], want: Want) -> Tuple[_Limi
     return own, low
 
 
-def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
+def _unit(name: str, files: Mapping[str, str], want: LimitsWanted) -> Finding:
     """Judge what a unit, or user.conf, sets itself; otherwise systemd's defaults count, which are judged elsewhere."""
     keys, least = _unit_keys(name)[1], {"memlock": None, "nofile": want.nofile}
     own, low = _unit_limits(name, files, want)
@@ -340,7 +340,7 @@ def _unit(name: str, files: Mapping[str, str], want: Want) -> Finding:
     )
 
 
-def _groups(have: Have) -> List[Finding]:
+def _groups(have: LimitsState) -> List[Finding]:
     """Groups and users who are given less locked memory than all others."""
     said: Dict[str, Dict[str, Tuple[str, str]]] = {}
     for path, text in have.login:
@@ -377,7 +377,9 @@ def _amount(value: str) -> float:
     return math.inf if value == UNLIMITED else int(value)
 
 
-def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tuple[str, str]], want: Want) -> Plan:
+def persisted(
+    check: Check, path: str, text: str, good: bool, there: Iterable[Tuple[str, str]], want: LimitsWanted
+) -> Plan:
     """Judge a file of ours. text: as it has to be. good: the limits are. there: all files that are read with it."""
     before = dict(there).get(path)
     files = written.compare([FileChange(path, before, text)])
@@ -405,13 +407,13 @@ def persisted(check: Check, path: str, text: str, good: bool, there: Iterable[Tu
     return Plan((found,), files.changes, notes=files.notes)
 
 
-def _low(limits: Tuple[str, str], want: Want) -> Set[str]:
+def _low(limits: Tuple[str, str], want: LimitsWanted) -> Set[str]:
     """Return the limits of a process that are too low. limits: of locked memory and open files."""
     fits = {"memlock": enough(limits[0], None), "nofile": enough(limits[1], want.nofile)}
     return {item for item, fit in fits.items() if not fit}
 
 
-def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Problem], want: Want) -> Finding:
+def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Problem], want: LimitsWanted) -> Finding:
     """One for all processes of that name: the worst counts."""
     low = [limits for limits in processes if _low(limits, want)]
     if unread is not None and not low:
@@ -432,7 +434,7 @@ def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Pr
     )
 
 
-def _shm(have: Have, want: Want) -> Finding:
+def _shm(have: LimitsState, want: LimitsWanted) -> Finding:
     state = "unknown" if have.problems else "ok" if (have.shm or 0) >= want.shm else "drift"
     text = str(have.problems[0]) if have.problems else "not mounted" if have.shm is None else gib(have.shm)
     if state == "ok" and have.planned_shm is not None and have.planned_shm < want.shm:

@@ -24,7 +24,7 @@ from ..machine.pci import natural_key
 from . import packages
 from .dkms import Build
 from .packages import Packages, System
-from .read import MLX5, OPENIBD, REPOSITORY, STACK, UMAD_LIST, Have
+from .read import MLX5, OPENIBD, REPOSITORY, STACK, UMAD_LIST, OfedState
 
 FLAVOURS = ("doca-ofed", "mlnx-ofed", "inbox")
 MASK = Command(("systemctl", "mask", "--runtime", OPENIBD), "packages must not restart the driver")
@@ -151,7 +151,7 @@ READABLE = Check("ofed.readable", why="what cannot be read cannot be judged")
 
 
 @dataclass(frozen=True)
-class Want:
+class OfedWanted:
     """flavour: one of FLAVOURS.   version: of DOCA or MLNX_OFED; "" for any.
 
     package: the metapackage.   manage: False only reports.   repository: its URL.   key: armoured text.
@@ -176,8 +176,8 @@ class _Case:
     failed: argv -> last words of each command of an earlier plan that did not end well.
     """
 
-    have: Have
-    want: Want
+    have: OfedState
+    want: OfedWanted
     failed: Mapping[Tuple[str, ...], str]
     system: System
     packages: Packages
@@ -198,7 +198,7 @@ def needs_umad(models: Sequence[str]) -> bool:
     return any(re.search(r"\bG?B[23]00\b", model) for model in models)
 
 
-def plan(have: Have, want: Want, failed: Optional[Mapping[Tuple[str, ...], str]] = None) -> Plan:
+def plan(have: OfedState, want: OfedWanted, failed: Optional[Mapping[Tuple[str, ...], str]] = None) -> Plan:
     """failed: argv -> last words of the commands of an earlier plan that did not end well; they are not planned again.
 
     Order: files, headers, packages, modules of the kernels, NVIDIA's against them, what is loaded.
@@ -319,7 +319,7 @@ def _package(case: _Case) -> Tuple[Tuple[Finding, ...], bool]:
     return (finding,), not good and want.manage and words is None
 
 
-def _loaded_from_elsewhere(have: Have) -> bool:
+def _loaded_from_elsewhere(have: OfedState) -> bool:
     """Return whether a driver is loaded that no file of this host is, as driver containers do."""
     file = have.modules.get(have.kernels.running or "", {}).get(MLX5)
     return file is not None and file.inbox and have.loaded.get(MLX5, file.srcversion) != file.srcversion
@@ -543,7 +543,7 @@ def _module(case: _Case, kernel: str, cause: Optional[str]) -> Plan:
     return Plan((finding,), commands=(*[one for one in again if one.argv not in case.failed], depmod) if mend else ())
 
 
-def _forbidden(have: Have) -> Plan:
+def _forbidden(have: OfedState) -> Plan:
     """Judge lines of others after which a module of the stack is not loaded at the next boot."""
     named = [("%s: %s" % one, *one) for one in have.forbidden]
     return Plan(

@@ -55,7 +55,7 @@ class User:
 
 
 @dataclass(frozen=True)
-class Have:
+class OfedState:
     """release: as ofed_info prints it, "" for inbox.   modules: kernel -> name -> file, of STACK.
     loaded: srcversion of each of STACK that is loaded, "" if it has none.
     files: path of each of Busbar's files -> text, None if absent; a file that could not be read is left out.
@@ -107,7 +107,7 @@ def over_rdma(mounted: Sequence[Mount]) -> List[User]:
     return list(dict.fromkeys(found))
 
 
-def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "") -> Have:
+def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "") -> OfedState:
     """Read OFED's state. peermem: nvidia_peermem is wanted, None if that depends on the driver.   machine: as uname -m.
 
     next_boot: the kernel's command line then.
@@ -122,7 +122,7 @@ def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "")
     # apt reads its key as the user _apt.
     keys = packages.paths(system, REPOSITORY)[:1] if system and system.kind == "apt" else ()
     openibd = any(host.mode_system(path) is not None for path in OPENIBD_PLACES)
-    return Have(
+    return OfedState(
         system=system,
         packages=packages.read(host, system, problems) if system else None,
         release=read_release(host, problems),
@@ -188,7 +188,7 @@ def _users(host: Host, problems: List[Problem]) -> Tuple[User, ...]:
 def _peer_memory(
     host: Host, peermem: Optional[bool], machine: str, known: Kernels, problems: List[Problem]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """Return (peer, built), as in Have, of the running kernel and the one that boots next.
+    """Return (peer, built), as in OfedState, of the running kernel and the one that boots next.
 
     NVIDIA's open modules need no nvidia-peermem: with them, and if that is not known, it is read only where requested.
     """

@@ -121,7 +121,7 @@ THRESHOLD = Check(
 
 
 @dataclass(frozen=True)
-class Want:
+class SharpWanted:
     """profile: for the site's fabric.   directories: where library and plugin lie; empty: the usual places.
 
     manager: HOST or HOST:PORT of sharp_am; "" not given.   nodes: most nodes of a job; 0 not given.
@@ -165,7 +165,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Have:
+class SharpState:
     """State of a node. other: unrelated libraries of that name, a sentence; "" for none.
 
     strangers: network plugins without CollNet.   variables: name -> what some jobs get, the same for all or not.
@@ -184,7 +184,7 @@ class Have:
 # -- what is there ---------------------------------------------------------------------------------------------------
 
 
-def read(host: Host, want: Want, reach: Optional[Callable[[str, int], str]] = None) -> Have:
+def read(host: Host, want: SharpWanted, reach: Optional[Callable[[str, int], str]] = None) -> SharpState:
     """Read the state. reach: as ``reached``. Raises ParseError if want.manager is not an address."""
     problems: List[Problem] = []
     libraries: List[File] = []
@@ -205,7 +205,7 @@ def read(host: Host, want: Want, reach: Optional[Callable[[str, int], str]] = No
             elif name.startswith("libsharp.so"):
                 others.append(path)
     others += ["%s/%s" % (_DPKG, name) for name in _listed(host, problems) if _LISTS.match(name)]
-    return Have(
+    return SharpState(
         tuple(libraries),
         tuple(plugins),
         tuple(strangers),
@@ -303,7 +303,7 @@ def impossible(profile: Profile) -> Optional[Finding]:
     return FABRIC.judge("profile %s" % profile.name, "unsupported", want, have, "the profile")
 
 
-def plan(have: Have, want: Want) -> Plan:
+def plan(have: SharpState, want: SharpWanted) -> Plan:
     """Changes nothing: what is not ok is mended by packages, by role nccl_conf, or in the fabric."""
     ok = FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile")
     return Plan(
@@ -320,7 +320,7 @@ def plan(have: Have, want: Want) -> Plan:
     )
 
 
-def _library(have: Have) -> Finding:
+def _library(have: SharpState) -> Finding:
     if have.libraries:
         return LIBRARY.judge(_COLL, "ok", "a library", have.libraries[0].path, have.libraries[0].path)
     problem = next((one for one in have.problems if "sharp" in one.source), None)
@@ -331,7 +331,7 @@ def _library(have: Have) -> Finding:
     )
 
 
-def _of_plugin(have: Have) -> Finding:
+def _of_plugin(have: SharpState) -> Finding:
     subject = "libnccl-net.so"
     if have.plugins:
         one = have.plugins[0]
@@ -345,7 +345,7 @@ def _of_plugin(have: Have) -> Finding:
     return PLUGIN.judge(subject, "drift", "ncclCollNetPlugin", said, "the usual places and sharp_directories")
 
 
-def _release(have: Have) -> List[Finding]:
+def _release(have: SharpState) -> List[Finding]:
     """Nothing where one of both is missing, which is a finding already."""
     if not have.libraries or not have.plugins:
         return []
@@ -371,7 +371,7 @@ def _release(have: Have) -> List[Finding]:
     return [RELEASE.judge("%s and libnccl-net.so" % _COLL, state, "one release", text, source)]
 
 
-def _manager(have: Have, want: Want) -> Finding:
+def _manager(have: SharpState, want: SharpWanted) -> Finding:
     subject, wanted = want.manager or "sharp_am", "an aggregation manager that responds"
     if have.answered is None:
         text = "a host cannot find it: sharp_manager is empty"
@@ -382,13 +382,13 @@ def _manager(have: Have, want: Want) -> Finding:
     return MANAGER.judge(subject, "ok", wanted, "takes TCP connections", "TCP to %s" % want.manager)
 
 
-def _given(have: Have, name: str) -> Tuple[Given, ...]:
+def _given(have: SharpState, name: str) -> Tuple[Given, ...]:
     """Return the variable's places; unset for jobs without any."""
     found = have.variables.get(name, ())
     return found if any(one.everybody and one.certain for one in found) else (*found, Given(None, CONF))
 
 
-def _switches(have: Have) -> List[Finding]:
+def _switches(have: SharpState) -> List[Finding]:
     return [
         _switch(
             have,
@@ -401,7 +401,7 @@ def _switches(have: Have) -> List[Finding]:
     ]
 
 
-def _switch(have: Have, name: str, wanted: str, fits: Callable[[Optional[str]], bool]) -> Finding:
+def _switch(have: SharpState, name: str, wanted: str, fits: Callable[[Optional[str]], bool]) -> Finding:
     """The worst of what any job gets."""
     unread = next((one for one in have.problems if one.source == CONF), None)
     each = _given(have, name)
@@ -440,7 +440,7 @@ def _removed(name: str, source: str) -> str:
     return "remove it from %s" % printable(source)
 
 
-def _folk(have: Have) -> List[Finding]:
+def _folk(have: SharpState) -> List[Finding]:
     found = []
     for name, each in sorted(have.variables.items()):
         if name in NEVER and "SHARP" in name:
@@ -453,7 +453,7 @@ def _folk(have: Have) -> List[Finding]:
     ]
 
 
-def _threshold(have: Have, want: Want) -> List[Finding]:
+def _threshold(have: SharpState, want: SharpWanted) -> List[Finding]:
     if 0 < want.nodes < NODES:
         text = "%d" % want.nodes
         fix = "take busbar_sharp out: it needs two nodes"

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from tests import golden_rows, goldens
 from tests.trees import put
 
-LIMITS = host_limits.Want(1048576, 8 << 30)
+LIMITS = host_limits.LimitsWanted(1048576, 8 << 30)
 WANT = Want(("docker", "containerd", "kubelet"), ("rdma/hca_shared_devices_a",), LIMITS)
 UNIT = "/usr/lib/systemd/system/containerd.service"
 GOOD_JSON, _LACKS = container_limits.edit("", WANT)
@@ -184,7 +184,7 @@ def test_a_limit_that_is_too_low_or_malformed_is_replaced(name: str, limit: obje
 
 
 def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
-    want = replace(WANT, limits=host_limits.Want(1048576, 0))
+    want = replace(WANT, limits=host_limits.LimitsWanted(1048576, 0))
     assert "default-shm-size" not in json.loads(container_limits.edit("", want)[0])
 
 

@@ -289,12 +289,12 @@ SCONTROL = "#!/bin/sh\ncat <<'E'\n%sE\n"
 
 def played(
     folder: Path, config: str = CONFIG, stages: tuple[str, ...] = gate.STAGES, **files: str
-) -> tuple[gate.Have, gate.Want]:
+) -> tuple[gate.GateState, gate.GateWanted]:
     """A node on which the role has been played, with a Slurm that says this of its configuration."""
     host = Host(str(folder), str(folder))
     tool(folder, "usr/bin/scontrol", SCONTROL % config)
     texts = gate_files.texts("#\n", gate.intent_text({"node": "n1"}), stages)
-    want = gate.Want(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
+    want = gate.GateWanted(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
     for change in gate.plan(gate.read(host, want), want).changes:
         apply.write(host, change)
     put_all(folder, {name.replace("__", "/"): text for name, text in files.items()})
@@ -307,11 +307,11 @@ def state(**more: Any) -> str:
 
 
 def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tmp_path: Path) -> None:
-    host, nothing = Host(str(tmp_path), str(tmp_path)), gate.Want(())
+    host, nothing = Host(str(tmp_path), str(tmp_path)), gate.GateWanted(())
     assert not gate.plan(gate.read(host, nothing), nothing).findings
     played(tmp_path)
     # Nobody has said that they are not wanted.
-    undecided = gate.plan(gate.read(host, gate.Want()), gate.Want())
+    undecided = gate.plan(gate.read(host, gate.GateWanted()), gate.GateWanted())
     assert (undecided.findings, undecided.changes, len(undecided.notes)) == ((), (), 1)
     found = gate.plan(gate.read(host, nothing), nothing)
     assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in gate.owned_files()]

@@ -24,9 +24,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     ToolMissing,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module as firmware_module
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, tools, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware.plan import Asked, Have
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.plan import NicsState, SettingsWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile, for_fabric
@@ -141,9 +142,9 @@ class Role:
     def __init__(self, node: Node, topology: Topology, profile: Profile, settings: dict[str, Any], **more: Any) -> None:
         self.node, self.topology = node, topology
         self.profile = for_fabric(profile, "infiniband")
-        self.asked = Asked(wanted.parse(settings), of_profile=wanted.profile_settings(self.profile), **more)
+        self.asked = SettingsWanted(wanted.parse(settings), of_profile=wanted.profile_settings(self.profile), **more)
 
-    def read(self, failed: dict[str, str] | None = None) -> Have:
+    def read(self, failed: dict[str, str] | None = None) -> NicsState:
         matched = rails.match(self.topology, self.profile)
         return nic_firmware.read(self.node, self.topology, self.profile, matched, self.asked, failed or {})
 
@@ -156,7 +157,7 @@ class Role:
     def run(self, most: str = "driver", check: bool = False) -> dict[str, Any]:
         """As the module, but for the question who uses the node."""
         hands = nic_firmware.Hands()
-        seen: list[Have] = []
+        seen: list[NicsState] = []
         plans: list[Plan] = []
 
         def look() -> Plan:
@@ -247,7 +248,7 @@ def test_the_module_looks_at_nothing_where_nothing_is_wanted(node: Node) -> None
 def test_what_a_killed_run_left_at_work_is_waited_for_and_judged_by_nobody(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    monkeypatch.setattr(firmware_module, "PATIENCE", 0.1)
     given = {**OPTIONS, "settings": {"LINK_TYPE": "IB"}}
     with locks.hold(node, "nic_firmware.lock"):
         with pytest.raises(BlockingIOError):

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import
 
 from tests import golden_rows, goldens
 
-LIMITS = host_limits.Want(1048576, 8 << 30)
+LIMITS = host_limits.LimitsWanted(1048576, 8 << 30)
 RUNTIMES = container_limits.Want(("docker", "containerd"), (), LIMITS)
 BRIDGE = pcie_path.Function("0000:12:00.0", "0000:12:00.0", "001030c0", pcie_path.Acs(0x14E, 0))
 NIC = pcie_path.Function("0000:18:00.0", "rail 0", "b3152110", pcie_path.DeviceControl(0x70, 512, 256))

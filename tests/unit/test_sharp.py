@@ -31,7 +31,9 @@ from tests.unit.diagnose.job_log import HEALTHY, ranks
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 
 PROFILE = shipped()["hgx-h100"]
-WANT = sharp.Want(profiles.for_fabric(profiles.parse(PROFILE, "hgx-h100"), "infiniband"), manager="am01", nodes=4)
+WANT = sharp.SharpWanted(
+    profiles.for_fabric(profiles.parse(PROFILE, "hgx-h100"), "infiniband"), manager="am01", nodes=4
+)
 
 
 @pytest.fixture
@@ -43,11 +45,11 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def planned(root: Path, want: sharp.Want = WANT, said: str = "") -> tuple[Finding, ...]:
+def planned(root: Path, want: sharp.SharpWanted = WANT, said: str = "") -> tuple[Finding, ...]:
     return sharp.plan(sharp.read(Host(str(root), str(root)), want, lambda _host, _port: said), want).findings
 
 
-def found(root: Path, want: sharp.Want = WANT, said: str = "") -> list[tuple[str, str, str]]:
+def found(root: Path, want: sharp.SharpWanted = WANT, said: str = "") -> list[tuple[str, str, str]]:
     """check, subject and state of what is not ok."""
     return [(one.check, one.subject, one.state) for one in planned(root, want, said) if not one.ok]
 
