@@ -20,15 +20,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import (
-    plan as gate,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import (
-    program as gate_program,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import (
-    slurm as gate_slurm,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import program as gate_program
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import slurm as gate_slurm
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files
 
 from tests import goldens

@@ -11,15 +11,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import (
-    grub_settings,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import (
-    line as kernel_line,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import (
-    plan as kernel_args,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.plan import Boot, Entry
 from hypothesis import assume, example, given, settings
