@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import program as gate_program
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import slurm as gate_slurm
@@ -237,12 +237,6 @@ def test_only_what_is_seen_to_be_wrong_and_critical_fails(
     if verdict in ("fail", "unknown"):
         assert found[0].severity == "critical"
         assert (found[0].state == "unknown") is (verdict == "unknown")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"steps": []}', "1" * 5000, "[" * 100000])
-def test_an_intent_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        gate_program.parse_intent(text)
 
 
 def test_whatever_hangs_below_the_check_is_ended_in_time(tmp_path: Path) -> None:

@@ -174,15 +174,6 @@ def test_reads_of_a_tree(tmp_path: Path) -> None:
     assert imex.read(host, JOB).channel == "the driver has no nvidia-caps-imex-channels"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "{}", '{"status": 1}', '{"status": "UP", "nodes": []}', '{"status": "UP", "nodes": {"0": 4}}'],
-)
-def test_an_answer_that_is_none(text: str) -> None:
-    with pytest.raises(ParseError):
-        imex.parse_domain(text)
-
-
 @settings(max_examples=50, deadline=None)
 @given(
     st.recursive(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.limits.plan import LimitsState, LimitsWanted
 from hypothesis import given
@@ -239,17 +239,6 @@ def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory
 )
 def test_the_size_of_shared_memory(text: str, size: int | None) -> None:
     assert host_limits.size_of_shm(mounts.parse_fstab(text), "MemTotal:        2097152 kB\n") == size
-
-
-def test_limits_of_a_process() -> None:
-    text = (
-        "Limit                     Soft Limit           Hard Limit           Units     \n"
-        "Max open files            1024                 524288               files     \n"
-        "Max locked memory         8388608              unlimited            bytes     \n"
-    )
-    assert host_limits.parse_proc_limits(text) == ("8388608", "1024")
-    with pytest.raises(ParseError, match="Max locked memory"):
-        host_limits.parse_proc_limits("Limit\n")
 
 
 @given(st.text(max_size=200))

@@ -512,14 +512,6 @@ def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> N
         assert (result["changed"], path.read_text()) == (False, text)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"link_type": 1}, {"A B": 1}, {1: 1}, {"LINK_TYPE": "-y x"}, {"LINK_TYPE": -1}, {"LINK_TYPE": [1]}]
-)
-def test_a_setting_that_the_tool_could_misread_is_refused(settings: dict[Any, Any]) -> None:
-    with pytest.raises(ParseError, match="nic_firmware_settings"):
-        wanted.parse(settings)
-
-
 def test_what_is_said_of_one_port_counts_for_more() -> None:
     of = wanted.card_settings([wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"})], {1: "", 2: ""}, Usual())
     assert [one.argument for one in of] == [

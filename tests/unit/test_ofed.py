@@ -341,19 +341,6 @@ def test_modules_of_el_come_built_before_doca_3_2_and_as_sources_since(version: 
     assert one_of(plan, "ofed.dependents").want == package
 
 
-@pytest.mark.parametrize(
-    ("model", "needed"),
-    [("NVIDIA B200", True), ("NVIDIA GB300", True), ("NVIDIA H100 80GB HBM3", False), ("NVIDIA B20", False)],
-)
-def test_the_fabric_manager_of_nvlink_5_needs_ib_umad(model: str, needed: bool) -> None:
-    assert ofed.needs_umad([model]) is needed
-
-
-def test_another_word_of_ofed_info_is_no_release() -> None:
-    with pytest.raises(ParseError):
-        ofed_state.parse_release("OFED-9.9")
-
-
 def test_mounts_over_rdma_are_told_from_others() -> None:
     text = (
         "server:/a /a nfs4 rw,proto=rdma,port=20049 0 0\nserver:/b /b nfs4 rw,proto=tcp 0 0\n"

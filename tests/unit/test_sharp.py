@@ -97,17 +97,6 @@ def test_the_environment_comes_before_the_file(root: Path) -> None:
     assert found(root) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "left"),
-    [
-        *(("Ring", False), ("TREE", False), ("CollNetDirect,Ring", True), ("^Tree", True), ("^CollNetChain", False)),
-        *(("allreduce:CollNetDirect;broadcast:Ring", True), ("allreduce:Ring", False), ("broadcast:Ring", True)),
-    ],
-)
-def test_an_algorithm_list_that_leaves_collnet(value: str, left: bool) -> None:
-    assert sharp.with_collnet(value) is left
-
-
 def test_the_manager_is_unknown_until_somebody_says_where_it_is(root: Path) -> None:
     assert found(root, replace(WANT, manager="")) == [("sharp.manager", "sharp_am", "unknown")]
     assert found(root, said="no response within 3 s") == [("sharp.manager", "am01", "drift")]
@@ -118,20 +107,6 @@ def test_a_port_is_asked_by_one_connection() -> None:
         port = server.getsockname()[1]
         assert sharp.reached("127.0.0.1", port) == ""
     assert sharp.reached("127.0.0.1", port) == "Connection refused"
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [("am01", ("am01", 6126)), ("10.0.0.1:7000", ("10.0.0.1", 7000)), ("[fd00::1]:6126", ("fd00::1", 6126))],
-)
-def test_an_address(given: str, meant: tuple[str, int]) -> None:
-    assert sharp.address(given) == meant
-
-
-@pytest.mark.parametrize("given", ["-x", "a b", "am01:0", "am01:70000", "am01:x", "a/b", "http://am01", "a\nb"])
-def test_what_is_no_address_is_refused(given: str) -> None:
-    with pytest.raises(ParseError, match=r"sharp_manager is .*expected HOST"):
-        sharp.address(given)
 
 
 @pytest.mark.parametrize(

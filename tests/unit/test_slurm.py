@@ -20,50 +20,6 @@ LINE = "NodeName=node01 Arch=x86_64 OS=Linux 6.1 #1 SMP State={} ThreadsPerCore=
 
 
 @pytest.mark.parametrize(
-    ("state", "rest", "node"),
-    [
-        ("IDLE", "", ("IDLE",)),
-        ("IDLE*+DRAIN", "", ("IDLE", "DRAIN")),
-        ("MIXED+DRAIN+NOT_RESPONDING", "", ("MIXED", "DRAIN", "NOT_RESPONDING")),
-        ("DOWN*", " Reason=Not responding [slurm@2026-11-21T13:03:06]", ("DOWN",)),
-    ],
-)
-def test_a_state_is_read_with_its_flags_and_without_its_marks(state: str, rest: str, node: tuple[str, ...]) -> None:
-    assert slurm.parse_node(LINE.format(state, rest), "node01").states == node
-
-
-@pytest.mark.parametrize(
-    ("rest", "reason", "set_by"),
-    [
-        ("", None, None),
-        (" Reason=disk [bad] [root@2026-11-21T13:03:06]", "disk [bad]", "root@2026-11-21T13:03:06"),
-        (" Reason=a=b [ann@2026-11-21T13:03:06] Comment=c Reason=d", "a=b", "ann@2026-11-21T13:03:06"),
-        (" Reason=busbar: x (run-1) [root@Unknown]", "busbar: x (run-1)", "root@Unknown"),
-        (" Reason=who knows", "who knows", None),
-    ],
-)
-def test_a_reason_is_read_with_who_has_set_it(rest: str, reason: str | None, set_by: str | None) -> None:
-    node = slurm.parse_node(LINE.format("IDLE+DRAIN", "") + rest, "node01")
-    assert (node.reason, node.set_by) == (reason, set_by)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "Node nope not found", LINE.format("", ""), LINE.format("IDLE", "").replace("node01", "node02"), "a\nb"]
-    + [LINE.format("IDLE", "") + "\n" + LINE.format("IDLE", "")],
-)
-def test_what_is_no_answer_is_no_node(text: str) -> None:
-    with pytest.raises(ParseError):
-        slurm.parse_node(text, "node01")
-
-
-def test_a_job_is_said_with_its_user_whatever_its_name() -> None:
-    assert slurm.parse_jobs("7_3|ann|RUNNING|a|b c\n") == ("Slurm job 7_3 of ann (running, a|b c)",)
-    with pytest.raises(ParseError):
-        slurm.parse_jobs("slurm_load_jobs error\n")
-
-
-@pytest.mark.parametrize(
     ("have", "state", "command"),
     [
         (IDLE, "drained", "State=DRAIN"),
