@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..machine.profile import NicSetting, Profile
-from .nv_settings import NAME, WORD, WantedValue, parse_number
+from .nv_settings import NAME, WORD, Value, WantedValue, parse_number
 
 # Settings that a card has once per port. The tool's names end in _P1, _P2.
 OF_A_PORT = frozenset(
@@ -91,6 +91,18 @@ class Wanted:
     def argument(self) -> str:
         """Return the argument for mstconfig's set."""
         return "%s=%s" % (self.name, self.value)
+
+    def matches(self, value: Optional[Value]) -> bool:
+        return value is not None and value.matches(self.value)
+
+    def differs(self, value: Optional[Value]) -> bool:
+        """Return whether the card reports another value: one that it does not report differs from none."""
+        return value is not None and not value.matches(self.value)
+
+
+def text(settings: Sequence[Wanted]) -> str:
+    """Return settings as one line."""
+    return " ".join(one.argument for one in settings)
 
 
 @dataclass(frozen=True)
