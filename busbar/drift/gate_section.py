@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from .run import HostResult
