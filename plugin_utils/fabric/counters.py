@@ -17,7 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 
-from .map import SWEEP_AGAIN, End, Entry, Fabric, Plane, count, names, several
+from ..terminal import counted
+from .map import SWEEP_AGAIN, End, Entry, Fabric, Plane, names, several
 
 SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
 # Maximum of a counter that has not been extended to 64 bits.
@@ -92,7 +93,9 @@ class Counted:
         return f"{self.seconds / 3600:.1f} h"
 
 
-def counted(now: Mapping[str, int], before: Mapping[str, int], seconds: float, rebooted: bool = False) -> Counted:
+def compare_counts(
+    now: Mapping[str, int], before: Mapping[str, int], seconds: float, rebooted: bool = False
+) -> Counted:
     """Return the difference of two readings of a port. rebooted: its counters were reset with its host."""
     reset = rebooted or any(now[name] < before[name] for name in now if name in before)
     counts = {}
@@ -123,12 +126,12 @@ def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             elif was is None or was[0].unread or not was[0].counters:
                 if any(port.counters.get(name) for name in (SYMBOL, *LIMITS)):
                     unmeasured.append(one)
-                of_link[one] = Counted(ended=counted(port.counters, {}, 0.0).ended)
+                of_link[one] = Counted(ended=compare_counts(port.counters, {}, 0.0).ended)
             elif plane.best.at <= was[1]:
                 clock.append(one)
             else:
                 rebooted = _same_boot(fabric, one) is False
-                of_link[one] = counted(port.counters, was[0].counters, plane.best.at - was[1], rebooted)
+                of_link[one] = compare_counts(port.counters, was[0].counters, plane.best.at - was[1], rebooted)
                 resets += of_link[one].reset
                 judged += 1
         yield from _link(fabric, plane, end, other, of_link)
@@ -262,5 +265,5 @@ def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[E
 def _ports(fabric: Fabric, ends: list[End]) -> str:
     """Return few ports, or the nodes of many."""
     if len(ends) <= 4:
-        return f"{count(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}"
+        return f"{counted(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}"
     return f"{len(ends)} ports, {names([fabric.name(e) if e in fabric.rails else fabric.node(e[0]) for e in ends])}"

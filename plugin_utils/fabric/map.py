@@ -456,11 +456,6 @@ def plane_label(rails: Iterable[int]) -> str:
     return f"plane of rail{'s' if len(numbers) > 1 else ''} {text}"
 
 
-def count(number: int, what: str) -> str:
-    """Return ``1 HCA``, ``2 HCAs``; of ``switch``, ``switches``."""
-    return f"{number} {what}" + ("" if number == 1 else "es" if what.endswith("ch") else "s")
-
-
 def several(texts: Sequence[str], most: int = 4, separator: str = "; ") -> str:
     """Return the first texts, and the number of others."""
     more = len(texts) - most

@@ -17,9 +17,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 
 from .. import nodeset
+from ..terminal import counted
 from .cabling import DOWN
 from .evidence import Rail
-from .map import End, Entry, Fabric, Pair, Plane, count, is_aggregation, names, plane_label, several
+from .map import End, Entry, Fabric, Pair, Plane, is_aggregation, names, plane_label, several
 
 SWEEP = Check(
     "ib_fabric.sweep",
@@ -391,7 +392,7 @@ def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         return
     odd.sort(key=lambda one: one[0])
     few = several([f"{name} at {fabric.end(at)}" if at else name for name, at in odd])
-    have = f"{count(len(odd), 'HCA')}: {few if len(odd) <= 4 else nodeset.brief([name for name, _at in odd], 300)}"
+    have = f"{counted(len(odd), 'HCA')}: {few if len(odd) <= 4 else nodeset.brief([name for name, _at in odd], 300)}"
     fix = (
         "add them to the inventory, or as rows to the cabling plan (busbar_fabric_plan; docs/cabling.md), or take them"
         " off this fabric"
