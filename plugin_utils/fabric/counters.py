@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 
 from ..terminal import counted
-from .map import SWEEP_AGAIN, End, Entry, Fabric, Plane, names, several
+from .map import SWEEP_AGAIN, About, End, Entry, Fabric, Plane, names, several
 
 SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
 # Maximum of a counter that has not been extended to 64 bits.
@@ -156,7 +155,7 @@ def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
 
 
 def _unknown(fabric: Fabric, plane: Plane, what: str, want: str, have: str, fix: str, severity: str | None) -> Entry:
-    about: dict[str, Any] = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity}
+    about: About = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity}
     return fabric.entry(ERRORS, "unknown", plane, (), want, have, fix, again=False, **about)
 
 
@@ -189,7 +188,7 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
             many = moved.counts.get(name, 0)
             if many > most and (not most or many > most * moved.seconds / seconds):
                 (discards if name == "PortXmitDiscards" else errors).append(f"{moved.text(name)} at {fabric.end(one)}")
-    about: dict[str, Any] = {"source": "counters", "because": root}
+    about: About = {"source": "counters", "because": root}
     if symbols:
         have, kind = f"{'; '.join(symbols)}: {cable}", "links with symbol errors"
         entry = fabric.entry(SYMBOLS, "drift", plane, ends, "fewer", have, SYMBOLS.fix, kind=kind, **about)
@@ -225,7 +224,7 @@ def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping
     time = max(of_link.values(), key=lambda moved: moved.seconds).time
     have = f"went down in {time}: {times}: {fabric.cable(end, other)}"
     state, fix, kind = "drift", LINK_DOWNED.fix, "links that went down"
-    more: dict[str, Any] = {}
+    more: About = {}
     if len(counts) < 2 or not all(counts.values()):
         have, kind = f"one end {have}", "links one of whose ends reports that they went down"
         why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
