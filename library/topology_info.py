@@ -205,7 +205,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     topology,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import persisted_address
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 
 # Another one after each boot, which sets the counters of the HCAs back.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

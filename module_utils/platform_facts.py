@@ -11,9 +11,9 @@ import os
 from collections import Counter
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from . import container_limits
 from .core.finding import printable
 from .core.host import Host, attempt
+from .limits import container_limits
 from .lldp import dcbx, neighbour
 from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules

@@ -17,8 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import WHEN
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.checks import WHEN
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import FLAVOURS as OFED_FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import OWNERS
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
-from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
 
 from .conftest import NewVm
 from .machine import Machine
@@ -120,7 +119,7 @@ def seen(machine: Machine) -> dict[str, Seen]:
     steps["booted with the list and the unit for ACS"] = see(machine)
     units = (gpudirect.UNIT, gpudirect.DROPIN, gpudirect.OPENIBD_DROPIN)
     machine.put({OPENIBD: OPENIBD_TEXT, **{path: gpudirect.TEXTS[path] for path in units}})
-    machine.ssh("sh", "-c", f"rm {gpudirect.LIST} {pcie_path.DROPIN} && systemctl --quiet enable openibd.service")
+    machine.ssh("sh", "-c", f"rm {gpudirect.LIST} {boot_unit.DROPIN} && systemctl --quiet enable openibd.service")
     machine.reboot()
     steps["booted with the unit for nvidia_peermem"] = see(machine)
     return steps
