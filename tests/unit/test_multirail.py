@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import sysctl_files
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.sysctl_files import Assignment
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_routing
@@ -52,37 +52,7 @@ def test_every_value_of_a_policy_says_where_it_is_from() -> None:
         assert policy(one.name, {}, False) is one
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "says"),
-    [
-        ("oci", {"rp_filter": 1}, "oci has its own values; values and source routing are those of policy custom"),
-        ("", {"rp_filter": 1}, "no policy is set; values"),
-        ("custom", {"rp_filter": 3}, "rp_filter is 3, expected a number from 0 to 2"),
-        ("custom", {"accept_local": True}, "accept_local is True"),
-        ("custom", {"arp_ignore": "1"}, "arp_ignore is '1'"),
-        ("custom", {"forwarding": 1}, "'forwarding' is not one of arp_ignore"),
-    ],
-)
-def test_a_policy_that_makes_no_sense_is_refused(name: str, values: dict[str, Any], says: str) -> None:
-    with pytest.raises(ParseError, match=says):
-        policy(name, values, False)
-
-
 # -- sysctl files ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("key", "path"),
-    [
-        ("net.ipv4.conf.ens1.rp_filter", "net/ipv4/conf/ens1/rp_filter"),
-        ("net.ipv4.conf.ens1/100.rp_filter", "net/ipv4/conf/ens1.100/rp_filter"),
-        ("net/ipv4/conf/ens1.100/rp_filter", "net/ipv4/conf/ens1.100/rp_filter"),
-        ("/net//ipv4/conf/all/rp_filter", "net/ipv4/conf/all/rp_filter"),
-        ("vm", "vm"),
-    ],
-)
-def test_a_key_is_written_with_dots_or_slashes(key: str, path: str) -> None:
-    assert sysctl_files.normalized(key) == path
 
 
 def assignments(*files: str) -> list[Assignment]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import networkmanager
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
@@ -37,27 +36,6 @@ from tests.unit.test_owner import DEVINFO, IN_USE, KEYFILE, UUID, Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = 9000
-
-# -- tools -----------------------------------------------------------------------------------------------------------
-
-
-def test_ibv_devinfo_is_read_by_device_and_port() -> None:
-    found = rdma.parse_devinfo(DEVINFO % "1024 (3)" + (DEVINFO % "4096 (5)").replace("mlx5_3", "mlx5_4"))
-    assert {key: (port.active, port.largest) for key, port in found.items()} == {
-        ("mlx5_3", 1): (1024, 4096),
-        ("mlx5_4", 1): (4096, 4096),
-    }
-    for text in ("", DEVINFO % "invalid MTU (0)", "active_mtu: 4096 (5)\n", "hca_id: a\n port: x\n"):
-        with pytest.raises(ParseError):
-            rdma.parse_devinfo(text)
-
-
-@pytest.mark.parametrize(
-    ("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (2144, 2048), (1500, 1024), (351, 0), (352, 256)]
-)
-def test_rdma_gets_what_is_left_beside_its_headers(mtu: int, rdma: int) -> None:
-    assert netdev_mtu.rdma_mtu(mtu) == rdma
-
 
 # -- order -----------------------------------------------------------------------------------------------------------
 

@@ -41,16 +41,6 @@ def test_an_ini_edit_sets_its_key_keeps_every_other_line_and_is_done_once(text: 
     assert ours == theirs
 
 
-def test_an_ini_edit_changes_the_line_that_counts_and_no_other() -> None:
-    text = "# mine\n[Link]\nMTUBytes=1500\n; MTUBytes=1\n[Network]\nDHCP=yes\n[Link]\n MTUBytes = 4200 \nX=\\\n 1\n"
-    after = ini.set_setting(text, "Link", "MTUBytes", "9000")
-    assert after == text.replace(" MTUBytes = 4200 ", "MTUBytes=9000")
-    assert ini.set_setting("[Link]\nName=a\n\n[Match]\n", "Link", "MTUBytes", "9") == (
-        "[Link]\nMTUBytes=9\nName=a\n\n[Match]\n"
-    )
-    assert ini.set_setting("[a]\nb=c", "ethernet", "mtu", "9", continued=False) == ("[a]\nb=c\n\n[ethernet]\nmtu=9\n")
-
-
 # -- netplan ---------------------------------------------------------------------------------------------------------
 
 NETPLAN = """\
@@ -192,37 +182,6 @@ def test_an_unknown_address_is_no_mismatch() -> None:
 
 
 # -- ifupdown --------------------------------------------------------------------------------------------------------
-
-IFACES = """\
-# The loopback
-auto lo
-iface lo inet loopback
-source-directory interfaces.d
-
-auto ens1
-iface ens1 inet static
-\taddress 10.0.0.1/24
-\t# mtu 1
-\tup ip route add \\
-\t  10.1.0.0/16 via 10.0.0.254
-
-iface ens1 inet6 auto
-iface ens2 inet dhcp
-"""
-
-
-def test_an_mtu_goes_into_the_stanza_and_everything_else_stays() -> None:
-    after = ifupdown.set_mtu(IFACES, "ens1", 9000)
-    assert after == IFACES.replace("via 10.0.0.254\n", "via 10.0.0.254\n\tmtu 9000\n")
-    after = ifupdown.set_mtu(after, "ens2", 9000)
-    assert after.endswith("iface ens2 inet dhcp\n    pre-up ip link set dev ens2 mtu 9000\n")
-    assert [one.mtus for one in ifupdown.parse(after)[0]] == [[], ["9000"], [], ["9000"]]
-    assert ifupdown.set_mtu(after, "ens3", 9000) == after
-    # The method dhcp does not know an mtu.
-    text = "iface ens1 inet dhcp\n mtu 9000\n"
-    assert ifupdown.parse(text)[0][0].mtus == []
-    assert ifupdown.set_mtu(text, "ens1", 9000) == text + " pre-up ip link set dev ens1 mtu 9000\n"
-
 
 IFACE_LINES = st.lists(
     st.sampled_from(
