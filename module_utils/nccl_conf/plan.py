@@ -22,7 +22,7 @@ from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
 from ..core.plan import FileChange, Plan
 from ..core.trusted import WAY_OUT
-from ..machine import platform
+from ..machine import platform, platform_checks
 from ..machine.netdev import ROUTE_FILES
 from ..machine.profile import Profile
 from ..machine.rails import Rails, match
@@ -58,7 +58,7 @@ _RUN = fix_command.run_tag("nccl_conf")
 RAILS = Check(
     "nccl_conf.rails",
     why="a list without this rail would make a broken host look configured, so /etc/nccl.conf is left untouched",
-    fix="repair %s first, then run site.yml --tags nccl_conf for this host again" % platform.RAIL_DEVICE.id,
+    fix="repair %s first, then run site.yml --tags nccl_conf for this host again" % platform_checks.RAIL_DEVICE.id,
     severity="critical",
 )
 "Does each rail have a device; if not, nccl.conf is not changed"
@@ -305,7 +305,7 @@ def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
         RAILS.judge(
             found.subject, "unknown", "a device for %s" % found.subject, found.have, found.source, because=found
         )
-        for found in platform.all_missing(topology, profile, platform.RAIL_DEVICE)
+        for found in platform.all_missing(topology, profile, platform_checks.RAIL_DEVICE)
     ]
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import RAIL_STATE, CrossCheck, plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import CrossCheck, plan
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import RAIL_STATE
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, draft, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, RdmaPort, parse_gid
