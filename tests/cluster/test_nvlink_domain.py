@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lab import nvl72
+from lab import machines
 from lab.machine import Machine
 from tests import series
 
@@ -34,7 +34,7 @@ class Trays(Simulated):
         self._there: dict[str, Machine] = {}
         self.restore()
 
-    make = staticmethod(nvl72.gb200)
+    make = staticmethod(machines.gb200)
 
 
 @pytest.fixture(scope="module")
