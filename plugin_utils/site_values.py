@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import WHEN
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import FLAVOURS as OFED_FLAVOURS
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import FLAVOURS as OFED_FLAVOURS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
 

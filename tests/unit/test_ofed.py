@@ -18,9 +18,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file i
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import UMAD_TEXT, OfedWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.dkms import Build
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Packages, System
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import OfedWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.read import OfedState, User
 
 from tests import golden_rows, goldens
@@ -107,7 +107,7 @@ LOOSE = Packages({"doca-ofed": "3.2.1-1", "mlnx-ofed-kernel-dkms": "25.10-1"}, (
 LEFT = {"mlnx-ofed-all": "24.10-2.1.8.0", "mlnx-ofed-kernel-only": "24.10", "mlnx-ofed-kernel-dkms": "24.10"}
 PEER = healthy(peer={RUNNING: "0x1", NEXT: "0x1"}, built={RUNNING: "0x1", NEXT: "0x2"})
 LUSTRE = fresh(users=(User("lustre", "Lustre over o2ib at /l"),))
-UMAD = healthy(umad=True, files={**healthy().files, ofed_state.UMAD_LIST: ofed.UMAD_TEXT})
+UMAD = healthy(umad=True, files={**healthy().files, ofed_state.UMAD_LIST: UMAD_TEXT})
 # What cannot be read is not written over.
 UMAD_UNREAD = replace(
     UMAD,
