@@ -15,16 +15,7 @@ from ..core.plan import Command, Plan, merge
 from ..driver import kernels
 from ..machine.pci import natural_key
 from . import packages
-from .checks import (
-    DKMS,
-    HEADERS,
-    LOADED,
-    MODULE,
-    NVIDIA,
-    RESTART,
-    RUN,
-    OfedCase,
-)
+from .checks import DKMS, HEADERS, LOADED, MODULE, NVIDIA, RESTART, RUN, OfedCase
 from .read import MLX5, STACK, OfedState
 
 # In DKMS: of Debian's packages and of EL's.

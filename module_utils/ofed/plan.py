@@ -15,18 +15,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core.plan import Command, FileChange, Plan, merge
-from .checks import (
-    CONFLICT,
-    IB_UMAD,
-    OF_KERNEL,
-    PACKAGES,
-    READABLE,
-    RESTART,
-    RUN,
-    UMAD_TEXT,
-    OfedCase,
-    OfedWanted,
-)
+from .checks import CONFLICT, IB_UMAD, OF_KERNEL, PACKAGES, READABLE, RESTART, RUN, UMAD_TEXT, OfedCase, OfedWanted
 from .kernel_plan import judge_forbidden, judge_loaded, plan_kernel, plan_nvidia
 from .package_plan import plan_packages
 from .packages import System

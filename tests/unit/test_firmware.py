@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError, ToolMissing
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import (
-    reset_levels,
-    tools,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import reset_levels, tools
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Value
 
 from tests.trees import tool
