@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..change import apply, busy, guard, module
 from ..core.host import Host, ReadError
 from ..core.plan import Plan, merge
-from ..kernel_args import plan as kernel_args
+from ..kernel_args import read as kernel_args
 from ..machine import profile, rails, topology
 from ..roce.nouns import CONFIGFS
 from . import checks, packages

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import g
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.plan import Boot, Entry
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry, parse_grub_cfg, read
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -122,16 +122,16 @@ menuentry 'Another system' {
 
 
 def test_entries_of_grub_are_those_that_its_generator_writes_to_work_by() -> None:
-    assert kernel_args.parse_grub_cfg(GRUB_CFG)[0] == [Entry("vmlinuz-6.1.0-40-amd64", "root=UUID=6f1c ro quiet")]
-    assert kernel_args.parse_grub_cfg("linux /vmlinuz-1 ro\n")[0] == [Entry("vmlinuz-1", "ro")]
+    assert parse_grub_cfg(GRUB_CFG)[0] == [Entry("vmlinuz-6.1.0-40-amd64", "root=UUID=6f1c ro quiet")]
+    assert parse_grub_cfg("linux /vmlinuz-1 ro\n")[0] == [Entry("vmlinuz-1", "ro")]
     with pytest.raises(ParseError, match="run update-grub"):
-        kernel_args.parse_grub_cfg("set default=0\n")
+        parse_grub_cfg("set default=0\n")
 
 
 @pytest.mark.parametrize("default", ["Another system", "sub>other", "${saved_entry}"])
 def test_an_entry_of_others_counts_where_grub_boots_it(default: str) -> None:
     text = GRUB_CFG.replace('default="0"', f'default="{default}"').replace("system' {", "system' --id other {")
-    entries = kernel_args.parse_grub_cfg(text, {"saved_entry": ("other",)})[0]
+    entries = parse_grub_cfg(text, {"saved_entry": ("other",)})[0]
     assert [entry.line for entry in entries] == ["root=UUID=6f1c ro quiet", "root=/dev/sdb1"]
     [finding] = [one for one in plan(Boot("grub", "iommu=pt", tuple(entries[1:])), PT).findings if not one.ok]
     assert (finding.state, finding.aspect) == ("not_owned", "persisted")
@@ -385,7 +385,7 @@ def node(root: Path, files: dict[str, str]) -> Host:
 
 
 def judge(host: Host, *args: Arg) -> Plan:
-    return kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
+    return kernel_args.plan(read(host), args, kernel_args.ARGS)
 
 
 def bad(made: Plan) -> list[Finding]:
@@ -559,7 +559,7 @@ def test_boot_entries_are_read_through_grub_s_shell_and_edited_by_hand_where_gru
         "/boot/grub2/grubenv": "kernelopts=root=/dev/sda ro\ntuned_params=iommu.passthrough=0\n",
     }
     host = node(tmp_path, files)
-    assert [e.line for e in kernel_args.read(host).entries] == ["root=/dev/sda ro pci=config_acs=A"]
+    assert [e.line for e in read(host).entries] == ["root=/dev/sda ro pci=config_acs=A"]
     (found,) = bad(judge(host, ACS))
     assert f'pci="{ACS.value}"' in found.fix
     options = f'$kernelopts pci="{ACS.value}" iommu=pt $tuned_params'
