@@ -16,8 +16,8 @@ from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.plan import Plan
 from ..machine.profile import Profile
-from ..nccl import grammar
-from ..nccl.variables import NEVER
+from ..nccl_conf import grammar
+from ..nccl_conf.variables import NEVER
 from .read import COLL, CONF, File, Given, SharpState, SharpWanted
 
 # Gbit/s of HDR: Quantum switches of this generation on reduce large messages.

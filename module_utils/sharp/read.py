@@ -18,8 +18,8 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..machine.profile import Profile
-from ..nccl import environment, environment_sources
-from ..nccl import library as nccl_library
+from ..nccl_conf import environment, environment_sources
+from ..nccl_conf import library as nccl_library
 from ..nccl_tests import programs
 
 CONF = "/etc/nccl.conf"

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judg
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state import jobs
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpWanted, reached

@@ -19,7 +19,9 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics, perf_transport
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file, intent, site_values, suite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -115,7 +117,7 @@ def test_arguments_are_what_the_documentation_says(name: str, monkeypatch: pytes
         (answer.placement, perf_output.Placement),
         (answer.row, perf_output.Row),
         (answer.measured, perf_output.Result),
-        (answer.statistics, perf_statistics.Statistics),
+        (answer.statistics, perf_result.Statistics),
         (answer.host_transport, perf_transport.HostTransport),
         (answer.moved, perf_transport.Moved),
     ],
@@ -246,14 +248,17 @@ def test_node_code_is_python_38_and_standard_library_without_broad_except_and_sh
 NOUNS = "nouns"
 # Each wing of module_utils may import what stands before it.
 WINGS = (
-    *("core", "machine", "change", "driver", "kernel_args", "owner", "roce", "ofed", "firmware", "lldp", "health"),
-    *("nccl", "diagnose", "nccl_tests", "fabric", "sharp", "limits", NOUNS, "gate"),
+    *("core", "machine", "change", "driver", "kernel_args", "mtu", "multirail", "pcie_path", "health", "roce_qos"),
+    *("ofed", "firmware", "lldp", "nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric", "sharp"),
+    *("limits", NOUNS, "gate"),
 )
+# Two folders of one noun: launchers, and the program that they start.
+SAME = {"nccl": "nccl_perf"}
 
 
 def _wing(path: Path) -> str:
     inner = path.relative_to(ROOT / "module_utils").parts
-    return inner[0] if len(inner) > 1 else NOUNS
+    return SAME.get(inner[0], inner[0]) if len(inner) > 1 else NOUNS
 
 
 def _imported(path: Path) -> Iterator[Path]:
