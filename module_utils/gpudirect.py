@@ -20,7 +20,7 @@ from .core.plan import FileChange, Plan, merge
 from .driver import kernels, module_file, module_lists, peermem
 from .driver.module_file import ModuleFile
 from .driver.peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
-from .kernel_args import plan as kernel_args
+from .kernel_args import read as kernel_args
 from .machine import gpu
 from .machine.pci import parse_text, read_value
 from .ofed import read as ofed_state
