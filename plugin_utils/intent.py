@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import want
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite

@@ -24,7 +24,8 @@ from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding, printable
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from . import lint as nccl_lint
-from . import shell_assignments
+from . import lint_checks, shell_assignments
+from .checks import OVERRIDES
 from .environment_sources import (
     HOME_SOURCES,
     MODULES,
@@ -45,16 +46,6 @@ from .environment_sources import (
 )
 from .library import Library
 from .version import Version
-
-OVERRIDES = Check(
-    "nccl_conf.environment",
-    why="NCCL uses the first definition, and the environment and ~/.nccl.conf come before /etc/nccl.conf",
-    fix="remove %s from line %d of %s, or accept it with a reason in nccl_conf_accepted",
-    aspect="persisted",
-)
-"""Does nothing that jobs get earlier (`~/.nccl.conf`, shells' and PAM's files, units, `user@.service` and user.conf
-among them, Slurm's task prolog, also of a file that slurm.conf includes, enroot) switch off a path or set what NCCL
-does not read; `unknown` where only running it would show. What costs little is a note"""
 
 # Each home costs a handful of files; a login node has thousands of users, a compute node a few.
 MOST_HOMES = 500
@@ -488,7 +479,7 @@ def _judge_one(
         found = [_judged(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
     if not found and one.raw:
         found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
-        found = [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
+        found = [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
         found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     elif not found:
         found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
@@ -497,7 +488,7 @@ def _judge_one(
     worst = found[0]
     have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
     why = "%s It reaches %s." % (worst.why, one.reach)
-    check = nccl_lint.CONFLICT if worst.check == nccl_lint.CONFLICT.id else OVERRIDES
+    check = lint_checks.CONFLICT if worst.check == lint_checks.CONFLICT.id else OVERRIDES
     severity = "minor" if one.idle else worst.severity
     want = "not set" if worst.want in (None, "no line") else worst.want
     fix = OVERRIDES.fix % (one.variable, one.line, one.source)
