@@ -97,7 +97,7 @@ backup_files:
 from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, container_runtimes, host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
@@ -133,7 +133,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     def look() -> Plan:
         found = merge(
             host_limits.plan(host_limits.read(host), want.limits),
-            container_limits.plan(container_limits.read(host, want.runtimes), want),
+            container_limits.plan(container_runtimes.read(host, want.runtimes), want),
         )
         return found.with_backup(given["backup"]).limit(given["max_disruption"])
 

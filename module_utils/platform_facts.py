@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from . import container_limits, multirail
+from . import container_runtimes, multirail
 from .core.finding import printable
 from .core.host import Host, attempt
 from .lldp import dcbx, neighbour
@@ -58,8 +58,8 @@ def read(host: Host, machine: Topology) -> Values:
         "product": printable(texts["product"] or "")[:200],
         "draft": draft,
         "rails": _rails(host, machine, near or [*nics]),
-        "runtimes": container_limits.configured(host),
-        "resources": container_limits.resources(host),
+        "runtimes": container_runtimes.configured(host),
+        "resources": container_runtimes.resources(host),
     }
 
 

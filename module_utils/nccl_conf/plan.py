@@ -17,7 +17,7 @@ from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
 from . import environment as nccl_environment
-from . import grammar, known_bad, lint_checks
+from . import environment_judge, grammar, known_bad, lint_checks
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .checks import CONTAINERS, FILE, FILE_MODE, PROOF, READABLE, RELEASE, TOPO_FILE
@@ -121,7 +121,7 @@ def plan(
     accepted: variables of jobs that the site accepts, see environment.judge.
     """
     findings = list(have.problems) + list(derivation.blockers)
-    findings += nccl_environment.judge(have.environment, derivation.expected, accepted, libraries, version, hcas)[0]
+    findings += environment_judge.judge(have.environment, derivation.expected, accepted, libraries, version, hcas)[0]
     if derivation.blockers:
         return Plan(tuple(findings))
     text = render(derivation.variables)

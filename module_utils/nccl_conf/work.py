@@ -12,7 +12,7 @@ from ..change import apply
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Plan, merge
 from ..machine import profile, topology, virtualization
-from . import containers, derive, environment, image_conf, plan, proof
+from . import containers, derive, environment, environment_judge, image_conf, plan, proof
 from . import library as nccl_library
 from .checks import LIBRARY
 from .version import Version, format_version, parse_version
@@ -105,7 +105,7 @@ class Task:
     def notes(self) -> List[str]:
         """Return notes of the last read."""
         judged = (self.derivation.expected, self.given["accepted"], self.libraries, self.version, self.hcas)
-        said = [*self.unset, *self.environment.notes, *environment.judge(self.environment, *judged)[1]]
+        said = [*self.unset, *self.environment.notes, *environment_judge.judge(self.environment, *judged)[1]]
         said += image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.expected)
         if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
             return said

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import (
     container_limits,
+    container_runtimes,
     gpudirect,
     grub_settings,
     host_limits,
@@ -38,7 +39,7 @@ FILES = {
     host_limits.LOGIN_FILE: host_limits.render_login(LIMITS),
     host_limits.SERVICE_FILE: host_limits.render_service(LIMITS),
     container_limits.DROPIN: container_limits.render(RUNTIMES),
-    container_limits.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
+    container_runtimes.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
     ofed_state.UMAD_LIST: ofed.UMAD_TEXT,
     **packages.render(System("apt", "ubuntu24.04"), REPOSITORY),
     **packages.render(System("dnf", "rhel9"), REPOSITORY),
