@@ -19,11 +19,11 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import host_limits
 from .change import written
-from .change.busy import KUBELET
 from .container_runtimes import DAEMON_JSON, KEYS, PROGRAMS, Have, flags, parse_json, parse_size
 from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import ParseError, Problem
+from .core.kubelet import KUBELET
 from .core.plan import FileChange, Plan, merge
 from .core.systemd_files import UNITS
 

@@ -19,8 +19,7 @@ from .machine import netdev_address, partition, pci, profile, profile_doubts, to
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
-from .machine.virtualization import CPUINFO, PRODUCT
-from .recognise import ARM, NEAR, X86
+from .machine.virtualization import ARM, CPUINFO, PRODUCT, X86
 from .roce import nouns, qos
 from .roce.chain import Chain
 from .roce.port import State, ports
@@ -42,7 +41,7 @@ def read(host: Host, machine: Topology) -> Values:
     texts = {name: attempt(lambda path=path: host.read(path), path, []) for name, path in _FILES.items()}
     of_host, architecture = machine.virtualization, ARM if "CPU implementer" in (texts["cpu"] or "") else X86
     nics = {nic: _nic(machine, nic.device, nic) for nic in machine.nics if _may_be_rail(machine, nic)}
-    near = [nic for nic, of_nic in nics.items() if of_nic["path"] in NEAR]
+    near = [nic for nic, of_nic in nics.items() if of_nic["path"] in pci.NEAR]
     return {
         "bus": bool(devices),
         "root": os.geteuid() == 0,
@@ -70,7 +69,7 @@ def _may_be_rail(machine: Topology, nic: Nic) -> bool:
     """Tell whether the NIC has RDMA, is up or near a GPU, and serves nothing else."""
     if nic.rdma is None or (nic.role == "vf" and not machine.virtualization.is_vm):
         return False
-    near = any(machine.paths.get((gpu.pci, nic.pci)) in NEAR for gpu in machine.gpus)
+    near = any(machine.paths.get((gpu.pci, nic.pci)) in pci.NEAR for gpu in machine.gpus)
     return nic.role in ("compute", "storage", "vf") or (nic.role == "down" and near)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, container_runtimes, host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.container_limits import DROPIN, Want
 from ansible_collections.busbar.fabric.plugins.module_utils.container_runtimes import DAEMON_JSON, Have
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.kubelet import KUBELET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -315,7 +316,7 @@ def node(tmp_path: Path) -> Path:
     put(tmp_path, UNIT, "[Service]\nLimitNOFILE=infinity\n")
     put(tmp_path, "/usr/lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
     put(tmp_path, DAEMON_JSON, THEIRS, 0o640)
-    put(tmp_path, busy.KUBELET, '{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}')
+    put(tmp_path, KUBELET, '{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}')
     put(tmp_path, "/proc/stat", "btime 1735689600\n")
     for pid, name in ((2805, "kubelet"), (2820, "dockerd"), (2999, "dockerd")):
         put(tmp_path, f"/proc/{pid}/comm", f"{name}\n")
@@ -359,12 +360,12 @@ def test_options_count_where_the_unit_reads_their_file(node: Path) -> None:
 
 def test_each_runtime_has_its_own_problems(node: Path) -> None:
     (node / "usr/bin/containerd").unlink()
-    put(node, busy.KUBELET, '{"Data":')
+    put(node, KUBELET, '{"Data":')
     (node / DAEMON_JSON.lstrip("/")).write_bytes(b"\xff")
     have = container_runtimes.read(Host(str(node), str(node)), WANT.runtimes)
     assert have.missing == ("containerd",)
     assert {runtime: problem.source for runtime, problem in have.problems.items()} == {
         "docker": DAEMON_JSON,
-        "kubelet": busy.KUBELET,
+        "kubelet": KUBELET,
     }
     assert not_ok(have) == {"docker": "unknown", "containerd": "drift", "kubernetes": "unknown"}
