@@ -91,12 +91,12 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options, peermem
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks, plan, read
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 
 SPEC = {
@@ -119,19 +119,19 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     asked = profile.parse(wanted, given["profile_name"]).driver_options if wanted is not None else ()
 
     def look() -> Plan:
-        have = gpudirect.read(host, given["mode"])
-        found = gpudirect.plan(have, given["mode"], failed)
-        names = [gpudirect.LOADER] if have.own.get(gpudirect.LIST) is not None else []
-        found = merge(found, effective_unit.overrides(host, gpudirect.PERSISTED, gpudirect.OWN, names))
+        have = read.read(host, given["mode"])
+        found = plan.plan(have, given["mode"], failed)
+        names = [plan.LOADER] if have.own.get(read.LIST) is not None else []
+        found = merge(found, effective_unit.overrides(host, checks.PERSISTED, read.OWN, names))
         if asked or host.read_system(nvidia_options.FILE) is not None:
             found = merge(found, nvidia_options.plan(nvidia_options.read(host), asked))
         plans.append(found.limit(given["max_disruption"]))
         return plans[-1]
 
-    def make(host: Host, plan: Plan) -> List[str]:
+    def make(host: Host, changes: Plan) -> List[str]:
         nonlocal failed
-        backups = apply.execute(host, replace(plan, commands=()))
-        failed = peermem.load(host) if plan.commands else None
+        backups = apply.execute(host, replace(changes, commands=()))
+        failed = peermem.load(host) if changes.commands else None
         return backups
 
     result = apply.converge(host, check_mode, look, make)
@@ -140,9 +140,9 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         result["changed"] = bool(planned.changes) or failed is None
         # What a module's loading mends is live.
         left = [] if check_mode else [finding["id"] for finding in result["findings"]]
-        mended = [finding.id for finding in planned.findings if finding.check == gpudirect.PATH.id]
+        mended = [finding.id for finding in planned.findings if finding.check == checks.PATH.id]
         result["repaired"] += [id for id in mended if id not in left]
-    return dict(result, notes=[*result["notes"], *gpudirect.notes(planned)])
+    return dict(result, notes=[*result["notes"], *plan.notes(planned)])
 
 
 if __name__ == "__main__":
