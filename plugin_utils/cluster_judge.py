@@ -17,7 +17,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding, from_dict, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK

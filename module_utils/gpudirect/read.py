@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Dict, FrozenSet, List, Mapping, Optional, Tuple
 
-from .. import kernel_args
 from ..core import os_release
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, read_each
-from ..driver import kernels, module_file, module_lists, ofed_state, peermem
+from ..driver import kernels, module_file, module_lists, peermem
 from ..driver.module_file import ModuleFile
 from ..driver.peermem import SYS
+from ..kernel_args import plan as kernel_args
 from ..machine import gpu
 from ..machine.pci import parse_text, read_value
+from ..ofed import read as ofed_state
 
 # Busbar's own files.
 LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"

@@ -27,9 +27,7 @@ from ansible_collections.busbar.fabric.plugins.action import (
     verify_report,
 )
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
-from ansible_collections.busbar.fabric.plugins.action import (
-    rail_pairs as rail_pairs_action,
-)
+from ansible_collections.busbar.fabric.plugins.action import rail_pairs as rail_pairs_action
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
