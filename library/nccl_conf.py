@@ -93,54 +93,17 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
-  type: list
-  elements: dict
-  returned: success
-passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
-repaired:
-  description: Ids of the findings that this run repaired; in check mode, that a run would repair.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 facts:
   description: Versions of the NCCL libraries, which the control node compares between hosts.
   type: dict
   returned: success
 variables: {type: dict, returned: success, description: The variables that the file should hold.}
-notes:
-  description: Sentences for the verdict, such as that nothing could be proven without a library.
-  type: list
-  elements: str
-  returned: success
-backup_files: {type: list, elements: str, returned: success, description: Copies of the files that were replaced.}
-commands: {type: list, elements: str, returned: success, description: 'Empty; files are written, no command is run.'}
-reboot_required: {type: list, elements: str, returned: success, description: Empty; jobs read the file when they start.}
-withheld: {type: list, elements: str, returned: success, description: Empty; writing this file disrupts nothing.}
 """
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.work import work
-
-SPEC = {
-    **module.PROFILE,
-    "path": {"type": "path", "default": "/etc/nccl.conf"},
-    "extra": {"type": "dict"},
-    "accepted": {"type": "dict", "default": {}},
-    "containers": {"type": "list", "elements": "str", "choices": ["enroot", "docker", "kubernetes"], "default": []},
-    "libraries": {"type": "list", "elements": "path", "default": []},
-    "nccl_version": {"type": "str", "default": ""},
-    "prove": {"type": "bool", "default": True},
-    "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
-    "dscp": {"type": "int"},
-    "address_family": {"type": "str", "choices": ["", "ipv4", "ipv6"], "default": ""},
-    "management_interface": {"type": "str", "default": ""},
-    **module.BACKUP,
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.module import SPEC, work
 
 
 def main() -> None:

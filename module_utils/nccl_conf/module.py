@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Write /etc/nccl.conf: the work of module nccl_conf."""
+"""Write /etc/nccl.conf: options and work of the module ``nccl_conf``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..change import apply
+from ..change import apply, module
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Plan, merge
 from ..machine import profile, topology, virtualization
@@ -16,6 +16,24 @@ from . import containers, derive, environment, environment_judge, image_conf, pl
 from . import library as nccl_library
 from .checks import LIBRARY
 from .version import Version, format_version, parse_version
+
+SPEC = {
+    **module.PROFILE,
+    "path": {"type": "path", "default": "/etc/nccl.conf"},
+    "extra": {"type": "dict"},
+    "accepted": {"type": "dict", "default": {}},
+    "containers": {"type": "list", "elements": "str", "choices": ["enroot", "docker", "kubernetes"], "default": []},
+    "libraries": {"type": "list", "elements": "path", "default": []},
+    "nccl_version": {"type": "str", "default": ""},
+    "prove": {"type": "bool", "default": True},
+    "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
+    "dscp": {"type": "int"},
+    "address_family": {"type": "str", "choices": ["", "ipv4", "ipv6"], "default": ""},
+    "management_interface": {"type": "str", "default": ""},
+    **module.BACKUP,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
 
 
 def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
