@@ -93,44 +93,26 @@ def plan(have: Have, want: Want) -> Plan:
 
 
 def _missing(runtime: str) -> Finding:
+    want, have = "%s is installed (host_limits_container_runtimes)" % runtime, "no program %s" % PROGRAMS[runtime]
+    why = "the inventory declares a container runtime that this node does not have, so its limits cannot be checked"
+    fix = "install %s, or take it out of host_limits_container_runtimes for this host" % runtime
     # Not "persisted": that no file of ours mends it must not look like a repair.
-    return _CHECKS[runtime].judge(
-        runtime,
-        "drift",
-        want="%s is installed (host_limits_container_runtimes)" % runtime,
-        have="no program %s" % PROGRAMS[runtime],
-        source=PROGRAMS[runtime],
-        why="the inventory declares a container runtime that this node does not have, so its limits cannot be checked",
-        fix="install %s, or take it out of host_limits_container_runtimes for this host" % runtime,
-        severity="major",
-        aspect="live",
-    )
+    more = {"why": why, "severity": "major", "aspect": "live"}
+    return _CHECKS[runtime].judge(runtime, "drift", want, have, PROGRAMS[runtime], fix, **more)
 
 
 def _others(runtime: str, path: str, way_out: str) -> Finding:
     """Report a runtime with a separate configuration; host_limits.daemon judges what its containers inherit."""
-    return _CHECKS[runtime].judge(
-        runtime,
-        "not_owned",
-        want="%s with limits that Busbar can write" % runtime,
-        have="one that brings its own configuration, %s" % path,
-        source=path,
-        fix="set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime),
-    )
+    want, have = "%s with limits that Busbar can write" % runtime, "one that brings its own configuration, %s" % path
+    fix = "set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime)
+    return _CHECKS[runtime].judge(runtime, "not_owned", want, have, path, fix)
 
 
 def _unreadable(runtime: str, problem: Problem) -> Finding:
-    return _CHECKS[runtime].judge(
-        runtime,
-        "unknown",
-        want="a response",
-        have=str(problem),
-        source=problem.source,
-        why="what cannot be read cannot be judged; nothing was written for %s" % runtime,
-        fix="look at %s on the host and repair it" % problem.source,
-        severity="major",
-        aspect="live",
-    )
+    why = "what cannot be read cannot be judged; nothing was written for %s" % runtime
+    fix = "look at %s on the host and repair it" % problem.source
+    more = {"why": why, "severity": "major", "aspect": "live"}
+    return _CHECKS[runtime].judge(runtime, "unknown", "a response", str(problem), problem.source, fix, **more)
 
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
@@ -189,16 +171,15 @@ def _docker(have: Have, want: Want) -> Plan:
         after, lacks = edit(have.daemon_json or "", want)
     except ParseError as error:
         return Plan((_unreadable("docker", Problem(DAEMON_JSON, str(error))),))
-    persisted = DOCKER.judge(
-        DAEMON_JSON,
-        "not_owned" if theirs else "drift" if lacks else "ok",
-        want="memlock unlimited, nofile at least %d%s"
-        % (want.limits.nofile, ", /dev/shm at least %s" % host_limits.gib(want.limits.shm) if want.limits.shm else ""),
-        have="; ".join(theirs or lacks) or "as wanted",
-        source=theirs[0].partition(": ")[0] if theirs else DAEMON_JSON,
-        why="dockerd does not start where a flag and daemon.json both set a limit" if theirs else None,
-        fix="remove the flag from the file, because daemon.json sets it, then run this again" if theirs else None,
-    )
+    want_text = "memlock unlimited, nofile at least %d" % want.limits.nofile
+    want_text += ", /dev/shm at least %s" % host_limits.gib(want.limits.shm) if want.limits.shm else ""
+    state, have_text, source = "drift" if lacks else "ok", "; ".join(lacks) or "as wanted", DAEMON_JSON
+    why = fix = None
+    if theirs:
+        state, have_text, source = "not_owned", "; ".join(theirs), theirs[0].partition(": ")[0]
+        why = "dockerd does not start where a flag and daemon.json both set a limit"
+        fix = "remove the flag from the file, because daemon.json sets it, then run this again"
+    persisted = DOCKER.judge(DAEMON_JSON, state, want_text, have_text, source, fix, why=why)
     if theirs:
         return Plan((persisted,))
     shown = _redacted(have.daemon_json), _redacted(after)
@@ -221,17 +202,12 @@ def _loaded(have: Have, good: bool) -> Tuple[Finding, ...]:
     if "dockerd" not in have.started:
         return ()
     started = have.started["dockerd"]
-    loaded = good and have.changed <= started
+    state = "ok" if good and have.changed <= started else "drift"
     since = "dockerd has run since %s" % _utc(started)
     later = "%s, %s was last changed at %s" % (since, DAEMON_JSON, _utc(have.changed))
-    finding = DOCKER_LOADED.judge(
-        "dockerd",
-        "ok" if loaded else "drift",
-        want="dockerd was started after %s was last changed" % DAEMON_JSON,
-        have=later if good else "%s, without these limits" % since,
-        source="/proc/PID/stat of dockerd",
-    )
-    return (finding,)
+    want = "dockerd was started after %s was last changed" % DAEMON_JSON
+    said = later if good else "%s, without these limits" % since
+    return (DOCKER_LOADED.judge("dockerd", state, want, said, "/proc/PID/stat of dockerd"),)
 
 
 def _utc(seconds: float) -> str:
@@ -244,16 +220,12 @@ def _utc(seconds: float) -> str:
 def _containerd(have: Have, want: Want) -> Plan:
     unit = [path for path in have.containerd if path.endswith("/containerd.service")]
     if not unit:
-        finding = host_limits.CONTAINERD.judge(
-            DROPIN,
-            "not_owned",
-            want="a unit containerd.service that the limits can be written for",
-            have="no containerd.service in %s" % ", ".join(UNITS),
-            source=UNITS[0],
-            fix="set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
-            " containerd)" % want.limits.nofile,
-        )
-        return Plan((finding,))
+        want_text, have_text = "a unit containerd.service that the limits can be written for", ", ".join(UNITS)
+        fix = "set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
+        fix += " containerd)"
+        have_text = "no containerd.service in %s" % have_text
+        judge = host_limits.CONTAINERD.judge
+        return Plan((judge(DROPIN, "not_owned", want_text, have_text, UNITS[0], fix % want.limits.nofile),))
     values: Dict[str, str] = {}
     for text in have.containerd.values():
         values.update(host_limits.parse_service(text, "[Service]"))
