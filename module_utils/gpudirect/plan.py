@@ -9,35 +9,49 @@ Sources: NCCL src/transport/net_ib/gdr.cc (2.30); modules-load.d(5), systemd.uni
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import List, Optional, Sequence, Tuple
 
-from .change import written
-from .core import fix_command, os_release
-from .core.check import Check
-from .core.host import Host, ParseError, Problem, ReadError, attempt, read_each
-from .core.plan import FileChange, Plan, merge
-from .driver import kernels, module_file, module_lists, peermem
-from .driver.module_file import ModuleFile
-from .driver.peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
 from .kernel_args import read as kernel_args
-from .machine import gpu
-from .machine.pci import parse_text, read_value
-from .ofed import read as ofed_state
+from ..change import written
+from ..core.check import Check
+from ..core.plan import FileChange
+from ..core.plan import Plan
+from ..core.plan import merge
+from ..driver import module_lists
+from ..driver import peermem
+from ..driver.peermem import LOAD
+from ..driver.peermem import MODULE
+from ..driver.peermem import NO_API
+from ..driver.peermem import NO_SYMBOLS
+from ..driver.peermem import NOT_INSTALLED
+from ..driver.peermem import REBUILD
+from ..driver.peermem import SYS
+from ..driver.peermem import Failure
+from ..driver.peermem import Reason
+from ..machine import gpu
+from .checks import BLOCKED
+from .checks import OLD_MODULE
+from .checks import PATH
+from .checks import PERSISTED
+from .checks import READABLE
+from .checks import RUN
+from .read import CMDLINE
+from .read import DROPIN
+from .read import LEGACY_MASK
+from .read import LEGACY_STARTS
+from .read import LIST
+from .read import OPENIBD_DROPIN
+from .read import OWN
+from .read import SYS_LEGACY
+from .read import UNIT
+from .read import Have
+from .read import dmabuf
+from .read import has_large_pages
 
 LEGACY = "nv_peer_mem"
-LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"
 # What loads the modules of LIST.
 LOADER = "systemd-modules-load.service"
-UNIT = "/etc/systemd/system/busbar-nvidia-peermem.service"
-# A drop-in and no link below multi-user.target.wants: it is a plain file like the rest of a plan.
-DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-nvidia-peermem.conf"
-# PartOf stops and restarts the unit with openibd; only this starts it again with an openibd that was stopped before.
-OPENIBD_DROPIN = "/etc/systemd/system/openibd.service.d/busbar-nvidia-peermem.conf"
-OWN = (LIST, UNIT, DROPIN, OPENIBD_DROPIN)
-LEGACY_STARTS = ("/etc/init.d/nv_peer_mem", "/usr/lib/systemd/system/nv_peer_mem.service")
-# An empty unit file is a masked unit; it hides the init script and the package's unit alike.
-LEGACY_MASK = "/etc/systemd/system/nv_peer_mem.service"
 TEXTS = {
     LIST: "# Written by Busbar (role nvidia_peermem): GPUDirect RDMA by nvidia_peermem.\nnvidia_peermem\n",
     UNIT: """\
@@ -68,273 +82,9 @@ Wants=busbar-nvidia-peermem.service
 
 TEXTS = {path: written.seal(path, text, "") for path, text in TEXTS.items()}
 UNUSED = "%s: not used with DMA-BUF, and not judged; busbar_gpudirect: dmabuf removes what is not used"
-_CMDLINE = "/proc/cmdline"
-_SYS_LEGACY = "/sys/module/nv_peer_mem"
-_MODINFO = ("modinfo", "nvidia-peermem")
-_P2PDMA = "CONFIG_PCI_P2PDMA"
-_PAGES_64K = "CONFIG_ARM64_64K_PAGES"
-# ibv_reg_dmabuf_mr came with this one.
-_DMABUF_KERNEL = (5, 12)
-# These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
-_FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
-_RUN = fix_command.run_tag("nvidia_peermem")
 _DRAIN = "drain the node, then modprobe -r %s && modprobe %s, or reboot" % (LEGACY, MODULE)
 
-PATH = Check(
-    "gpudirect.path",
-    why="without it NCCL stages everything through host memory, at a fraction of the rate",
-    fix=_RUN,
-    severity="critical",
-)
-"is there a direct path from the NICs to the GPUs' memory: DMA-BUF possible, or nvidia_peermem loaded; if not, why"
-PERSISTED = Check(
-    "gpudirect.persisted",
-    why="nvidia_peermem has to be loaded at every boot, after the ib_core that it was built for",
-    fix=_RUN,
-    aspect="persisted",
-)
-"Will nvidia_peermem be loaded at every boot and after a restart of openibd, and on EL not from the initramfs"
-OLD_MODULE = Check(
-    "gpudirect.legacy",
-    why="only one of nv_peer_mem and nvidia_peermem can register with ib_core; the old one is not maintained",
-    fix=_RUN,
-    aspect="persisted",
-)
-"is the old nv_peer_mem neither loaded nor started at boot"
-BLOCKED = Check(
-    "gpudirect.blocked",
-    why="a blacklist stops systemd from loading the module at boot; an install line stops modprobe, too",
-    fix=_RUN,
-    aspect="persisted",
-)
-"does no blacklist, install line or kernel argument forbid nvidia_peermem"
-READABLE = Check("gpudirect.readable", why="what cannot be read cannot be judged")
-"Could the files and tools for the path to the GPUs' memory be read"
-
-
-@dataclass(frozen=True)
-class Have:
-    """release: of the kernel, as uname -r.   config: options of its build; None where there is no such file.
-    page_size: bytes, read only if it matters.   version: the file by which NCCL recognises nvidia_peermem.
-    ids: ID and ID_LIKE of os-release.   lists, modprobe: of modules-load.d and modprobe.d, path -> text.
-    next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
-
-    module, missing, ofed, log: read only if nvidia_peermem is wanted and not loaded. missing: there is no such
-    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.
-    """
-
-    driver: Optional[gpu.Driver] = None
-    driver_loaded: bool = False
-    models: Tuple[str, ...] = ()
-    release: Optional[str] = None
-    config: Optional[Mapping[str, str]] = None
-    page_size: Optional[int] = None
-    loaded: bool = False
-    version: Optional[str] = None
-    legacy_loaded: bool = False
-    legacy_users: Tuple[str, ...] = ()
-    legacy_starts: Tuple[str, ...] = ()
-    legacy_mask: Optional[str] = None
-    ids: Optional[FrozenSet[str]] = None
-    openibd: bool = False
-    lists: Mapping[str, str] = field(default_factory=dict)
-    modprobe: Mapping[str, str] = field(default_factory=dict)
-    cmdline: str = ""
-    next_boot: str = ""
-    own: Mapping[str, Optional[str]] = field(default_factory=dict)
-    module: Optional[ModuleFile] = None
-    missing: bool = False
-    ofed: Optional[str] = None
-    log: str = ""
-    problems: Tuple[Problem, ...] = ()
-
-
-# -- pure parsers ----------------------------------------------------------------------------------------------------
-
-
-def parse_release(text: str) -> Tuple[int, int]:
-    """(6, 8) of ``6.8.0-60-generic``. Raises ParseError."""
-    match = re.match(r"([0-9]{1,3})\.([0-9]{1,4})(?![0-9])", text)
-    if match is None:
-        raise ParseError("%r is not a kernel release such as 6.8.0-60-generic" % text[:80])
-    return int(match.group(1)), int(match.group(2))
-
-
-def parse_config(text: str) -> Dict[str, str]:
-    """The options that are set in a kernel's config file: {"CONFIG_PCI_P2PDMA": "y", ...}. Raises ParseError."""
-    pairs = [line.partition("=") for line in text.splitlines() if line.startswith("CONFIG_")]
-    if not pairs:
-        raise ParseError("holds no CONFIG_ line")
-    return {name: value.strip() for name, _equals, value in pairs}
-
-
-def ids(values: Mapping[str, str]) -> FrozenSet[str]:
-    """ID and the words of ID_LIKE, of os-release. Raises ParseError."""
-    if not values.get("ID"):
-        raise ParseError("has no ID")
-    return frozenset([values["ID"], *values.get("ID_LIKE", "").split()])
-
-
-def parse_page_size(text: str) -> int:
-    """Bytes, as getconf prints them. Raises ParseError."""
-    if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
-        raise ParseError("%r is not a page size in bytes" % text[:80])
-    return int(text)
-
-
-# -- what is there ---------------------------------------------------------------------------------------------------
-
-
-def read(host: Host, mode: str) -> Have:
-    """Read the state. Tools are run only if no file has the value, and only if it counts."""
-    problems: List[Problem] = []
-    if mode == "off":
-        own = read_each(host, OWN, problems)
-        return Have(own=own, problems=tuple(problems))
-    release = kernels.read_running(host, problems)
-    have = Have(
-        driver=read_value(host, gpu.VERSION, gpu.parse_driver_version, problems),
-        driver_loaded=_exists(host, gpu.VERSION),
-        models=_models(host, problems),
-        release=release,
-        config=_config(host, release, problems),
-        loaded=bool(_names(host, SYS, problems)),
-        version=read_value(host, SYS + "/version", parse_text, problems),
-        legacy_loaded=bool(_names(host, _SYS_LEGACY, problems)),
-        legacy_users=_legacy_users(host, problems),
-        legacy_starts=tuple(path for path in LEGACY_STARTS if _text(host, path, problems) is not None),
-        legacy_mask=_text(host, LEGACY_MASK, problems),
-        ids=attempt(lambda: ids(os_release.read(host)[1]), os_release.PATHS[0], problems),
-        openibd=any(_text(host, path, problems) is not None for path in ofed_state.OPENIBD_PLACES),
-        lists=module_lists.read(host, module_lists.LISTS, problems),
-        modprobe=module_lists.read(host, module_lists.MODPROBE, problems),
-        cmdline=read_value(host, _CMDLINE, str, problems) or "",
-        next_boot=kernel_args.next_boot(host),
-        own=read_each(host, OWN, problems),
-    )
-    if _faulty(have) and have.config is None:
-        have = replace(have, page_size=_page_size(host, problems))
-    if have.driver_loaded and not have.loaded and (mode == "peermem" or (mode == "auto" and dmabuf(have)[0] is False)):
-        module, missing = _module(host, problems)
-        ofed = ofed_state.read_release(host, problems)
-        have = replace(have, module=module, missing=missing, ofed=ofed, log=peermem.log(host))
-    return replace(have, problems=tuple(problems))
-
-
-def _exists(host: Host, path: str) -> bool:
-    """Return whether a file exists; read_value reports one that cannot be read."""
-    try:
-        return host.read(path) is not None
-    except ReadError:
-        return True
-
-
-def _names(host: Host, path: str, problems: List[Problem]) -> List[str]:
-    """Return names in a directory below the hardware root; [] plus a Problem if it cannot be listed."""
-    return attempt(lambda: host.listdir(path), path, problems) or []
-
-
-def _text(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
-    """Return the text of a file below the system root; None plus a Problem if it cannot be read."""
-    return attempt(lambda: host.read_system(path), path, problems)
-
-
-def _models(host: Host, problems: List[Problem]) -> Tuple[str, ...]:
-    paths = ["%s/%s/information" % (gpu.GPUS, name) for name in _names(host, gpu.GPUS, problems)]
-    found = [read_value(host, path, gpu.parse_information, problems) for path in paths]
-    return tuple(sorted({model["Model"] for model in found if model and "Model" in model}))
-
-
-def _config(host: Host, release: Optional[str], problems: List[Problem]) -> Optional[Dict[str, str]]:
-    if release is None or "/" in release:
-        return None
-    for path in ("/boot/config-%s" % release, "/lib/modules/%s/config" % release):
-        text = _text(host, path, problems)
-        if text is not None:
-            return _parsed_config(path, text, problems)
-    return None
-
-
-def _parsed_config(path: str, text: str, problems: List[Problem]) -> Optional[Dict[str, str]]:
-    return attempt(lambda: parse_config(text), path, problems)
-
-
-def _legacy_users(host: Host, problems: List[Problem]) -> Tuple[str, ...]:
-    users = ["module %s" % name for name in _names(host, _SYS_LEGACY + "/holders", problems)]
-    count = read_value(host, _SYS_LEGACY + "/refcnt", parse_text, problems)
-    return tuple(users + (["use count %s" % count] if count not in (None, "0") else []))
-
-
-def _page_size(host: Host, problems: List[Problem]) -> Optional[int]:
-    argv = ("getconf", "PAGESIZE")
-    return attempt(lambda: parse_page_size(host.query(argv)), " ".join(argv), problems)
-
-
-def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[ModuleFile], bool]:
-    """Return (output of modinfo, whether it reports that there is no such module)."""
-    before = len(problems)
-
-    def query() -> Optional[ModuleFile]:
-        found = module_file.query_module(host, _MODINFO)
-        if found is not None and found.depends is None:
-            raise ParseError("prints no depends")
-        return found
-
-    module = attempt(query, " ".join(_MODINFO), problems)
-    return module, module is None and len(problems) == before
-
-
 # -- which path ------------------------------------------------------------------------------------------------------
-
-
-def dmabuf(have: Have) -> Tuple[Optional[bool], str, str]:
-    """Return whether DMA-BUF can be used (None: not known), why, and the fix. Open modules imply Turing or later."""
-    if have.driver is not None and not have.driver.open_kernel_module:
-        return False, "the closed NVIDIA kernel module exports no DMA-BUF", "install the open GPU kernel modules"
-    kernel = None
-    if have.release is not None:
-        try:
-            kernel = parse_release(have.release)
-        except ParseError as error:
-            return None, "kernel release %s" % error, "look at uname -r"
-    if kernel is not None and kernel < _DMABUF_KERNEL:
-        return False, "kernel %s is older than 5.12" % have.release, "install kernel 5.12 or later"
-    if have.config is not None and have.config.get(_P2PDMA) != "y":
-        return (
-            False,
-            "kernel %s was built without %s" % (have.release, _P2PDMA),
-            "install a kernel with %s=y" % _P2PDMA,
-        )
-    large = _large_pages(have)
-    if _faulty(have) and have.driver is not None and large is not False:
-        return (
-            False if large else None,
-            "driver %s faults on mappings of 4 GiB and more with 64 KiB pages%s"
-            % (have.driver.version, "" if large else ", and the page size is not known"),
-            "install a driver of branch 580, or a kernel with 4 KiB pages",
-        )
-    if have.driver is None:
-        return None, "%s could not be understood" % gpu.VERSION, "look at %s" % gpu.VERSION
-    if have.release is None:
-        return None, "%s could not be read" % kernels.RELEASE, "look at uname -r"
-    if have.config is None:
-        return (
-            None,
-            "there is no /boot/config-%s with %s" % (have.release, _P2PDMA),
-            "put the config of this kernel there (zcat /proc/config.gz), or set busbar_gpudirect: peermem",
-        )
-    return True, "open NVIDIA kernel module %s, kernel %s" % (have.driver.version, have.release), ""
-
-
-def _faulty(have: Have) -> bool:
-    version = have.driver.version if have.driver else ""
-    return any(version == faulty or version.startswith(faulty + ".") for faulty in _FAULTY_DRIVERS)
-
-
-def _large_pages(have: Have) -> Optional[bool]:
-    if have.config is not None:
-        return have.config.get(_PAGES_64K) == "y"
-    return None if have.page_size is None else have.page_size >= 65536
 
 
 @dataclass(frozen=True)
@@ -388,7 +138,7 @@ def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Jud
             other = "or by DMA-BUF: set busbar_gpudirect: auto" if not no_dmabuf else "or by DMA-BUF (%s)" % no_dmabuf
             said = "nvidia_peermem cannot work: the kernel's own ib_core has no peer-memory API"
             return Judgement("", "unsupported", said, "%s, %s" % (fix, other))
-        if reason is NOT_INSTALLED and _large_pages(have):
+        if reason is NOT_INSTALLED and has_large_pages(have):
             said = "nvidia_peermem does not exist for kernels with 64 KiB pages"
             return Judgement("", "unsupported", said, no_dmabuf or "set busbar_gpudirect: auto")
         text = "nvidia_peermem is not loaded: %s" % reason.says
@@ -402,7 +152,7 @@ def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Jud
         return Judgement("peermem", "drift", "nvidia_peermem is not loaded", blocked[0].fix, because=because)
     earlier = peermem.classify(have.log)
     text = "nvidia_peermem is not loaded%s" % ("; at the last attempt: %s" % earlier.says if earlier else "")
-    return Judgement("peermem", "drift", text, _RUN, load=True)
+    return Judgement("peermem", "drift", text, RUN, load=True)
 
 
 def _known_reason(have: Have) -> Optional[Reason]:
@@ -507,7 +257,7 @@ def _without(have: Have, module: str, check: Check, why: str) -> Plan:
 def _of_others(check: Check, change: FileChange, want: str, said: str, fix: str, why: str) -> Plan:
     """Plan a change of a foreign file: below /etc we make it, elsewhere an administrator has to follow ``fix``."""
     ours = change.path.startswith("/etc/")
-    finding = check.judge(change.path, "drift" if ours else "not_owned", want, said, fix=_RUN if ours else fix, why=why)
+    finding = check.judge(change.path, "drift" if ours else "not_owned", want, said, fix=RUN if ours else fix, why=why)
     return Plan((finding,), (change,) if ours else ())
 
 
@@ -518,7 +268,7 @@ def _legacy(have: Have) -> Plan:
         "withheld" if have.legacy_loaded else "ok",
         want="not loaded",
         have="loaded%s" % users if have.legacy_loaded else "not loaded",
-        source=_SYS_LEGACY,
+        source=SYS_LEGACY,
         fix=_DRAIN,
         aspect="live",
         disruption="driver" if have.legacy_loaded else "none",
@@ -544,11 +294,11 @@ def _blocked(have: Have) -> Plan:
             change = FileChange(path, text, module_lists.unblocked(text, MODULE), backup=True)
             fix = "remove that line from %s, or the package that owns the file" % path
             plans.append(_of_others(BLOCKED, change, want, lines[0], fix, BLOCKED.why))
-    for place, line in ((_CMDLINE, have.cmdline), ("the next boot", have.next_boot)):
+    for place, line in ((CMDLINE, have.cmdline), ("the next boot", have.next_boot)):
         for argument in module_lists.forbidding(line, MODULE)[:1]:
             fix = "remove %s from the boot loader's kernel arguments, with GRUB run update-grub; then reboot" % argument
             plans.append(Plan((BLOCKED.judge(place, "not_owned", want, argument, fix=fix),)))
-    if plans or _is_unreadable(have, (*module_lists.MODPROBE, _CMDLINE)):
+    if plans or _is_unreadable(have, (*module_lists.MODPROBE, CMDLINE)):
         return merge(*plans)
     return Plan((BLOCKED.judge(MODULE, "ok", want, want, module_lists.MODPROBE[0]),))
 
