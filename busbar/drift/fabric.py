@@ -14,7 +14,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import End, Fabric, Plane
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.planes import End, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
 

@@ -26,7 +26,7 @@ from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet, sweep_data
 from .evidence import Evidence, Host, Wanted
 from .judge import Line
-from .map import End
+from .planes import End
 from .record import Mark, Record
 
 MODULE = "ib_fabric_info"
