@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from .run import HostResult, Plain
