@@ -20,6 +20,7 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .. import __version__, private_tempdir
 from ..command_line import PACKAGES, complain, not_installed
@@ -43,7 +44,7 @@ from .formats import FORMATS, RELATED, RESULTS, emit
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
 from .progress import Progress
-from .run import HostResult, Plain, Run
+from .run import HostResult, Run
 from .waivers import WaiverError
 
 HISTORY = RESULTS / "drift.sqlite"

@@ -18,9 +18,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fa
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.planes import End, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .related_results import ABSENT, RelatedResults, limited, moment
-from .run import Plain
 
 # Of the page: planes, drawn ones, lines of leaves and of bad links.
 PLANES, PICTURES, LEAVES, BAD = 64, 8, 40, 60

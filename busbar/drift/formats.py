@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import actions, cluster, fabric, html, junit, localise_section, output, prometheus, related_results, text
 from .history import History
 from .inventory import Manifest
-from .run import Plain
 
 RESULTS = Path("busbar-results")
 FORMATS = {

@@ -22,6 +22,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import lock, waivers
 from .compare import NIGHTS, EarlierRun, Mark
@@ -29,7 +30,7 @@ from .history_file import HistoryError as HistoryError
 from .history_file import connect_reader, readable_errors, sound_rows
 from .history_file import is_disk_full as is_disk_full
 from .history_rows import read_busbw, read_health, read_mark, read_moment, read_summary, require, require_one
-from .run import CLASSES, ENDS, HostResult, Plain, Run
+from .run import CLASSES, ENDS, HostResult, Run
 
 # "BsBr" identifies the file: another program's database is not taken for a history.
 APPLICATION = 0x42734272

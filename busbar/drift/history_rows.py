@@ -12,8 +12,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
 from .compare import ORIGINS, Mark
-from .run import CLASSES, Plain
+from .run import CLASSES
 
 _SUMMARY = {"run": int, "started": str, "exit_code": int, "hosts": dict, "groups": int, "new": int, "fixed": int}
 
