@@ -139,7 +139,7 @@ def root_jobs_refused(config: str) -> bool:
 # -- script ------------------------------------------------------------------------------------------------------------
 
 MAIN = f"""
-import glob, hashlib, os, signal
+import glob, hashlib, os, signal, zlib
 from {bundle.PACKAGE} import audit
 # Ends the audit where the caller is gone: all that Slurm has of the step ends with it.
 signal.alarm(%d)
