@@ -12,7 +12,7 @@ import tomllib
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import ansible.module_utils
 import pytest
@@ -86,18 +86,8 @@ def test_every_action_plugin_has_its_documentation_in_the_library() -> None:
 
 
 @pytest.mark.parametrize("name", ON_NODES)
-def test_arguments_are_what_the_documentation_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
-    asked: list[dict[str, Any]] = []
-
-    def declared(argument_spec: dict[str, Any], **_more: Any) -> NoReturn:
-        asked.append(argument_spec)
-        raise SystemExit
-
-    monkeypatch.setattr(module, "AnsibleModule", declared)
-    with pytest.raises(SystemExit):
-        module.main()
-    [spec] = asked
+def test_arguments_are_what_the_documentation_says(name: str) -> None:
+    spec = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}").SPEC
     options = documentation(name)["options"]
     assert set(spec) == set(options)
     for option, described in options.items():
@@ -229,7 +219,8 @@ def test_one_version() -> None:
 
 @pytest.mark.parametrize("path", NODE_CODE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_node_code_is_python_38_and_standard_library_without_broad_except_and_shell(path: Path) -> None:
-    own = ("ansible.module_utils.", "ansible_collections.busbar") if path.parent.name == "library" else ()
+    frame = path == ROOT / "module_utils/change/module.py"
+    own = ("ansible.module_utils.", "ansible_collections.busbar") if path.parent.name == "library" or frame else ()
     for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 8))):
         names = []
         if isinstance(node, ast.Import):
