@@ -22,7 +22,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file, intent, site_values, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    findings_file,
+    intent,
+    result_schema,
+    site_values,
+    suite,
+)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VIEW = ROOT / "collections" / "ansible_collections" / "busbar" / "fabric"
@@ -78,7 +84,7 @@ def test_what_every_module_returns(name: str) -> None:
     if name in ON_NODES:
         assert "notes" in documentation(name), "what every module returns"
         assert name in GATED, f"ln -s ../plugin_utils/validated_action.py action_plugins/{name}.py"
-        assert returned <= set(answer.ANSWERS.get(name, {})) | set(answer._ALL), "a key without a type"
+        assert returned <= set(result_schema.ANSWERS.get(name, {})) | set(result_schema._ALL), "a key without a type"
 
 
 def test_every_action_plugin_has_its_documentation_in_the_library() -> None:
@@ -98,18 +104,18 @@ def test_arguments_are_what_the_documentation_says(name: str) -> None:
 @pytest.mark.parametrize(
     ("check", "of"),
     [
-        (answer.a_finding, finding.Finding),
-        (answer.rail, rail_info.RailInfo),
-        (answer.info, rail_info.HostInfo),
-        (answer.session, perftest.Session),
-        (answer.result, perftest.Result),
-        (answer.rank, perf_output.Rank),
-        (answer.placement, perf_output.Placement),
-        (answer.row, perf_output.Row),
-        (answer.measured, perf_output.Result),
-        (answer.statistics, perf_result.Statistics),
-        (answer.host_transport, perf_transport.HostTransport),
-        (answer.moved, perf_transport.Moved),
+        (result_schema.a_finding, finding.Finding),
+        (result_schema.rail, rail_info.RailInfo),
+        (result_schema.info, rail_info.HostInfo),
+        (result_schema.session, perftest.Session),
+        (result_schema.result, perftest.Result),
+        (result_schema.rank, perf_output.Rank),
+        (result_schema.placement, perf_output.Placement),
+        (result_schema.row, perf_output.Row),
+        (result_schema.measured, perf_output.Result),
+        (result_schema.statistics, perf_result.Statistics),
+        (result_schema.host_transport, perf_transport.HostTransport),
+        (result_schema.moved, perf_transport.Moved),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -240,7 +246,19 @@ NOUNS = "nouns"
 # Each wing of module_utils may import what stands before it.
 WINGS = (
     *("core", "machine", "change", "driver", "kernel_args", "mtu", "multirail", "pcie_path", "health"),
-    *("roce_qos", "ofed", "firmware", "lldp", "nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric", "sharp"),
+    *(
+        "roce_qos",
+        "ofed",
+        "firmware",
+        "lldp",
+        "nccl_conf",
+        "ras",
+        "diagnose",
+        "nccl_tests",
+        "nccl_perf",
+        "fabric",
+        "sharp",
+    ),
     *("limits", NOUNS, "gate"),
 )
 # Two folders of one noun: launchers, and the program that they start.
