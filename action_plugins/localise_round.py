@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
+    codec,
     due_roles,
     host_variables,
     localise_record,
@@ -27,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     localise_runs,
     localise_stored,
     localise_table,
+    result_schema,
     screen,
     suite,
     terminal,
@@ -37,7 +38,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import GPUS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import Record
 
 display = Display()
-_RUNS = answer.many(answer.a_run)
+_RUNS = codec.many(result_schema.a_run)
 # The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"
 
@@ -177,7 +178,7 @@ class Search:
         """Return host -> why it can no longer take part, according to a query just now."""
         found = {}
         for host in test.hosts:
-            asked = answer.given(self.raw[host].get("localise_asked"), "nccl_cluster_member")
+            asked = result_schema.given(self.raw[host].get("localise_asked"), "nccl_cluster_member")
             # Every host of such a test was to be queried: one without a result has left the play.
             unfit = nccl_cluster_plan.unfit(self.raw[host], asked, self.members[host].address, host in self.there)
             found.update({host: unfit[0]} if unfit is not None else {})
@@ -269,12 +270,12 @@ def runs_of(of_host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the runs of the node's own benchmark, measured now or before; [] without a valid result."""
     role = due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
     runs = due_roles.mapping(role).get("runs") or []
-    return runs if answer.is_valid(_RUNS, runs) else []
+    return runs if codec.is_valid(_RUNS, runs) else []
 
 
 def health_of(registered: Any) -> list[Finding]:
     """Return the findings of node_health; none where it was not queried or has no valid result."""
-    return [from_dict(dict(item)) for item in answer.findings_of(answer.given(registered))]
+    return [from_dict(dict(item)) for item in result_schema.findings_of(result_schema.given(registered))]
 
 
 def passes_of(of_host: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
@@ -282,7 +283,7 @@ def passes_of(of_host: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{} for _each in localise_runs.PASSES]
     for one in of_host.get("localise_rails_measured") or []:
         if one["number"] == number:
-            found[one["pass"]] = answer.given(one["result"], "perftest")
+            found[one["pass"]] = result_schema.given(one["result"], "perftest")
     return found
 
 
@@ -293,7 +294,7 @@ def gpus_of(of_host: Mapping[str, Any], number: int) -> dict[tuple[int, int], di
         for each in one["results"] if one["number"] == number else ():
             # The loop's variable: the pair of this run.
             first, second = each["localise_gpu_job"]["localise_gpu_pair"]
-            found[int(first), int(second)] = answer.given(each, "nccl_perf")
+            found[int(first), int(second)] = result_schema.given(each, "nccl_perf")
     return found
 
 

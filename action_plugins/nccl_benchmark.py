@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, due_roles, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, nccl_benchmark, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 
@@ -34,11 +34,11 @@ def judged(
     runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
     earlier: role -> its registered result.
     """
-    others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
-    valid = [answer.given(one, "nccl_perf") for one in measured]
+    others = [finding for role in nccl_benchmark.EARLIER for finding in result_schema.findings_of(earlier.get(role))]
+    valid = [result_schema.given(one, "nccl_perf") for one in measured]
     failed = next((one for one in valid if one.get("failed") or "findings" not in one), None)
     if failed is not None:
-        return failed or {"failed": True, "msg": f"{answer.SAID}it is empty"}
+        return failed or {"failed": True, "msg": f"{result_schema.SAID}it is empty"}
     result = nccl_benchmark.judge(platform, runs, valid, others).result()
     for item in valid:
         result["passed"] += item["passed"]

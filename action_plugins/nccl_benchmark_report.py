@@ -14,11 +14,12 @@ from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     benchmark_results,
     busbw_plot,
+    codec,
     due_roles,
     nccl_benchmark,
+    result_schema,
     results_compare,
     results_folder,
     screen,
@@ -82,9 +83,9 @@ def reported(said: Any) -> dict[str, Any]:
     """Return a host's registered result; {} where there is none or it is not valid."""
     if not isinstance(said, dict) or not said.get("runs"):
         return {}
-    found = answer.given(said)
+    found = result_schema.given(said)
     runs = said["runs"] if found.get("findings") is not None else []
-    return {**found, "runs": runs} if runs and answer.is_valid(answer.many(answer.a_run), runs) else {}
+    return {**found, "runs": runs} if runs and codec.is_valid(codec.many(result_schema.a_run), runs) else {}
 
 
 def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:

@@ -14,13 +14,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     benchmark_results,
     cluster_judge,
     cluster_plot,
     cluster_record,
     cluster_table,
     due_roles,
+    result_schema,
     results_compare,
     screen,
     suite,
@@ -83,7 +83,7 @@ def stored_result(of_host: Mapping[str, Any], members: Sequence[Finding] = ()) -
 
     members: otherwise why it was left out; none in check mode, which measures nothing.
     """
-    stored = answer.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
+    stored = result_schema.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
     if members and (stored.get("due") or not stored):
         return Plan(tuple(members)).result()
     return stored or Plan().result()
@@ -164,9 +164,9 @@ def answers(
     results, failures = {}, {}
     for job in jobs:
         name, head = str(job["name"]), str(job["head"])
-        found = answer.given(said.get((head, name)), "nccl_perf")
+        found = result_schema.given(said.get((head, name)), "nccl_perf")
         if set(found.get("passed", ())) - found.get("evidence", {}).keys():
-            found = {"failed": True, "msg": answer.SAID + "evidence: a passed check has none"}
+            found = {"failed": True, "msg": result_schema.SAID + "evidence: a passed check has none"}
         if found and not found.get("failed") and "findings" in found:
             results[name] = found
             continue
@@ -181,4 +181,4 @@ def answers(
 def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of other roles of the run on a host."""
     results = due_roles.results(of_host, EARLIER, EARLIER[0], nightly=False)
-    return [from_dict(item) for role in EARLIER for item in answer.findings_of(results.get(role))]
+    return [from_dict(item) for role in EARLIER for item in result_schema.findings_of(results.get(role))]

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.action import intent as intent_ac
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_plan, cluster_wanted, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, cluster_wanted, nodeset, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Member, Settings
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import kind, values
@@ -103,7 +103,7 @@ class Kinds:
         """Return the host as a member. there: it is still in the play. Raises ParseError."""
         wanted = values(of_host)
         settings = self.settings(of_host)
-        read = answer.given(of_host.get("nccl_cluster_member_result"), "nccl_cluster_member")
+        read = result_schema.given(of_host.get("nccl_cluster_member_result"), "nccl_cluster_member")
         facts = read.get("member") or {}
         address = address_of(host, wanted)
         return Member(
@@ -131,7 +131,7 @@ def address_of(host: str, wanted: Mapping[str, Any]) -> str:
 
 def unfit(of_host: Mapping[str, Any], read: Mapping[str, Any], address: str, there: bool) -> tuple[str, str] | None:
     """Return why a host cannot take part, and what to do; None where it can. read: result of nccl_cluster_member."""
-    lock = answer.given(of_host.get("node_lock_result"), "node_lock")
+    lock = result_schema.given(of_host.get("node_lock_result"), "node_lock")
     if lock.get("held") is False:
         return "another run works on it", "run it again when that run has ended"
     if read.get("unreachable") or lock.get("unreachable"):
@@ -156,7 +156,7 @@ def reason(of_host: Mapping[str, Any]) -> str:
         return "nccl_benchmark_when is always"
     if when == "never":
         return ""
-    stored = answer.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
+    stored = result_schema.given(of_host.get("nccl_cluster_stored"), "nccl_cluster_record")
     return str(stored.get("due", "its last result is unknown"))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ansible.plugins.action import fetch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive
 from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
-from ansible_collections.busbar.fabric.plugins.plugin_utils.answer import SAID
+from ansible_collections.busbar.fabric.plugins.plugin_utils.result_schema import SAID
 
 
 class ActionModule(fetch.ActionModule):

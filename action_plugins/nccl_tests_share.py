@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nccl_tests_share
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nccl_tests_share, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Values
 
 
@@ -25,7 +25,7 @@ class ActionModule(ControlAction):
 
 def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return each host's step, with ``file``: the name on the control node of the build that it makes or gets."""
-    given = {host: answer.given(result, "nccl_tests_build") for host, result in results.items()}
+    given = {host: result_schema.given(result, "nccl_tests_build") for host, result in results.items()}
     # Named by position: no result of a node names a file of the control node.
     names = {host: str(place) for place, host in enumerate(given)}
     chosen = nccl_tests_share.choose(given)

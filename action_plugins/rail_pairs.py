@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables, rail_pairs
+from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, rail_pairs, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 LARGEST = 4096
@@ -39,8 +39,8 @@ class ActionModule(FleetAction):
 
 def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> rail_pairs.Candidate:
     values = host_variables.values(of_host)
-    read = answer.given(of_host.get("rail_info_result"), "rail_info")
-    ping = answer.given(of_host.get("rail_ping_result"), "rail_ping")
+    read = result_schema.given(of_host.get("rail_info_result"), "rail_info")
+    ping = result_schema.given(of_host.get("rail_ping_result"), "rail_ping")
     # A host that was lost meanwhile starts nothing more.
     read = ping if ping.get("unreachable") or ping.get("failed") else read
     mtu = values.get("busbar_mtu")
