@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     due_roles,

@@ -96,7 +96,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health import imex
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, parse_marker
 
 SPEC: Dict[str, Dict[str, Any]] = {

@@ -25,7 +25,8 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as n
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     due_roles,
@@ -266,7 +267,7 @@ MEASURED = {
     "finished_at": 1.7e9,
     "simulated": False,
     "repeats": [{"rc": 0, "busbw": 445.0, "finished": 1.7e9, "ending": ""}],
-    "statistics": [asdict(perf_statistics.Statistics(1 << 33, 2e4, 400.0, 445.0, 445.0, 2e4, None, None, 1))],
+    "statistics": [asdict(perf_result.Statistics(1 << 33, 2e4, 400.0, 445.0, 445.0, 2e4, None, None, 1))],
     "transport": {
         "networks": ["IB"],
         "nodes": 2,
