@@ -15,7 +15,7 @@ from ..core.plan import Plan
 from ..machine import pci, rails, topology
 from ..machine.profile import Profile, from_options
 from ..machine.topology import Topology
-from ..roce import chain
+from ..roce_qos import chain
 from . import apply, plan, wanted
 from .read import NicsState, SettingsWanted, cards, read
 

@@ -248,8 +248,8 @@ def test_node_code_is_python_38_and_standard_library_without_broad_except_and_sh
 NOUNS = "nouns"
 # Each wing of module_utils may import what stands before it.
 WINGS = (
-    *("core", "machine", "change", "driver", "kernel_args", "mtu", "multirail", "pcie_path", "ofed", "health"),
-    *("roce_qos", "firmware", "lldp", "nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric", "sharp"),
+    *("core", "machine", "change", "driver", "kernel_args", "mtu", "multirail", "pcie_path", "health"),
+    *("roce_qos", "ofed", "firmware", "lldp", "nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric", "sharp"),
     *("limits", NOUNS, "gate"),
 )
 # Two folders of one noun: launchers, and the program that they start.
