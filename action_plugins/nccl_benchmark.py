@@ -1,26 +1,81 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judge all benchmark runs of a host together. Documented in library/nccl_benchmark.py."""
+"""Judge the benchmark runs of a host, and report those of all hosts. Documented in library/nccl_benchmark.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, due_roles, nccl_benchmark
+from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    benchmark_results,
+    busbw_plot,
+    due_roles,
+    nccl_benchmark,
+    results_compare,
+    results_folder,
+    screen,
+    suite,
+    terminal,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
+
+display = Display()
+
+FORMAT = 1
+# Host names that can be file names.
+_PLAIN = r"(?!\.)[\w.:@+-]{1,100}"
 
 
 class ActionModule(ControlAction):
     SPEC: ClassVar[Spec] = {
-        "platform": {"type": "str", "required": True},
-        "runs": {"type": "list", "elements": "dict", "required": True},
-        "measured": {"type": "list", "elements": "dict", "required": True},
+        "phase": {"type": "str", "choices": ["judge", "report"], "required": True},
+        "measured": {"type": "list", "elements": "dict", "default": []},
+        "path": {"type": "path", "default": ""},
     }
 
     def act(self, variables: Values, given: Values) -> Values:
+        if given["phase"] == "report":
+            return self._report(variables, given["path"])
+        intent = variables["busbar_intent"]
         earlier = due_roles.results(variables, nccl_benchmark.EARLIER, "", nightly=False)
-        return judged(given["platform"], given["runs"], given["measured"], earlier)
+        return judged(intent["profile_name"], intent["benchmark_runs"], given["measured"], earlier)
+
+    def _report(self, variables: Values, path: str) -> Values:
+        each = registered(variables["hostvars"], variables["ansible_play_hosts_all"])
+        results = {host: of_host for host, said in each if (of_host := reported(said))}
+        now = time.time()
+        rows = nccl_benchmark.rows(results, now)
+        if rows:
+            text, verbose = nccl_benchmark.render(rows, terminal.WIDTH), display.verbosity > 0
+            more = f"-v, or {path or 'nccl_benchmark_results_path'}"
+            display.display("\n" + screen.cut(text, terminal.WIDTH, more, verbose) + "\n")
+        nothing: Values = {"changed": False, "path": "", "plots": []}
+        if self._task.check_mode or not path or not rows:
+            return nothing
+        if nothing_new(Path(path), rows):
+            display.display(f"results: nothing was measured now, those of earlier runs stay in {path}")
+            return nothing
+        said = compared(Path(path), results)
+        if said:
+            display.display(said + "\n")
+        try:
+            folder = write(Path(path), results, now)
+            plots, problem = plot(folder, results)
+        except OSError as error:
+            msg = f"nccl_benchmark_results_path: {error_text(error)}"
+            return {**nothing, "failed": True, "msg": msg}
+        display.display(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
+        if problem:
+            display.display(problem)
+        return {"changed": False, "path": str(folder), "plots": [str(path) for path in plots]}
 
 
 def judged(
@@ -77,3 +132,79 @@ def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]
             for row in found.get("rows") or []
         ],
     }
+
+
+def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield host and result of the role, or that of the audit: a role with nothing to do is not played."""
+    for host, of_host in due_roles.registered(hostvars, set(hosts)):
+        yield host, due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
+
+
+def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:
+    """Return whether all figures are of earlier runs and a directory below parent has them: plots cost seconds."""
+    return all(row.age_days is not None for row in rows) and (parent / "latest").exists()
+
+
+def reported(said: Any) -> dict[str, Any]:
+    """Return a host's registered result; {} where there is none or it is not valid."""
+    if not isinstance(said, dict) or not said.get("runs"):
+        return {}
+    found = answer.given(said)
+    runs = said["runs"] if found.get("findings") is not None else []
+    return {**found, "runs": runs} if runs and answer.is_valid(answer.many(answer.a_run), runs) else {}
+
+
+def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:
+    """Write a new directory with a file for each host; then move the link ``latest`` to it."""
+    with results_folder.new(parent, now) as folder:
+        for host, of_host in results.items():
+            data = {
+                "format": FORMAT,
+                "host": host,
+                "simulated": any(run["simulated"] for run in of_host["runs"]),
+                "runs": of_host["runs"],
+                "findings": of_host["findings"],
+                "passed": of_host["passed"],
+            }
+            name = results_folder.file_name(host, _PLAIN)
+            results_folder.put(folder / f"{name}.json", json.dumps(data, indent=1, sort_keys=True))
+    return folder
+
+
+def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Compare the new figures with the last results of the same hosts; "" where either is missing."""
+    try:
+        nodes = [
+            benchmark_results.of_node(host, [run for run in of_host["runs"] if not run["stored"] and run["rows"]], "")
+            for host, of_host in results.items()
+        ]
+    except ParseError as error:
+        return f"not compared with the last results: {error}"
+    finished = [node.finished for node in nodes if node.finished is not None]
+    runs = tuple(run for node in nodes for run in node.runs)
+    now = benchmark_results.Results("this run", max(finished, default=None), runs)
+    return results_compare.with_last(parent, now, terminal.COLUMNS)[0]
+
+
+def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
+    """Plot bus bandwidth over message size. Return the SVG and PNG files, and why there are none."""
+    problem = busbw_plot.ready()
+    if problem:
+        return [], problem
+    simulated = any(run["simulated"] for of_host in results.values() for run in of_host["runs"])
+    title = "NCCL bus bandwidth within a node, out of place"
+    return busbw_plot.save(busbw_plot.over_size(panels(results), title, simulated), folder, "busbw"), ""
+
+
+def panels(results: Mapping[str, Mapping[str, Any]]) -> list[busbw_plot.Panel]:
+    """Return a panel for each collective, with all hosts."""
+    points: dict[str, dict[str, dict[int, float]]] = {}
+    marks: dict[str, dict[int, tuple[float | None, float | None]]] = {}
+    for host, of_host in results.items():
+        for run in of_host["runs"]:
+            of_collective = points.setdefault(run["collective"], {}).setdefault(host, {})
+            of_collective.update(
+                {row["size"]: row["out_of_place"] for row in run["rows"] if row["out_of_place"] is not None}
+            )
+            marks.setdefault(run["collective"], {})[run["max_bytes"]] = (run["bar"], run["prediction"])
+    return [busbw_plot.Panel(name, busbw_plot.fleet(hosts), marks[name]) for name, hosts in points.items()]

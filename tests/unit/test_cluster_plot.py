@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot, cluster_plot
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record, Row, Scaling
@@ -96,7 +96,7 @@ def test_the_nodes_own_plot_has_a_panel_for_each_collective(tmp_path: Path) -> N
     run = {"collective": "all_reduce", "simulated": True, "max_bytes": 1 << 30, "bar": 340.0, "prediction": None}
     runs = [{**run, "rows": [row]}, {**run, "collective": "reduce", "rows": [{**row, "out_of_place": None}]}]
     results = {f"n{number}": {"runs": runs} for number in range(busbw_plot.LINES + 1)}
-    paths, problem = nccl_benchmark_report.plot(tmp_path, results)
+    paths, problem = nccl_benchmark.plot(tmp_path, results)
     assert ([path.name for path in paths], problem) == (["busbw.svg", "busbw.png"], "")
     found = texts(paths[0])
     assert {"all_reduce", "reduce", "median of 9", "bar", "simulated"} <= set(found)

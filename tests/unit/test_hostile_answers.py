@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import (
     host_audit,
-    nccl_benchmark_report,
     nccl_tests_share,
     rail_ping_plan,
     verify,
@@ -294,9 +293,9 @@ def test_the_benchmark_and_its_table(said: Any, role: Any, run: Any) -> None:
     honest = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {})
     found = nccl_benchmark_action.judged("hgx-h100", [RUN], [said], {"platform": role})
     assert "runs" not in found or found["runs"][0]["name"] == RUN["name"]
-    alone = nccl_benchmark.rows({"good": nccl_benchmark_report.reported(honest)}, 1.8e9)
+    alone = nccl_benchmark.rows({"good": nccl_benchmark_action.reported(honest)}, 1.8e9)
     for registered in (found, {**found, "runs": [run]}, said):
-        results = {"bad": nccl_benchmark_report.reported(registered), "good": nccl_benchmark_report.reported(honest)}
+        results = {"bad": nccl_benchmark_action.reported(registered), "good": nccl_benchmark_action.reported(honest)}
         rows = nccl_benchmark.rows({host: one for host, one in results.items() if one}, 1.8e9)
         assert [row for row in rows if row.host == "good"] == alone
         nccl_benchmark.render(rows)
@@ -412,7 +411,7 @@ def test_an_honest_answer_goes_through_every_entrance() -> None:
     assert answer.given(PERFTEST, "perftest") == PERFTEST
     assert answer.given(MEASURED, "nccl_perf") == MEASURED
     benchmark = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {})
-    assert nccl_benchmark_report.reported(benchmark)
+    assert nccl_benchmark_action.reported(benchmark)
     assert answer.given(benchmark)["due"] == "1 of 1 runs: 1.1 days old"
     assert judged(GOOD).findings == (FINDING,)
 
