@@ -173,38 +173,20 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
 
 def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:
     """Compare the new figures with the last results of the same hosts; "" where either is missing."""
+    new = {
+        host: [run for run in of_host["runs"] if not run["stored"] and run["rows"]] for host, of_host in results.items()
+    }
     try:
-        nodes = [
-            benchmark_results.of_node(host, [run for run in of_host["runs"] if not run["stored"] and run["rows"]], "")
-            for host, of_host in results.items()
-        ]
+        return results_compare.with_last(parent, benchmark_results.of_nodes(new, "this run"), terminal.COLUMNS)[0]
     except ParseError as error:
         return f"not compared with the last results: {error}"
-    finished = [node.finished for node in nodes if node.finished is not None]
-    runs = tuple(run for node in nodes for run in node.runs)
-    now = benchmark_results.Results("this run", max(finished, default=None), runs)
-    return results_compare.with_last(parent, now, terminal.COLUMNS)[0]
 
 
 def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
     """Plot bus bandwidth over message size. Return the SVG and PNG files, and why there are none."""
-    problem = busbw_plot.ready()
-    if problem:
-        return [], problem
-    simulated = any(run["simulated"] for of_host in results.values() for run in of_host["runs"])
-    title = "NCCL bus bandwidth within a node, out of place"
-    return busbw_plot.save(busbw_plot.over_size(panels(results), title, simulated), folder, "busbw"), ""
-
-
-def panels(results: Mapping[str, Mapping[str, Any]]) -> list[busbw_plot.Panel]:
-    """Return a panel for each collective, with all hosts."""
-    points: dict[str, dict[str, dict[int, float]]] = {}
-    marks: dict[str, dict[int, tuple[float | None, float | None]]] = {}
-    for host, of_host in results.items():
-        for run in of_host["runs"]:
-            of_collective = points.setdefault(run["collective"], {}).setdefault(host, {})
-            of_collective.update(
-                {row["size"]: row["out_of_place"] for row in run["rows"] if row["out_of_place"] is not None}
-            )
-            marks.setdefault(run["collective"], {})[run["max_bytes"]] = (run["bar"], run["prediction"])
-    return [busbw_plot.Panel(name, busbw_plot.fleet(hosts), marks[name]) for name, hosts in points.items()]
+    runs = {host: of_host["runs"] for host, of_host in results.items()}
+    try:
+        measured = benchmark_results.of_nodes(runs, "")
+    except ParseError as error:
+        return [], f"no plot: {error}"
+    return busbw_plot.plot_results(folder, measured, "NCCL bus bandwidth within a node, out of place")

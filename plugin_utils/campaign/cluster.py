@@ -20,9 +20,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     benchmark_results,
+    busbw_plot,
     cluster_judge,
     cluster_plan,
-    cluster_plot,
     cluster_record,
     cluster_table,
     due_roles,
@@ -162,7 +162,7 @@ def write(site: Site, record: cluster_record.Record, path: str, cut: Any) -> str
     if said:
         site.say(said + "\n")
     folder = cluster_record.write(path, record)
-    plots, problem = cluster_plot.plot(folder, record, before)
+    plots, problem = busbw_plot.plot_record(folder, record, before)
     site.say(f"results: {folder}" + "".join(f" {plot.name}" for plot in plots))
     if problem:
         site.say(problem)

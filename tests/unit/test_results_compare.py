@@ -271,14 +271,14 @@ def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> 
         "stored": False,
         "due": "",
     }
-    [joined] = benchmark_results.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
+    [joined] = benchmark_results.of_nodes({"n1": [{**RUN, **nccl_benchmark.summary(RUN, told)}]}, "x").runs
     assert joined.points[GIB] == point
 
 
 def test_versions_of_one_run_that_differ_are_both_told() -> None:
     rows = [{"size": GIB, "out_of_place": 1.0, "in_place": None}]
-    [joined] = benchmark_results.of_node(
-        "n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x"
+    [joined] = benchmark_results.of_nodes(
+        {"n1": [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)]}, "x"
     ).runs
     assert joined.versions["nccl"] == "2.27.3, 2.28.3"
     with pytest.raises(ParseError, match="nccl_library"):
