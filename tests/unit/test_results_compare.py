@@ -282,7 +282,7 @@ def test_versions_of_one_run_that_differ_are_both_told() -> None:
     ).runs
     assert joined.versions["nccl"] == "2.27.3, 2.28.3"
     with pytest.raises(ParseError, match="nccl_library"):
-        benchmark_results.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
+        benchmark_results.of_nodes({"n1": [{**RUN, "nccl_library": ["x"]}]}, "x")
 
 
 def test_the_latest_results_of_both_kinds_are_taken_and_are_the_same_as_themselves(tmp_path: Path) -> None:
