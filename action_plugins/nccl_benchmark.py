@@ -14,11 +14,12 @@ from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     benchmark_results,
     busbw_plot,
+    codec,
     due_roles,
     nccl_benchmark,
+    result_schema,
     results_compare,
     results_folder,
     screen,
@@ -89,11 +90,11 @@ def judged(
     runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
     earlier: role -> its registered result.
     """
-    others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
-    valid = [answer.given(one, "nccl_perf") for one in measured]
+    others = [finding for role in nccl_benchmark.EARLIER for finding in result_schema.findings_of(earlier.get(role))]
+    valid = [result_schema.given(one, "nccl_perf") for one in measured]
     failed = next((one for one in valid if one.get("failed") or "findings" not in one), None)
     if failed is not None:
-        return failed or {"failed": True, "msg": f"{answer.SAID}it is empty"}
+        return failed or {"failed": True, "msg": f"{result_schema.SAID}it is empty"}
     result = nccl_benchmark.judge(platform, runs, valid, others).result()
     for item in valid:
         result["passed"] += item["passed"]
@@ -149,9 +150,9 @@ def reported(said: Any) -> dict[str, Any]:
     """Return a host's registered result; {} where there is none or it is not valid."""
     if not isinstance(said, dict) or not said.get("runs"):
         return {}
-    found = answer.given(said)
+    found = result_schema.given(said)
     runs = said["runs"] if found.get("findings") is not None else []
-    return {**found, "runs": runs} if runs and answer.is_valid(answer.many(answer.a_run), runs) else {}
+    return {**found, "runs": runs} if runs and codec.is_valid(codec.many(result_schema.a_run), runs) else {}
 
 
 def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 from ansible import constants
 from ansible.plugins.action import fetch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, output_limit
+from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit, result_schema
 
 
 class ActionModule(fetch.ActionModule):
@@ -51,12 +51,12 @@ class ActionModule(fetch.ActionModule):
         except output_limit.TooMuchError as error:
             return {"failed": True, "msg": str(error)}
         except OSError as error:
-            return {"failed": True, "msg": f"{answer.SAID}{error.strerror}, of at most {limit >> 20} MiB"}
+            return {"failed": True, "msg": f"{result_schema.SAID}{error.strerror}, of at most {limit >> 20} MiB"}
 
 
 def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return each host's step, with ``file``: the name on the control node of the build that it makes or gets."""
-    given = {host: answer.given(result, "nccl_tests_build") for host, result in results.items()}
+    given = {host: result_schema.given(result, "nccl_tests_build") for host, result in results.items()}
     # Named by position: no result of a node names a file of the control node.
     names = {host: str(place) for place, host in enumerate(given)}
     chosen = choose(given)

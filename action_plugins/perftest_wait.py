@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import async_status
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, validated_action
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, validated_action
 
 
 class ActionModule(async_status.ActionModule):
@@ -19,4 +19,4 @@ class ActionModule(async_status.ActionModule):
         module = self._task.action.rpartition(".")[2].removesuffix("_wait")
         done = validated_action.validate(self, module, lambda: ask(*arguments, **named), background=True)
         # A node with an invalid result is not polled again and again while all other hosts wait.
-        return {**done, "finished": True} if str(done.get("msg")).startswith(answer.SAID) else done
+        return {**done, "finished": True} if str(done.get("msg")).startswith(result_schema.SAID) else done

@@ -90,7 +90,6 @@ backup_files:
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
@@ -109,7 +108,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:

@@ -124,7 +124,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
@@ -158,7 +157,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:

@@ -45,7 +45,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Dict, List, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -63,7 +62,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

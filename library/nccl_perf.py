@@ -239,7 +239,6 @@ withheld: {type: list, elements: str, returned: success, description: Empty; not
 
 from typing import Any, Dict, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
@@ -277,20 +276,14 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "keep": {"type": "int", "default": 5},
     **module.ROOTS,
 }
-# Values shorter than this are no secrets, and masking every "1" or "INFO" would blot out the figures.
-MASKED_LENGTH = 8
 
 
 def main() -> None:
-    ansible = AnsibleModule(SPEC, supports_check_mode=True)
-    # Taken out, it cannot be returned; what of it may be a secret is masked also where the program quotes it.
-    environment = ansible.params.pop("environment")
-    ansible.no_log_values = set(filter(is_secret, ansible.no_log_values))
-    module.run(ansible, lambda host, given, check_mode: work(host, given, check_mode, environment))
+    module.main(SPEC, work)
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Mapping[str, Any]) -> Dict[str, Any]:
-    asked = PerfRun(host, given, environment)
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    asked = PerfRun(host, given, given["environment"])
     last = NOTHING
     if check_mode or given["when"] != "always":
         last = asked.last()
@@ -302,11 +295,6 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Ma
 
     plan, found, directory = nccl_measure.measure(asked)
     return {**NOTHING.result(), **found, "due": due, **asked.result(plan, directory)}
-
-
-def is_secret(value: str) -> bool:
-    """Return whether a value of the environment must be masked in every text; figures and paths must not be."""
-    return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
 
 
 if __name__ == "__main__":

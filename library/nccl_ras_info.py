@@ -63,7 +63,6 @@ withheld: {type: list, elements: str, returned: success, description: Empty.}
 
 from typing import Any, Dict, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -74,7 +73,7 @@ SPEC = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

@@ -142,7 +142,6 @@ log:
 
 from typing import Any, Dict, List, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
@@ -171,20 +170,8 @@ SPEC: Dict[str, Dict[str, Any]] = {
 TOGETHER = [("prebuilt", "prebuilt_from", "prebuilt_sha256")]
 
 
-class Failed(Exception):
-    """The build did not come about. more: what is returned beside the message."""
-
-    def __init__(self, message: str, **more: Any) -> None:
-        super().__init__(message)
-        self.more = more
-
-
 def main() -> None:
-    ansible = AnsibleModule(SPEC, required_together=TOGETHER, supports_check_mode=True)
-    try:
-        module.run(ansible, work)
-    except Failed as error:
-        ansible.fail_json(msg=str(error), **error.more)
+    module.main(SPEC, work, required_together=TOGETHER)
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
@@ -221,14 +208,16 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         except build.CommandFailed as error:
             message = "%s. %s ends with:\n%s" % (error, builder.failed_log, builder.log_tail())
             argv = [redaction.scrub(word, ()) for word in error.argv]
-            raise Failed(
+            raise module.Failed(
                 redaction.scrub(message, ()), argv=argv, log=builder.failed_log, commands=commands()
             ) from error
         except ReadError as error:
             origin = "" if prebuilt is None else "build of %s: " % source
-            raise Failed("%s%s" % (origin, error), commands=commands()) from error
+            raise module.Failed("%s%s" % (origin, error), commands=commands()) from error
         except OSError as error:
-            raise Failed("%s: %s" % (error.filename or want.path, error.strerror), commands=commands()) from error
+            raise module.Failed(
+                "%s: %s" % (error.filename or want.path, error.strerror), commands=commands()
+            ) from error
         return []
 
     try:

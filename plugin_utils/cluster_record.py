@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
 
 FORMAT = 1
@@ -27,14 +27,14 @@ NAME = "cluster.json"
 LIMIT = 64 << 20
 HOSTS, JOBS, IDS = 20_000, 100_000, 500_000
 
-_line = answer.line
-_name = answer.text(answer.LINE, empty=False, line=True)
-_figure = answer.maybe(answer.number(0, 1e12))
-_rate = answer.maybe(answer.number(0, 1e6))
-_size = answer.whole(0, answer.LARGEST)
-_count = answer.whole(0, 1 << 24)
+_line = result_schema.line
+_name = codec.text(codec.LINE, empty=False, line=True)
+_figure = codec.maybe(codec.number(0, 1e12))
+_rate = codec.maybe(codec.number(0, 1e6))
+_size = codec.whole(0, codec.LARGEST)
+_count = codec.whole(0, 1 << 24)
 
-_row = answer.record(
+_row = codec.record(
     size=_size,
     time_us=_figure,
     algbw=_rate,
@@ -43,15 +43,15 @@ _row = answer.record(
     spread=_figure,
     repeats=_count,
 )
-_job = answer.record(
+_job = codec.record(
     optional=["min_bytes", "max_bytes", "versions"],
     name=_name,
     scope=_name,
-    hosts=answer.many(_name, HOSTS),
+    hosts=codec.many(_name, HOSTS),
     ranks=_count,
     collective=_name,
     algorithm=_line,
-    nvls=answer.flag,
+    nvls=codec.flag,
     what=_line,
     bar=_rate,
     bar_source=_line,
@@ -60,39 +60,39 @@ _job = answer.record(
     rule=_line,
     min_bytes=_size,
     max_bytes=_size,
-    rows=answer.many(_row, 1000),
+    rows=codec.many(_row, 1000),
     busbw=_rate,
     spread=_figure,
-    states=answer.many(answer.one_of(*STATES), 1000),
+    states=codec.many(codec.one_of(*STATES), 1000),
     said=_line,
-    transport=answer.transport,
-    rails=answer.table(answer.table(answer.moved, limit=1000), limit=HOSTS),
-    versions=answer.table(_line, limit=20),
+    transport=result_schema.transport,
+    rails=codec.table(codec.table(result_schema.moved, limit=1000), limit=HOSTS),
+    versions=codec.table(_line, limit=20),
 )
-_record = answer.record(
-    format=answer.whole(FORMAT, FORMAT),
-    simulated=answer.flag,
-    begun=answer.seconds,
-    finished=answer.seconds,
+_record = codec.record(
+    format=codec.whole(FORMAT, FORMAT),
+    simulated=codec.flag,
+    begun=result_schema.seconds,
+    finished=result_schema.seconds,
     scope=_name,
-    launcher=answer.record(kind=_line, version=_line),
-    asked=answer.many(_name, HOSTS),
-    left_out=answer.many(answer.record(host=_name, reason=_line), HOSTS),
-    jobs=answer.many(_job, JOBS),
-    scaling=answer.many(
-        answer.record(
+    launcher=codec.record(kind=_line, version=_line),
+    asked=codec.many(_name, HOSTS),
+    left_out=codec.many(codec.record(host=_name, reason=_line), HOSTS),
+    jobs=codec.many(_job, JOBS),
+    scaling=codec.many(
+        codec.record(
             collective=_name,
             algorithm=_line,
             size=_size,
             nodes=_count,
             busbw=_rate,
             prediction=_rate,
-            efficiency=answer.maybe(answer.number(0, 1e6)),
+            efficiency=codec.maybe(codec.number(0, 1e6)),
         ),
         JOBS,
     ),
-    findings=answer.many(answer.a_finding, JOBS),
-    passed=answer.many(_name, IDS),
+    findings=codec.many(result_schema.a_finding, JOBS),
+    passed=codec.many(_name, IDS),
 )
 
 

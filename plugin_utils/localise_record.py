@@ -19,7 +19,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     CLUSTER,
     GPUS,
@@ -39,47 +39,47 @@ NAME = "localise.json"
 LIMIT = 64 << 20
 HOSTS, TESTS = 20_000, 200_000
 
-_line = answer.line
-_name = answer.text(answer.LINE, empty=False, line=True)
-_rate = answer.maybe(answer.number(0, 1e6))
-_rail = answer.whole(0, 99)
-_gpu = answer.whole(0, 999)
-_hosts = answer.many(_name, HOSTS)
+_line = result_schema.line
+_name = codec.text(codec.LINE, empty=False, line=True)
+_rate = codec.maybe(codec.number(0, 1e6))
+_rail = codec.whole(0, 99)
+_gpu = codec.whole(0, 999)
+_hosts = codec.many(_name, HOSTS)
 
-_node = answer.record(
+_node = codec.record(
     host=_name,
     leaf=_line,
-    rails=answer.many(_rail, 100),
+    rails=codec.many(_rail, 100),
     alone=_rate,
     alone_bar=_rate,
-    gpus=answer.many(_gpu, 1000),
-    unfit=answer.maybe(answer.record(reason=_line, fix=_line)),
+    gpus=codec.many(_gpu, 1000),
+    unfit=codec.maybe(codec.record(reason=_line, fix=_line)),
 )
-_test = answer.record(
-    number=answer.whole(1, TESTS),
-    kind=answer.one_of(PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER),
+_test = codec.record(
+    number=codec.whole(1, TESTS),
+    kind=codec.one_of(PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER),
     hosts=_hosts,
-    rails=answer.many(_rail, 100),
-    about=answer.many(_line, HOSTS),
+    rails=codec.many(_rail, 100),
+    about=codec.many(_line, HOSTS),
     figure=_rate,
     bar=_rate,
     bar_source=_line,
-    outcome=answer.one_of(PASS, FAIL, SILENT),
+    outcome=codec.one_of(PASS, FAIL, SILENT),
     said=_line,
-    ways=answer.many(answer.record(rail=_rail, source=_name, figure=_rate, both=answer.flag), 1000),
-    pairs=answer.many(answer.record(gpu=_gpu, other=_gpu, figure=_rate), 1000),
-    lost=answer.table(_line, _name, HOSTS),
+    ways=codec.many(codec.record(rail=_rail, source=_name, figure=_rate, both=codec.flag), 1000),
+    pairs=codec.many(codec.record(gpu=_gpu, other=_gpu, figure=_rate), 1000),
+    lost=codec.table(_line, _name, HOSTS),
 )
-_record = answer.record(
-    format=answer.whole(FORMAT, FORMAT),
-    simulated=answer.flag,
-    begun=answer.seconds,
-    finished=answer.seconds,
+_record = codec.record(
+    format=codec.whole(FORMAT, FORMAT),
+    simulated=codec.flag,
+    begun=result_schema.seconds,
+    finished=result_schema.seconds,
     launcher=_line,
-    nodes=answer.many(_node, HOSTS),
-    tests=answer.many(_test, TESTS),
-    findings=answer.many(answer.record(hosts=_hosts, finding=answer.a_finding), TESTS),
-    complete=answer.flag,
+    nodes=codec.many(_node, HOSTS),
+    tests=codec.many(_test, TESTS),
+    findings=codec.many(codec.record(hosts=_hosts, finding=result_schema.a_finding), TESTS),
+    complete=codec.flag,
 )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, result_schema
 
 from .. import private_tempdir
 from . import lock, waivers
@@ -339,7 +339,7 @@ class History:
         found: dict[str, list[str]] = {}
         for number in json.loads(rows or "[]"):
             found.update(json.loads(self._value("SELECT text FROM json WHERE id = ?", _is(number, int))))
-        answer.evidence(found)
+        result_schema.evidence(found)
         return findings_file.packed(found) if found else ""
 
     def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[EarlierRun]]:
