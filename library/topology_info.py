@@ -164,13 +164,12 @@ doubts:
   returned: when O(draft) is set
 """
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.topology_info import SPEC, work
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ Result = Dict[str, Any]
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
     """Return the module's result. Raises ParseError."""
-    host = Host(host.hardware_root, host.system_root, module.seconds(given))
+    host.timeout = module.seconds(given)
     machine = topology.read(host, ask_nvidia_smi=given["draft"] or not given["recognition"])
     result: Result = {"topology": topology.to_dict(machine)}
     if given["recognition"]:

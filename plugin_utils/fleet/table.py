@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks, rail_address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import GPU_DRIVER, GPU_MODEL
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 
 SOURCE = "results of all hosts"
