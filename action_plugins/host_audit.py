@@ -308,7 +308,7 @@ def _by_role(
     measured = answers.pop(suite.BENCHMARK, [])
     found: dict[str, Any] = {role: given[0] for role, given in answers.items()}
     if suite.BENCHMARK in roles:
-        failed = next((answer for answer in measured if result_schema.get("failed")), None)
+        failed = next((answer for answer in measured if answer.get("failed")), None)
         found[suite.BENCHMARK] = failed or nccl_benchmark.judged(
             wanted["profile_name"], wanted["benchmark_runs"], measured, found
         )

@@ -50,7 +50,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 
 # Bytes of all answers; the gate takes four times as much, escaped.
 ROOM = 1 << 20
-SPEC = {
+SPEC: module.Spec = {
     "logs": {"type": "list", "elements": "str", "required": True},
     "most": {"type": "int", "default": 1024},
     **module.ROOTS,

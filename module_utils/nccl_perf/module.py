@@ -44,6 +44,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
     **module.ROOTS,
 }
 
+
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     asked = PerfRun(host, given, given["environment"])
     last = NOTHING
