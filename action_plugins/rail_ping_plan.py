@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Values
 

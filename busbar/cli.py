@@ -208,7 +208,9 @@ def _diagnose(command: _Parser) -> None:
     command.add_argument("--all", dest="everything", action="store_true", help="print all findings, quotes and facts")
     text = "directory of PyTorch's flight recorder dumps, instead of logs"
     command.add_argument("--recorder", metavar="DIR", help=text)
-    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder))
+    text = "directory with the records of NCCL's Inspector plugin, instead of logs"
+    command.add_argument("--inspector", metavar="DIR", help=text)
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder, a.inspector))
 
 
 def _fill_from(module: str, name: str = "add") -> Fill:
@@ -223,12 +225,12 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
     "drift": (
         "Report which nodes differ from the intent, and since when",
         "drift -i inventory --html drift.html",
-        _fill_from("drift.command", "add_drift"),
+        _fill_from("drift.options", "add_drift"),
     ),
     "report": (
         "Render a past drift run, or merge several runs",
         "report --html drift.html",
-        _fill_from("drift.command", "add_report"),
+        _fill_from("drift.options", "add_report"),
     ),
     "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _fill_from("hang")),
     "remediate": (

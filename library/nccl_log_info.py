@@ -14,15 +14,8 @@ description:
     failures, each connection once, for M(busbar.fabric.nccl_log_report) to judge those of all nodes together.
   - Only regular files, without a symbolic link in any part of the path. Nothing in them is loaded or executed.
 options:
-  logs:
-    description: Absolute paths of the files, at most 64.
-    type: list
-    elements: str
-    required: true
-  most:
-    description: MiB of each file that are read, from its beginning.
-    type: int
-    default: 1024
+  logs: {type: list, elements: str, required: true, description: 'Absolute paths of the files, at most 64.'}
+  most: {type: int, default: 1024, description: 'MiB of each file that are read, from its beginning.'}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.reads
@@ -36,35 +29,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# What every module returns: see the notes.
 logs:
   description: Of each file its path, size, how much was read, the lines that were returned, and how many were left out.
   type: list
   elements: dict
-  returned: success
-findings:
-  description: Files that could not be read.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
   returned: success
 """
 
@@ -72,7 +41,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Dict, List, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -82,7 +50,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 
 # Bytes of all answers; the gate takes four times as much, escaped.
 ROOM = 1 << 20
-SPEC = {
+SPEC: module.Spec = {
     "logs": {"type": "list", "elements": "str", "required": True},
     "most": {"type": "int", "default": 1024},
     **module.ROOTS,
@@ -90,7 +58,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

@@ -11,38 +11,40 @@ import os
 from collections import Counter
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from . import container_limits, multirail
 from .core.finding import printable
 from .core.host import Host, attempt
+from .limits import container_runtimes
 from .lldp import dcbx, neighbour
 from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
-from .machine.virtualization import CPUINFO, PRODUCT
-from .recognise import ARM, NEAR, X86
-from .roce import nouns, qos
-from .roce.chain import Chain
-from .roce.port import State, ports
-from .roce.want import Want
+from .machine.virtualization import ARM, CPUINFO, PRODUCT, X86
+from .multirail.policy import KEYS
+from .multirail.read import CONF
+from .roce_qos import attributes
+from .roce_qos import read as qos
+from .roce_qos.chain import Chain
+from .roce_qos.config import PortConfig
+from .roce_qos.port import PortState, ports
 
 _NVIDIA, _NVSWITCH, _AMD, _ACCELERATOR = 0x10DE, 0x0680, 0x1002, 0x1200
 # Each setting of a port is read once; the values do not matter here.
-_EVERY = Want(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
+_EVERY = PortConfig(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
 
 
 Values = Dict[str, Any]
 
 
 def read(host: Host, machine: Topology) -> Values:
-    """Return the facts as plain data; plugin_utils/answer.py has their types."""
+    """Return the facts as plain data; plugin_utils/result_schema.py has their types."""
     devices = attempt(lambda: pci.read(host)[0], pci.DEVICES, []) or {}
     kinds = Counter((one.vendor, one.class_code >> 8) for one in devices.values())
     draft = _draft(machine) if machine.gpus else None
     texts = {name: attempt(lambda path=path: host.read(path), path, []) for name, path in _FILES.items()}
     of_host, architecture = machine.virtualization, ARM if "CPU implementer" in (texts["cpu"] or "") else X86
     nics = {nic: _nic(machine, nic.device, nic) for nic in machine.nics if _may_be_rail(machine, nic)}
-    near = [nic for nic, of_nic in nics.items() if of_nic["path"] in NEAR]
+    near = [nic for nic, of_nic in nics.items() if of_nic["path"] in pci.NEAR]
     return {
         "bus": bool(devices),
         "root": os.geteuid() == 0,
@@ -58,8 +60,8 @@ def read(host: Host, machine: Topology) -> Values:
         "product": printable(texts["product"] or "")[:200],
         "draft": draft,
         "rails": _rails(host, machine, near or [*nics]),
-        "runtimes": container_limits.configured(host),
-        "resources": container_limits.resources(host),
+        "runtimes": container_runtimes.configured(host),
+        "resources": container_runtimes.resources(host),
     }
 
 
@@ -70,7 +72,7 @@ def _may_be_rail(machine: Topology, nic: Nic) -> bool:
     """Tell whether the NIC has RDMA, is up or near a GPU, and serves nothing else."""
     if nic.rdma is None or (nic.role == "vf" and not machine.virtualization.is_vm):
         return False
-    near = any(machine.paths.get((gpu.pci, nic.pci)) in NEAR for gpu in machine.gpus)
+    near = any(machine.paths.get((gpu.pci, nic.pci)) in pci.NEAR for gpu in machine.gpus)
     return nic.role in ("compute", "storage", "vf") or (nic.role == "down" and near)
 
 
@@ -111,7 +113,7 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
             own["partitions"] = sorted(set(table.values()))[:64] if isinstance(table, Mapping) else None
             own.update(psid=nic.rdma.board_id, firmware=nic.rdma.firmware)
         for netdev in nic.netdevs[:1] if number in on_ethernet else ():
-            paths = {key: "%s/%s/%s" % (multirail.CONF, netdev.name, key) for key in multirail.KEYS}
+            paths = {key: "%s/%s/%s" % (CONF, netdev.name, key) for key in KEYS}
             own.update({key: pci.read_value(host, path, pci.parse_decimal, []) for key, path in paths.items()})
             sources = {one.address for one in (addresses or {}).get(netdev.name, ())}
             switches = heard.switches(netdev.name)
@@ -120,11 +122,11 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
     return [{name: value for name, value in values[nic.pci].items() if value is not None} for nic in nics]
 
 
-def _setting(state: State) -> Values:
+def _setting(state: PortState) -> Values:
     """Return the port's settings; None for one that could not be read."""
     dcb, port, numbers = state.dcb, state.port, state.numbers
-    cnp = [numbers.get(path) for path in nouns.cnp_paths(port)]
-    on = [priority for priority in range(8) if numbers.get(nouns.enable_path(port, "np", priority))]
+    cnp = [numbers.get(path) for path in attributes.cnp_paths(port)]
+    on = [priority for priority in range(8) if numbers.get(attributes.enable_path(port, "np", priority))]
     return {
         "trust": dcb.trust if dcb.trust in ("dscp", "pcp") else None,
         "dscp2prio": {str(dscp): to for dscp, to in dcb.dscp2prio} if dcb.trust == "dscp" else None,
@@ -132,8 +134,8 @@ def _setting(state: State) -> Values:
         "owner": dcb.owner,
         "ecn": None if "ecn" in state.gaps else on,
         "cnp": None if None in cnp else cnp,
-        "tos": numbers.get(nouns.tos_path(port)),
-        "traffic_class": numbers.get(nouns.class_path(port)),
+        "tos": numbers.get(attributes.tos_path(port)),
+        "traffic_class": numbers.get(attributes.class_path(port)),
     }
 
 

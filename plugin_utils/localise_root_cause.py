@@ -11,17 +11,17 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_repeats
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     cluster_judge,
     localise_judge,
+    result_schema,
     slowdown_causes,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding
 
 # A slow node, rail or rank explains a slow job, but not wrong sums, or none.
-EXPLAINED = (perf.BUSBW.id, perf_repeats.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)
+EXPLAINED = (perf.BUSBW.id, perf.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)
 # Findings on one node, which its health explains; the likeliest first.
 _OF_NODE = (localise_judge.RAIL.id, localise_judge.RANK.id, localise_judge.NODE.id, localise_judge.ALONE.id)
 # Then findings that several nodes share.
@@ -39,11 +39,11 @@ def explained(judged: Mapping[str, Any], found: Mapping[str, Sequence[Finding]])
     roots = {host: root for host, of_host in found.items() if (root := root_of(of_host)) is not None}
     whose: dict[str, list[str]] = {}
     for host in roots:
-        for item in answer.findings_of(judged.get(host)):
+        for item in result_schema.findings_of(judged.get(host)):
             whose.setdefault(item["id"], []).append(host)
     results: dict[str, dict[str, Any]] = {}
     for host, result in judged.items():
-        told = [from_dict(dict(item)) for item in answer.findings_of(result)]
+        told = [from_dict(dict(item)) for item in result_schema.findings_of(result)]
         changed = [_followed(one, host, roots, whose.get(one.id, ())) for one in told]
         results[host] = {**result, "findings": Plan(tuple(changed)).result()["findings"]} if told else dict(result)
     return results

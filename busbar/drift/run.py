@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 # How a host's part of a run ended. Only the last two have results of the host's checks.
 ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")
@@ -34,9 +34,9 @@ class HostResult:
     findings: tuple[Finding, ...] = ()
     passed: frozenset[str] = frozenset()
     intent: str | None = None
-    busbw: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    busbw: Mapping[str, Plain] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    health: tuple[Mapping[str, Any], ...] = ()
+    health: tuple[Plain, ...] = ()
     evidence: str = ""
     acceptances: tuple[Acceptance, ...] = ()
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG
 
-from . import cabling, counters, links, members, subnet, tree
+from ..terminal import counted
+from . import cabling, counters, links, members, rail_leaves, subnet, tree
 from .evidence import Evidence
-from .map import AGAIN, End, Entry, Fabric, Plane, count, names
+from .map import AGAIN, Entry, Fabric, names
+from .planes import End, Plane
 
 Line = tuple[tuple[str, ...], Finding]
 # More entries of one kind than this are one line.
@@ -51,7 +53,7 @@ def judged(evidence: Evidence) -> Judged:
     found = members.members(fabric)
     of_fabric = _caused(members.planes(fabric, found), members.PLANE.id, {members.SWEEP.id}, same_plane=True)
     of_fabric += cabling.compare(fabric)
-    of_fabric += cabling.rail_leaves(fabric)
+    of_fabric += rail_leaves.judge_rails(fabric)
     of_fabric += members.missing(fabric, found)
     entries = list(of_fabric)
     good: list[Entry] = []
@@ -83,7 +85,7 @@ def judged(evidence: Evidence) -> Judged:
 
 def _count_cables(fabric: Fabric, plane: Plane) -> None:
     """Add what was checked of a plane's cables and members."""
-    size = f"{count(len(plane.switches), 'switch')}, {count(len(plane.nodes) - len(plane.switches), 'HCA')}"
+    size = f"{counted(len(plane.switches), 'switch')}, {counted(len(plane.nodes) - len(plane.switches), 'HCA')}"
     plane.passed.update(dict.fromkeys((members.SWEEP, members.PLANE, members.UNKNOWN), size))
     planned = sum(fabric.plane_of.get(end) is plane for end in fabric.plan.planned) // 2
     if planned:

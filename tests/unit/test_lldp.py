@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState, Neighbour
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent, Port
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from tests import golden_rows, goldens
 from tests.trees import tool
 
 ROCE = {"dscp": 26, "priority": 3}
-WANT = LldpIntent(mtu=9000, roce=Want(chain=resolve(ROCE, {})))
+WANT = LldpIntent(mtu=9000, roce=PortConfig(chain=resolve(ROCE, {})))
 CLASSES, SHARES = bytes([0x00, 0x03, 0x00, 0x60]), bytes([50, 0, 0, 50, 0, 0, 0, 0])
 SAID = {
     dcbx.PFC: (b"\x08\x08",),
@@ -53,8 +54,8 @@ NETWORKCTL = {
 }
 
 
-def port(rail: int = 0) -> Port:
-    return Port(
+def port(rail: int = 0) -> RailPort:
+    return RailPort(
         rail, f"0000:1{rail}:00.0 mlx5_{rail} ens{rail}", f"0000:1{rail}:00.0", f"ens{rail}", f"mlx5_{rail}", 1500
     )
 
@@ -189,29 +190,6 @@ def test_an_agent_that_answers_nonsense_is_unknown_whatever_is_asked(tmp_path: P
     assert wrong(found, replace(WANT, asked="none")) == []
 
 
-def entry(**more: Any) -> str:
-    one = {"name": "ens0", "via": "LLDP", "chassis": [{}], "port": [{}], **more}
-    return json.dumps({"lldp": [{"interface": [one]}]})
-
-
-def test_texts_are_cut_and_printable_and_other_protocols_are_left_out() -> None:
-    chassis = [{"id": [{"type": "mac", "value": "x" * 999}], "name": [{"value": "\x1b[31m\n<b>{{ 7 }}"}]}]
-    [found] = neighbour.parse_lldpcli(entry(chassis=chassis))
-    assert (len(found.chassis), found.name) == (255, "\\x1b[31m\\n<b>{{ 7 }}")
-    assert found.is_switch is None
-    assert neighbour.parse_lldpcli(entry(via="CDPv2")) == []
-    assert neighbour.parse_lldpcli('{"lldp": [{}]}') == []
-
-
-@pytest.mark.parametrize(
-    "tlv", [{"value": "0"}, {"value": "08,0"}, {"value": "0G"}, {"subtype": "x"}, {"value": "00," * 600}]
-)
-def test_bytes_that_are_none_are_refused(tlv: Mapping[str, str]) -> None:
-    one = {"oui": "00,80,C2", "subtype": "11", "len": "2", "value": "08,08", **tlv}
-    with pytest.raises(ParseError, match="expected bytes"):
-        neighbour.parse_lldpcli(entry(**{"unknown-tlvs": [{"unknown-tlv": [one]}]}))
-
-
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +201,7 @@ def sends(**tlvs: tuple[bytes, ...]) -> LldpState:
 
 
 def roce(settings: Mapping[str, Any] = MappingProxyType({}), **chain: Any) -> LldpIntent:
-    return replace(WANT, roce=Want.from_values(resolve(ROCE, chain), settings))
+    return replace(WANT, roce=PortConfig.from_values(resolve(ROCE, chain), settings))
 
 
 # Switches count the frame with and without checksum and tag: the smallest of their ways of counting is enough.
@@ -263,7 +241,7 @@ HEARD: dict[str, tuple[LldpState, LldpIntent]] = {
     "no DCBX": (heard(NO_DCBX), WANT),
     "no DCBX, required": (heard(NO_DCBX), DCBX),
     "no DCBX of one, two rails": (heard(switch(0, dcbx={}), switch(1)), WANT),
-    "nothing is asked of RoCE": (ODD, replace(WANT, roce=Want())),
+    "nothing is asked of RoCE": (ODD, replace(WANT, roce=PortConfig())),
     "nothing is asked of LLDP": (ODD, replace(WANT, asked="none")),
     "nothing is heard": (heard(), WANT),
     "nothing is heard on one, two rails": (heard(switch(1)), WANT),
@@ -290,9 +268,9 @@ def test_what_travels_to_the_control_node_passes_its_gate() -> None:
     sent = ports.to_dicts(heard(*given_names), [port(0), port(1), port(2)], WANT)
     plan = ports.plan(heard(*given_names), [port(0), port(1), port(2)], WANT)
     told = json.loads(json.dumps({**plan.result(), "notes": [], "neighbours": sent}))
-    assert answer.check("lldp", told)["neighbours"] == sent
+    assert result_schema.check("lldp", told)["neighbours"] == sent
     assert [one["port"] for one in sent] == ["swp1", "swp1", ""]
     for key, value in (("name", "a\x1b[0m"), ("rail", -1), ("netdev", "../x"), ("pci", "x"), ("chassis", "x" * 256)):
         odd = {**told, "neighbours": [{**sent[0], key: value}]}
-        with pytest.raises(answer.Invalid, match=rf"neighbours\[0\]\.{key}"):
-            answer.check("lldp", odd)
+        with pytest.raises(codec.Invalid, match=rf"neighbours\[0\]\.{key}"):
+            result_schema.check("lldp", odd)

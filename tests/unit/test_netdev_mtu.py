@@ -10,53 +10,32 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import networkmanager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifupdown import Ifupdown
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.netplan import Netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkd import Link, Networkd
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkmanager import NetworkManager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import networkmanager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Link, Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkmanager import NetworkManager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.plan import MtuState
 from ansible_collections.busbar.fabric.plugins.modules import netdev_mtu as module
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lab import store
 from tests import golden_rows, goldens
-from tests.trees import contents, link, put
+from tests.trees import link, put
+from tests.unit.conftest import converge
 from tests.unit.test_owner import DEVINFO, IN_USE, KEYFILE, UUID, Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WANT = Want(9000)
-
-# -- tools -----------------------------------------------------------------------------------------------------------
-
-
-def test_ibv_devinfo_is_read_by_device_and_port() -> None:
-    found = rdma.parse_devinfo(DEVINFO % "1024 (3)" + (DEVINFO % "4096 (5)").replace("mlx5_3", "mlx5_4"))
-    assert {key: (port.active, port.largest) for key, port in found.items()} == {
-        ("mlx5_3", 1): (1024, 4096),
-        ("mlx5_4", 1): (4096, 4096),
-    }
-    for text in ("", DEVINFO % "invalid MTU (0)", "active_mtu: 4096 (5)\n", "hca_id: a\n port: x\n"):
-        with pytest.raises(ParseError):
-            rdma.parse_devinfo(text)
-
-
-@pytest.mark.parametrize(
-    ("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (2144, 2048), (1500, 1024), (351, 0), (352, 256)]
-)
-def test_rdma_gets_what_is_left_beside_its_headers(mtu: int, rdma: int) -> None:
-    assert netdev_mtu.rdma_mtu(mtu) == rdma
-
+WANT = 9000
 
 # -- order -----------------------------------------------------------------------------------------------------------
 
@@ -208,7 +187,7 @@ def test_a_port_that_cannot_send_4096_is_unsupported_and_a_missing_tool_unknown(
 
 def test_a_small_mtu_of_the_inventory_is_a_note_and_no_finding(node: Node) -> None:
     assert netdev_mtu.notes(node.nics, WANT) == []
-    assert netdev_mtu.notes(node.nics, Want(1500)) == ["with an MTU of 1500 RDMA sends 1024 bytes; 4096 need 4192"]
+    assert netdev_mtu.notes(node.nics, 1500) == ["with an MTU of 1500 RDMA sends 1024 bytes; 4096 need 4192"]
     assert {state for _name, state, _have in found(node.plan(1500), "active_mtu")} == {"ok"}
 
 
@@ -249,7 +228,7 @@ def test_a_file_is_written_only_for_the_one_clear_owner(
     roce: Topology, claims: list[Claim], doubt: str, mtu: int | None
 ) -> None:
     (nic,) = Node.rails(roce, 1)
-    have = Have((nic,), {"ens1": Device("ens1", mtu)}, {"ens1": Owner(tuple(claims), doubt)}, {})
+    have = MtuState((nic,), {"ens1": Device("ens1", mtu)}, {"ens1": Owner(tuple(claims), doubt)}, {})
     plan = netdev_mtu.plan(have, WANT)
     if doubt or len(claims) != 1:
         assert plan.changes == ()
@@ -276,21 +255,10 @@ def call(lab: Path, call_module: Callable[..., Run]) -> Run:
     return call_module(module.main, lab, "hgx-h200", "ethernet", mtu=9000)
 
 
-def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(
-    call: Run, lab: Path
-) -> None:
-    before = contents(lab)
-    predicted = call(check_mode=True, max_disruption="link")
-    assert contents(lab) == before
-    done = call(max_disruption="link")
-    for key in ("changed", "diff", "commands"):
-        assert predicted[key] == done[key], key
+def test_a_run_does_what_check_mode_foretells_and_a_second_one_nothing(call: Run, lab: Path) -> None:
+    done = converge(call, lab, max_disruption="link")
     assert done["commands"] == [f"ip link set dev {name} mtu 9000" for name in RAILS]
-    assert done["repaired"] == predicted["repaired"] == [finding["id"] for finding in predicted["findings"]]
     assert (len(done["repaired"]), done["findings"]) == (3 * len(RAILS), [])
-    after = contents(lab)
-    again = call(max_disruption="link")
-    assert (again["changed"], again["commands"], contents(lab)) == (False, [], after)
 
 
 def test_what_would_stop_traffic_is_withheld_and_the_file_is_written_all_the_same(call: Run, lab: Path) -> None:

@@ -1,0 +1,257 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge whether NCCL can use SHARP, reduction in the switches of an InfiniBand fabric, on a node.
+
+Only NCCL's log proves that SHARP was used (diagnose/transport.py). Not tested on a fabric with SHARP:
+docs/fabric.md#sharp lists what was never seen.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, List, Optional, Sequence, Tuple
+
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding, printable
+from ..core.plan import Plan
+from ..machine.profile import Profile
+from ..nccl_conf import grammar
+from ..nccl_conf.variables import NEVER
+from .read import COLL, CONF, File, Given, SharpState, SharpWanted
+
+# Gbit/s of HDR: Quantum switches of this generation on reduce large messages.
+SLOWEST = 200.0
+# NCCL_COLLNET_NODE_THRESHOLD and the plugin's NCCL_SHARP_GROUP_SIZE_THRESH, by default.
+NODES = 2
+_THRESHOLDS = {
+    "NCCL_COLLNET_NODE_THRESHOLD": "nodes of a communicator",
+    "NCCL_SHARP_GROUP_SIZE_THRESH": "ranks of one rail",
+}
+_ALGORITHMS = {"collnetdirect", "collnetchain", "collnet"}
+_DOCS = "docs/fabric.md#sharp"
+UNPROVEN = (
+    "SHARP: the requirements on a node were checked; only NCCL's log proves that jobs use it: Connected CollNet on"
+    " every rank (%s)" % _DOCS
+)
+FABRIC = Check(
+    "sharp.fabric",
+    why="only InfiniBand switches reduce, Quantum HDR and later, below rails of 200 Gbit/s and more",
+    fix="take busbar_sharp out for these nodes",
+)
+"Can the fabric and the rails of the profile do SHARP"
+LIBRARY = Check(
+    "sharp.library",
+    why="the plugin reduces in the switches by libsharp_coll.so; NCCL continues without it, and reports that only in"
+    " its log",
+    fix="install HPC-X or DOCA's sharp package; where it lies elsewhere, name its directory in sharp_directories",
+)
+"Is libsharp_coll.so there (Debian's `libsharp0` is spherical harmonics)"
+PLUGIN = Check(
+    "sharp.plugin",
+    why="NCCL itself has no SHARP: it takes ncclCollNetPlugin from a network plugin",
+    fix="install nccl-rdma-sharp-plugins (HPC-X has it in nccl_rdma_sharp_plugin/lib) and put its directory into"
+    " LD_LIBRARY_PATH of jobs; where it lies elsewhere, name the directory in sharp_directories",
+)
+"Is there a network plugin for NCCL that exports `ncclCollNetPlugin_v*`"
+RELEASE = Check(
+    "sharp.release",
+    why="a plugin beside the library of another release fails to load, or fails in a job",
+    fix="use both out of one HPC-X, and take the other's directory out of LD_LIBRARY_PATH",
+)
+"Are plugin and library of one release"
+MANAGER = Check(
+    "sharp.manager",
+    why="without the aggregation manager (sharp_am) there are no trees, and every job falls back to rings",
+    fix="on the node of the subnet manager: `systemctl status sharp_am`; with UFM: sharp_enabled in [sharp] of gv.cfg;"
+    " and TCP port 6126 over IPoIB has to be open, unless smx_protocol=1",
+)
+"Does the aggregation manager respond, as far as a host can check"
+VARIABLE = Check(
+    "sharp.variable",
+    why="NCCL uses SHARP only if variables enable it, and one variable disables it again",
+    fix='nccl_conf_extra: {NCCL_COLLNET_ENABLE: "1"} in the inventory, then %s' % fix_command.run_tag("nccl_conf"),
+    aspect="persisted",
+)
+"Do the real variables switch SHARP on, and does none switch it off"
+FOLK = Check(
+    "sharp.folk_variable",
+    why="No release of NCCL has ever read %s, nor has the SHARP plugin: the line has no effect.",
+    fix="remove the line",
+    aspect="persisted",
+)
+"Is SHARP not enabled by a variable that NCCL does not read"
+THRESHOLD = Check(
+    "sharp.threshold",
+    why="below its threshold a job does not use SHARP, and over one node there is nothing to reduce in a switch",
+    fix="remove the line: the default of both thresholds is 2",
+    aspect="persisted",
+)
+"Are there enough nodes for SHARP, by the thresholds that are set"
+
+
+def impossible(profile: Profile) -> Optional[Finding]:
+    """Return why there is no SHARP on these rails, whatever a node has; None if it is possible."""
+    layers = {layer for rail in profile.rails for layer in rail.link_layers}
+    slow = [rail for rail in profile.rails if rail.rate_gbps < SLOWEST]
+    want = "InfiniBand rails of %g Gbit/s and more" % SLOWEST
+    if "InfiniBand" not in layers or "Ethernet" in layers:
+        have = "Ethernet: RoCE switches do not reduce" if layers else "the profile has no rails"
+    elif slow:
+        have = "%s of %g Gbit/s" % (slow[0].label, slow[0].rate_gbps)
+    else:
+        return None
+    return FABRIC.judge("profile %s" % profile.name, "unsupported", want, have, "the profile")
+
+
+def plan(have: SharpState, want: SharpWanted) -> Plan:
+    """Changes nothing: what is not ok is mended by packages, by role nccl_conf, or in the fabric."""
+    library = have.libraries[0].path if have.libraries else ""
+    plugin = have.plugins[0] if have.plugins else File("")
+    no_plugin = "%s does not export it: it is another plugin" % have.strangers[0] if have.strangers else "not found"
+    version = "%s in %s" % (plugin.version, plugin.path)
+    return Plan(
+        (
+            FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile"),
+            _file(have, LIBRARY, COLL, "a library", library, library, have.other or "not found"),
+            _file(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path, version, no_plugin),
+            *_release(have),
+            _manager(have, want),
+            *_switches(have),
+            *_folk(have),
+            *_threshold(have, want),
+        )
+    )
+
+
+def _file(have: SharpState, check: Check, subject: str, want: str, path: str, text: str, missing: str) -> Finding:
+    """Judge whether a library or plugin was found. path: of it, "" for none; text: about it; missing: about none."""
+    if path:
+        return check.judge(subject, "ok", want, text, path)
+    word = "sharp" if check is LIBRARY else "libnccl-net"
+    for problem in have.problems:
+        if word in problem.source:
+            return check.judge(subject, "unknown", want, str(problem), problem.source)
+    return check.judge(subject, "drift", want, missing, "the usual places and sharp_directories")
+
+
+def _release(have: SharpState) -> List[Finding]:
+    """Judge plugins beside libraries; nothing where one of both is missing, which is a finding already."""
+    if not have.libraries or not have.plugins:
+        return []
+    said = [(*_fits(plugin, have.libraries), plugin.path) for plugin in have.plugins]
+    # LD_LIBRARY_PATH decides which one a job takes: one matching pair is enough.
+    state, text, source = min(said, key=lambda one: ("ok", "unknown", "drift").index(one[0]))
+    return [RELEASE.judge("%s and libnccl-net.so" % COLL, state, "one release", text, source)]
+
+
+def _fits(plugin: File, libraries: Sequence[File]) -> Tuple[str, str]:
+    """Return state and text of a plugin beside the libraries."""
+    if not plugin.needed:
+        return "unknown", "%s is not linked with %s, so which one it loads is unknown" % (plugin.path, COLL)
+    needed = plugin.needed[0]
+    fitting = [one for one in libraries if os.path.basename(one.path) == needed]
+    if not fitting:
+        names = ", ".join(sorted({os.path.basename(one.path) for one in libraries}))
+        return "drift", "%s needs %s, there is %s" % (plugin.path, needed, names)
+    if plugin.tree and plugin.tree not in {one.tree for one in fitting}:
+        return "drift", "the plugin of %s, the library %s" % (plugin.tree, fitting[0].path)
+    return "ok", "%s and %s" % (plugin.path, needed)
+
+
+def _manager(have: SharpState, want: SharpWanted) -> Finding:
+    subject, wanted = want.manager or "sharp_am", "an aggregation manager that responds"
+    if have.answered is None:
+        text = "a host cannot find it: sharp_manager is empty"
+        fix = "set sharp_manager to its address, HOST:6126 over IPoIB; or let a job prove it (%s)" % _DOCS
+        return MANAGER.judge(subject, "unknown", wanted, text, "sharp_manager", fix)
+    state, text = ("drift", have.answered) if have.answered else ("ok", "takes TCP connections")
+    return MANAGER.judge(subject, state, wanted, text, "TCP to %s" % want.manager)
+
+
+def _given(have: SharpState, name: str) -> Tuple[Given, ...]:
+    """Return the variable's places; unset for jobs without any."""
+    found = have.variables.get(name, ())
+    return found if any(one.everybody and one.certain for one in found) else (*found, Given(None, CONF))
+
+
+def _switches(have: SharpState) -> List[Finding]:
+    return [
+        _switch(have, "NCCL_COLLNET_ENABLE", "1", lambda value: value is not None and grammar.strtoll(value)[0] == 1),
+        # The plugin compares with the text.
+        _switch(have, "NCCL_SHARP_DISABLE", "not 1", lambda value: value != "1"),
+        _switch(have, "NCCL_ALGO", "not set, or with CollNet", lambda value: value is None or with_collnet(value)),
+    ]
+
+
+def _switch(have: SharpState, name: str, wanted: str, fits: Callable[[Optional[str]], bool]) -> Finding:
+    """The worst of what any job gets."""
+    unread = next((one for one in have.problems if one.source == CONF), None)
+    each = _given(have, name)
+    wrong = next((one for one in each if one.certain and not fits(one.value)), None)
+    if unread is not None and (wrong is None or wrong.value is None):
+        return VARIABLE.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and repair it")
+    if wrong is not None and wrong.value is not None:
+        text = "%s=%s" % (name, wrong.value[:100])
+        by_role = name == "NCCL_COLLNET_ENABLE" and wrong.source.startswith(CONF)
+        fix = None if by_role else _removed(name, wrong.source)
+        return VARIABLE.judge(name, "drift", wanted, text, wrong.source, fix)
+    unclear = next((one for one in each if not one.certain), None)
+    if unclear is not None:
+        text = "set under a condition, or in a form that only running it would resolve"
+        fix = "look at %s" % printable(unclear.source)
+        return VARIABLE.judge(name, "unknown", wanted, text, unclear.source, fix)
+    if wrong is not None:
+        return VARIABLE.judge(name, "drift", wanted, "not set for all jobs", CONF)
+    text = "%s=%s" % (name, each[0].value[:100]) if each[0].value is not None else "not set"
+    return VARIABLE.judge(name, "ok", wanted, text, each[0].source)
+
+
+def with_collnet(value: str) -> bool:
+    """Return whether a value of NCCL_ALGO leaves CollNet to all-reduce."""
+    lists = dict(part.rpartition(":")[::2] for part in value.lower().split(";") if part)
+    listed = lists.get("allreduce", lists.get("", "^"))
+    named = bool(_ALGORITHMS & set(listed.lstrip("^").split(",")))
+    return not named if listed.startswith("^") else named
+
+
+def _removed(name: str, source: str) -> str:
+    """Return the fix that removes a line for good: the role renders nccl.conf from the inventory."""
+    if source.startswith(CONF):
+        return "take %s out of nccl_conf_extra if it is there, then %s" % (name, fix_command.run_tag("nccl_conf"))
+    return "remove it from %s" % printable(source)
+
+
+def _folk(have: SharpState) -> List[Finding]:
+    found = []
+    for name, each in sorted(have.variables.items()):
+        if name in NEVER and "SHARP" in name:
+            one = each[0]
+            fix = "%s. %s" % (_removed(name, one.source), NEVER[name])
+            text = "%s=%s" % (name, "..." if one.value is None else one.value[:80])
+            found.append(FOLK.judge(name, "drift", "not set", text, one.source, fix, why=FOLK.why % name))
+    return found or [
+        FOLK.judge("NCCL's variables", "ok", "no such name", "none", CONF, why="names that NCCL does not read")
+    ]
+
+
+def _threshold(have: SharpState, want: SharpWanted) -> List[Finding]:
+    if 0 < want.nodes < NODES:
+        text = "%d" % want.nodes
+        fix = "take busbar_sharp out: it needs two nodes"
+        return [THRESHOLD.judge("nodes", "unsupported", "%d nodes at least" % NODES, text, "the inventory", fix)]
+    found = []
+    wanted = "no more than the %d nodes there are" % want.nodes if want.nodes else "a number"
+    for name, what in _THRESHOLDS.items():
+        said = []
+        for one in _given(have, name):
+            if not one.certain:
+                said.append(("unknown", "%s=..." % name, one.source))
+                continue
+            value, source = (str(NODES), "NCCL's default") if one.value is None else (one.value, one.source)
+            state = "drift" if want.nodes and grammar.strtoll(value)[0] > want.nodes else "ok"
+            said.append((state, "%s=%s %s" % (name, value[:40], what), source))
+        state, text, source = max(said, key=lambda one: ("ok", "unknown", "drift").index(one[0]))
+        fix = None if state == "ok" else "%s: the default of both thresholds is %d" % (_removed(name, source), NODES)
+        found.append(THRESHOLD.judge(name, state, wanted, text, source, fix))
+    return found
