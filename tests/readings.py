@@ -38,6 +38,11 @@ def rows() -> list[tuple[str, list[Any], Any]]:
     return [(name, arguments, result) for name, table in tables.items() for *arguments, result in table]
 
 
+def cases(name: str) -> list[list[Any]]:
+    """Return rows of ``tests/unit/cases/NAME.json``: what a test of this name is given, and what it expects."""
+    return list(json.loads((FOLDER.parent / "cases" / f"{name}.json").read_text(encoding="utf-8")))
+
+
 def function(name: str) -> Callable[..., Any]:
     """Return the function, or the method of an object, with this name below module_utils."""
     module, attributes = name, []
