@@ -38,9 +38,10 @@ def rows() -> list[tuple[str, list[Any], Any]]:
     return [(name, arguments, result) for name, table in tables.items() for *arguments, result in table]
 
 
-def cases(name: str) -> list[list[Any]]:
-    """Return rows of ``tests/unit/cases/NAME.json``: what a test of this name is given, and what it expects."""
-    return list(json.loads((FOLDER.parent / "cases" / f"{name}.json").read_text(encoding="utf-8")))
+def cases(name: str) -> list[Any]:
+    """Return rows of ``tests/unit/cases/NAME.json``, what a test is given and what it expects; a text is a comment."""
+    table = json.loads((FOLDER.parent / "cases" / f"{name}.json").read_text(encoding="utf-8"))
+    return [row for row in table if not isinstance(row, str)]
 
 
 def function(name: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import l
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import State
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry
 
-from tests import golden_rows, goldens
+from tests import golden_rows, goldens, readings
 
 GPU, NIC = "0000:1b:00.0", "0000:1c:00.0"
 
@@ -87,26 +87,7 @@ def test_what_is_planned(case: str) -> None:
         assert iommu.plan(of, None).findings == made.findings
 
 
-@pytest.mark.parametrize(
-    ("cpu", "line", "bad"),
-    [
-        # Equal forms.
-        ("intel", "intel_iommu=on,sm_on iommu=pt", []),
-        ("intel", "intel_iommu=off intel_iommu=sm_on,on iommu.passthrough=y", []),
-        ("intel", "intel_iommu=on iommu=nopt,force iommu=soft,pt", []),
-        ("amd", "iommu.passthrough=1", []),
-        ("arm", "iommu.passthrough=0 iommu.passthrough=on", []),
-        # What comes later counts.
-        ("intel", "intel_iommu=on iommu=pt iommu.passthrough=0", ["iommu=pt"]),
-        ("intel", "intel_iommu=on iommu=pt intel_iommu=sm_on,off", ["intel_iommu=on", "no intel_iommu=off"]),
-        ("amd", "iommu=pt iommu=force,nopt", ["iommu=pt"]),
-        ("amd", "iommu=pt amd_iommu=off", ["no amd_iommu=off"]),
-        ("intel", "intel_iommu=on iommu=pt,off", ["no iommu=off"]),
-        ("arm", "iommu.passthrough=1 iommu=pt iommu.passthrough=n", ["iommu.passthrough=1"]),
-        # What follows two dashes is for init.
-        ("amd", "iommu=pt -- iommu=nopt", []),
-    ],
-)
+@pytest.mark.parametrize(("cpu", "line", "bad"), readings.cases("iommu_last_word"))
 def test_the_kernel_s_last_word_counts_and_one_run_brings_it_about(cpu: str, line: str, bad: list[str]) -> None:
     plan = iommu.plan(state(cpu), boot(f"ro {line}"))
     assert sorted(f.subject for f in plan.findings if not f.ok and f.aspect == "live") == sorted(bad)

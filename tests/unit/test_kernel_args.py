@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read imp
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tests import golden_rows, goldens
+from tests import golden_rows, goldens, readings
 from tests.trees import put
 
 PT = Arg("iommu", "pt")
@@ -116,35 +116,7 @@ def test_the_drop_in_of_an_earlier_release_is_understood() -> None:
 
 # -- GRUB's settings: any shell that a site may have written ---------------------------------------------------------
 
-SETTINGS = [
-    'GRUB_CMDLINE_LINUX="console=tty0 ro-x"',
-    "GRUB_CMDLINE_LINUX='a=1 b=\"x y\"'  # why",
-    "GRUB_CMDLINE_LINUX=a=3",
-    'GRUB_CMDLINE_LINUX=" a=1  a=3\ta=2 "',
-    'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX c=\\"a=9 a=8\\" a=4"',
-    'GRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX:+$GRUB_CMDLINE_LINUX }iommu=pt"',
-    'GRUB_CMDLINE_LINUX="$SITE quiet"',
-    "GRUB_CMDLINE_LINUX=$SITE",
-    'export GRUB_CMDLINE_LINUX="iommu=pt a=2"',
-    "export GRUB_CMDLINE_LINUX; SITE='n-n=1'; export SITE=$SITE",
-    'SITE=iommu=pt; SITE="$SITE intel-iommu=off" # both',
-    'GRUB_CMDLINE_LINUX="a=1 \\\n b=2"',
-    "if [ -n x ]; then\n  GRUB_CMDLINE_LINUX='a=1 iommu=pt'\nfi",
-    '[ -e /nonexistent ] || GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX a=5"',
-    'for word in one two; do GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX $word"; done',
-    'GRUB_CMDLINE_LINUX="$(echo a=7) nosuch"',
-    'GRUB_CMDLINE_LINUX="`echo a=7`"',
-    'GRUB_CMDLINE_LINUX_DEFAULT="quiet splash"',
-    'GRUB_CMDLINE_LINUX_DEFAULT="iommu=pt intel_iommu=off a=3"',
-    'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT $GRUB_CMDLINE_LINUX"',
-    'GRUB_CMDLINE_LINUX="quiet -- iommu=pt a=3"',
-    'GRUB_CMDLINE_LINUX_DEFAULT="x -- a=6"',
-    "unset GRUB_CMDLINE_LINUX",
-    "IFS=,; set -f",
-    "GRUB_DISTRIBUTOR=`lsb_release -i -s 2> /dev/null || echo Debian`",
-    "# GRUB_CMDLINE_LINUX='a=1' \\",
-    "GRUB_CMDLINE_LINUX=\"its '\\$HOME' \\\\\\\\ \\x\"",
-]
+SETTINGS = [text for (text,) in readings.cases("grub_settings")]
 ASKED = [
     PT,
     Arg("a", "3", exclusive=True),
