@@ -40,7 +40,7 @@ _SYMBOL = re.compile(rb"\0(ncclCollNetPlugin_v\d{1,3})\0")
 _TREE = re.compile(r"/(hpcx[^/]*)/")
 _LISTS = re.compile(r"libsharp0(?::[\w-]+)?\.list$")
 _DPKG = "/var/lib/dpkg/info"
-# As nccl/environment.py words it.
+# As nccl_conf/environment.py words it.
 _EVERYBODY = ("jobs of all users", "logins of all users")
 
 
