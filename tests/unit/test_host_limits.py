@@ -110,16 +110,7 @@ def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory
     assert not_ok(replace(GOOD, daemons={"containerd": (("0", "0"),)}, unread=have.unread)) == {"daemon": "withheld"}
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("tmpfs /dev/shm tmpfs rw,size=65536k 0 0\n", 64 << 20),
-        ("tmpfs /dev/shm tmpfs rw,size=8g 0 0\n", 8 << 30),
-        ("tmpfs /dev/shm tmpfs rw,nosuid 0 0\n", 1 << 30),
-        ("tmpfs /run tmpfs rw,size=1k 0 0\n", None),
-        ("# tmpfs /dev/shm tmpfs size=1k\ntmpfs /dev/shm tmpfs size=25% 0 0\n/swap none swap\n", 1 << 29),
-    ],
-)
+@pytest.mark.parametrize(("text", "size"), readings.cases("shm_size"))
 def test_the_size_of_shared_memory(text: str, size: int | None) -> None:
     assert host_limits.size_of_shm(mounts.parse_fstab(text), "MemTotal:        2097152 kB\n") == size
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import State
@@ -45,11 +44,6 @@ def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     assert len(plan.reboot) == len(line.split()) - 1
 
 
-GOOD = "ro intel_iommu=on iommu=pt"
-TRANSLATED = {GPU: "DMA-FQ", NIC: "identity"}
-UNREAD = (Problem("/sys/kernel/iommu_groups/3/type", "is not there"),)
-
-
 def guest(kind: str | None) -> State:
     """One with a vIOMMU of its own, where there is one."""
     types = {GPU: kind, NIC: "identity" if kind else None}
@@ -57,23 +51,7 @@ def guest(kind: str | None) -> State:
 
 
 # State, the line of the next boot, and the active one.
-CASES: dict[str, tuple[State, str, str]] = {
-    "intel": (state(), GOOD, GOOD),
-    # It follows from the missing argument; with the arguments active it is a finding of its own.
-    "translated, argument not active": (state(types=TRANSLATED), GOOD, "ro intel_iommu=on"),
-    "translated": (state(types=TRANSLATED), GOOD, GOOD),
-    "no IOMMU": (state(types={GPU: None, NIC: None}), GOOD, GOOD),
-    "type unread": (state(problems=UNREAD), GOOD, GOOD),
-    "handed to a guest": (state(types={GPU: "unmanaged", NIC: "identity"}), GOOD, GOOD),
-    "amd off": (state("amd"), "ro amd_iommu=off iommu=pt", "ro amd_iommu=off iommu=pt"),
-    "amd on is no argument": (state("amd"), "ro amd_iommu=on iommu=pt", "ro amd_iommu=on iommu=pt"),
-    # No IOMMU of its own, and one that its kernel passes through by default: nothing to set.
-    "guest without an IOMMU": (guest(None), "ro", "ro"),
-    "guest": (guest("identity"), "ro", "ro"),
-    "guest with the argument": (guest("identity"), "ro iommu=pt", "ro iommu=pt"),
-    "guest, translated": (guest("DMA-FQ"), "ro", "ro"),
-    "guest, translated with the argument": (guest("DMA"), "ro iommu=pt", "ro iommu=pt"),
-}
+CASES: dict[str, tuple[State, str, str]] = dict(readings.cases("iommu_plan"))
 
 
 @pytest.mark.golden

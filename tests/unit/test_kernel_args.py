@@ -117,16 +117,7 @@ def test_the_drop_in_of_an_earlier_release_is_understood() -> None:
 # -- GRUB's settings: any shell that a site may have written ---------------------------------------------------------
 
 SETTINGS = [text for (text,) in readings.cases("grub_settings")]
-ASKED = [
-    PT,
-    Arg("a", "3", exclusive=True),
-    Arg("a", present=False),
-    Arg("a", "1", present=False),
-    Arg("intel_iommu", "off", present=False),
-    Arg("c", "a=9 a=8"),
-    Arg("quiet"),
-    Arg("n_n", "2", exclusive=True),
-]
+ASKED = readings.cases("kernel_args_asked")
 
 
 def in_a_shell(settings: str) -> str:
@@ -264,31 +255,14 @@ def test_what_is_planned(case: str) -> None:
     assert ("pending" in str([f.have for f in made.findings])) is (case == "pending")
 
 
-@pytest.mark.parametrize(
-    ("arg", "text"),
-    [
-        (PT, 'GRUB_CMDLINE_LINUX="quiet"\n'),
-        (PT, "if true; then GRUB_CMDLINE_LINUX=quiet; fi\n"),
-        (Arg("intel_iommu", "off", present=False), 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX intel_iommu=off"\n'),
-        (Arg("hugepages", "8", exclusive=True), 'GRUB_CMDLINE_LINUX_DEFAULT="hugepages=4"\n'),
-    ],
-)
+@pytest.mark.parametrize(("arg", "text"), readings.cases("kernel_args_later_file"))
 def test_what_is_read_after_ours_is_named_and_left_to_its_owner(arg: Arg, text: str) -> None:
     line = f"{LINE} intel_iommu=off hugepages=4"
     made = plan(grub(line, line, grub_settings.render_dropin([arg]), {LATER: text}), arg)
     assert (made.findings[0].state, made.changed, LATER in made.findings[0].fix) == ("not_owned", False, True)
 
 
-@pytest.mark.parametrize(
-    ("line", "arg", "spoilt"),
-    [
-        ("ro a=1&2", PT, "a=1&2"),
-        ("ro a=C:\\x", PT, "a=C:\\x"),
-        ("ro -- single", PT, "--"),
-        ("ro", Arg("dyndbg", "file a +p"), 'dyndbg="file a +p"'),
-        ('ro dyndbg="file b +p"', Arg("dyndbg", "+p"), 'dyndbg="file b +p"'),
-    ],
-)
+@pytest.mark.parametrize(("line", "arg", "spoilt"), readings.cases("kernel_args_grubby_spoils"))
 def test_what_grubby_would_spoil_is_left_to_a_person(line: str, arg: Arg, spoilt: str) -> None:
     made = plan(bls(line), arg)
     assert (made.changed, made.findings[0].state) == (False, "drift")
@@ -332,25 +306,9 @@ def apply(root: Path, made: Plan) -> None:
 
 
 ACS = Arg("pci", "config_acs=xx111x0@0008:00:00.0;xx110x1@0008:02:00.0")
-MEMMAP = Arg("memmap", "4G$0x100000000", exclusive=True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "arg", "line"),
-    [
-        ("quiet", ACS, f'root=/dev/sda ro quiet pci="{ACS.value}"'),
-        ("memmap=1G", MEMMAP, 'root=/dev/sda ro memmap="4G\\$0x100000000"'),
-        # The right file of others, in any of GRUB's quotes: nothing is added.
-        (f'pci=\\"{ACS.value}\\"', ACS, ""),
-        (f"'pci={ACS.value}'", ACS, ""),
-        (f"pci={ACS.value}".replace(";", "\\\\;"), ACS, ""),
-        # An equal form, and one that comes later.
-        ("iommu=nopt iommu.passthrough=y", PT, ""),
-        ("iommu=pt iommu.passthrough=0", PT, "root=/dev/sda ro iommu=pt"),
-        ("iommu=nopt,soft iommu=pt iommu=nopt,force", PT, "root=/dev/sda ro iommu=pt iommu=soft iommu=force"),
-        ("intel_iommu=on,off", Arg("intel_iommu", "on"), "root=/dev/sda ro intel_iommu=on"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "arg", "line"), readings.cases("kernel_args_written"))
 def test_what_is_written_is_what_the_next_boot_has(tmp_path: Path, settings: str, arg: Arg, line: str) -> None:
     host = node(tmp_path, {"/etc/default/grub": f'GRUB_CMDLINE_LINUX="{settings}"\n'})
     made = judge(host, arg)
