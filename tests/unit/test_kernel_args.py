@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import g
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry, parse_grub_cfg, read
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry, read
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -65,35 +65,10 @@ def test_what_nobody_asked_for_stays(words: list[str], exclusive: bool) -> None:
 
 # -- files of boot loaders -------------------------------------------------------------------------------------------
 
-GRUB_CFG = """\
-set default="0"
-### BEGIN /etc/grub.d/10_linux ###
-menuentry 'Debian GNU/Linux' {
-\tlinux\t/boot/vmlinuz-6.1.0-40-amd64 root=UUID=6f1c ro  quiet
-\tinitrd\t/boot/initrd.img-6.1.0-40-amd64
-}
-menuentry 'recovery' {
-\tlinux\t/boot/vmlinuz-6.1.0-40-amd64 root=UUID=6f1c ro single
-}
-### END /etc/grub.d/10_linux ###
-### BEGIN /etc/grub.d/30_os-prober ###
-menuentry 'Another system' {
-\tlinux /vmlinuz root=/dev/sdb1
-}
-### END /etc/grub.d/30_os-prober ###
-"""
 
-
-def test_entries_of_grub_are_those_that_its_generator_writes_to_work_by() -> None:
-    assert parse_grub_cfg(GRUB_CFG)[0] == [Entry("vmlinuz-6.1.0-40-amd64", "root=UUID=6f1c ro quiet")]
-
-
-@pytest.mark.parametrize("default", ["Another system", "sub>other", "${saved_entry}"])
-def test_an_entry_of_others_counts_where_grub_boots_it(default: str) -> None:
-    text = GRUB_CFG.replace('default="0"', f'default="{default}"').replace("system' {", "system' --id other {")
-    entries = parse_grub_cfg(text, {"saved_entry": ("other",)})[0]
-    assert [entry.line for entry in entries] == ["root=UUID=6f1c ro quiet", "root=/dev/sdb1"]
-    [finding] = [one for one in plan(Boot("grub", "iommu=pt", tuple(entries[1:])), PT).findings if not one.ok]
+def test_an_entry_of_others_that_grub_boots_is_theirs() -> None:
+    boot = Boot("grub", "iommu=pt", (Entry("the default entry other", "root=/dev/sdb1", foreign=True),))
+    [finding] = [one for one in plan(boot, PT).findings if not one.ok]
     assert (finding.state, finding.aspect) == ("not_owned", "persisted")
 
 
