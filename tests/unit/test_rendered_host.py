@@ -10,8 +10,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import g
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits, container_runtimes
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
