@@ -14,8 +14,7 @@ from ..core.plan import Plan, merge
 from ..kernel_args import read as kernel_args
 from ..machine import profile, rails, topology
 from ..roce_qos.attributes import CONFIGFS
-from . import packages
-from . import checks
+from . import checks, packages
 from . import plan as ofed
 from . import read as ofed_state
 
