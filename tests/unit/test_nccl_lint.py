@@ -59,35 +59,6 @@ def only(text: str, version: tuple[int, int, int] | None = V227, hcas: tuple[str
 # -- the reader --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("NCCL_X=1", "NCCL_X", "1"),
-        ("NCCL_X = 1", "NCCL_X ", " 1"),
-        (" NCCL_X=1 ", " NCCL_X", "1 "),
-        ('NCCL_X="1"', "NCCL_X", '"1"'),
-        ("export NCCL_X=1", "export NCCL_X", "1"),
-        ("NCCL_X=1 # c", "NCCL_X", "1 # c"),
-        ("NCCL_X==a=b", "NCCL_X", "=a=b"),
-        ("NCCL_X=", "NCCL_X", ""),
-        ("  # NCCL_X=1", "  # NCCL_X", "1"),
-        ("\ufeffNCCL_X=1", "\ufeffNCCL_X", "1"),
-        ("NCCL_X=a\0b", "NCCL_X", "a"),
-        ("NCCL_X=" + "v" * 2000, "NCCL_X", "v" * 1023),
-    ],
-)
-def test_an_assignment_is_taken_as_it_stands(line: str, name: str, value: str) -> None:
-    expected = (1, line, "assignment", name, value)
-    for version in (V218, V232):
-        (parsed,) = parse(line + "\n", version)
-        assert (parsed.number, parsed.raw, parsed.kind, parsed.name, parsed.value) == expected
-
-
-@pytest.mark.parametrize("line", ["", "NCCL_X", "=1", "  ", "[nccl]"])
-def test_a_line_without_name_and_equals_sign_is_ignored(line: str) -> None:
-    assert parse("NCCL_A=1\n" + line + "\n")[1].kind == "ignored"
-
-
 LONG = "A=" + "x" * 4093 + "NCCL_X=1\n"
 
 
@@ -108,11 +79,6 @@ def test_the_first_definition_counts_as_each_release_reads_it(
     text: str, version: tuple[int, int, int], definitions: dict[str, str]
 ) -> None:
     assert first_definitions(parse(text, version)) == definitions
-
-
-def test_comments_are_known_since_2_26() -> None:
-    kinds = [[line.kind for line in parse("# NCCL_X=1\n# x\n", version)] for version in (V223, V226)]
-    assert kinds == [["assignment", "ignored"], ["comment", "comment"]]
 
 
 @given(st.text(max_size=300), st.sampled_from([V218, V223, V226, V230]))
