@@ -18,7 +18,7 @@ from . import checks, packages
 from . import plan as ofed
 from . import read as ofed_state
 
-SPEC = {
+SPEC: module.Spec = {
     **module.PROFILE,
     "flavour": {"type": "str", "choices": ["doca-ofed", "mlnx-ofed", "inbox"], "default": "doca-ofed"},
     "version": {"type": "str", "default": ""},
