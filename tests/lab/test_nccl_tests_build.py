@@ -596,19 +596,7 @@ def test_mpi_is_required_left_out_and_taken_from_where_it_is_said_to_be(node: Pa
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"commit": "v2.19.6"},
-        {"sha256": ""},
-        {"path": "/opt/nccl tests"},
-        {"path": "/opt/../etc"},
-        {"path": "opt"},
-        {"path": "/"},
-        {"tarball": "", "repository": ""},
-        {"libraries": ["/lib/$(reboot)"]},
-        {"mpi": "off", "mpi_home": "/opt/hpcx/ompi"},
-        {"system_root": "/nowhere"},
-    ],
+    "given", [{"commit": "v2.19.6"}, {"tarball": "", "repository": ""}, {"system_root": "/nowhere"}]
 )
 def test_wrong_arguments_are_one_sentence(node: Path, run: Run, given: dict[str, Any]) -> None:
     result = run(**given)

@@ -320,6 +320,7 @@ def test_any_json_in_any_place_of_a_marker_is_a_marker_or_a_parse_error(value: A
         ({"path": "/opt/nccl tests"}, "path is '/opt/nccl tests'"),
         ({"path": "/opt/../etc"}, "without '..'"),
         ({"path": "/"}, "path is '/'"),
+        ({"path": "opt"}, "path is 'opt'"),
         ({"path": ""}, "path is ''"),
         ({"cuda_home": "/usr/local/$(id)"}, "cuda_home is"),
         ({"libraries": ("lib.so",)}, "libraries is 'lib.so'"),
