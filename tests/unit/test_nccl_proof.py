@@ -98,8 +98,8 @@ NOISE = r'{ for (int i = 0; i < 300000; i++) fprintf(stderr, "noise\n"); fprintf
 # A library's source or its own text, the file's text, and what is said: "..." stands for anything.
 NOT_PROVABLE = {
     "missing": (None, "", "LIBRARY: there is no such library..."),
-    "no library": ("not ELF", "", "LIBRARY: ...cannot be loaded as a NCCL library..."),
-    "without the function": ("int something_else;", "", "LIBRARY: ...ncclGetUniqueId..."),
+    "no library": ("not ELF", "", "LIBRARY cannot be loaded as a NCCL library..."),
+    "without the function": ("int something_else;", "", "LIBRARY cannot be loaded...ncclGetUniqueId..."),
     "text that no file can hold": ("int something_else;", "NCCL_X=\ud800", "the proof could not be set up..."),
     "hangs": (ON_LOAD + "{ for (;;) pause(); }", "", "LIBRARY: the library did not respond within 1.5 s"),
     "never stops talking": (
