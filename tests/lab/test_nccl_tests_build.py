@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
 
 from tests.trees import put

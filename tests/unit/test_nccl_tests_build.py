@@ -13,6 +13,7 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_tests_share
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import (
+    PROGRAMS,
     Cuda,
     Inputs,
     Marker,
@@ -21,7 +22,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker im
     Runtime,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.plan import Have, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
