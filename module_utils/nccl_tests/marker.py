@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import posixpath
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
 
@@ -133,7 +133,7 @@ def render_marker(marker: Marker) -> str:
     return json.dumps(to_dict(marker), indent=2) + "\n"
 
 
-def to_dict(marker: Marker) -> Dict[str, Any]:
+def to_dict(marker: Marker) -> Dict[str, object]:
     """Plain data, in the shape of the file."""
     return {
         "format": _FORMAT,
