@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables, rail_pairs
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 

@@ -11,17 +11,7 @@ from ..change import module
 from ..core.host import Host, ParseError
 from ..core.plan import Plan, merge
 from ..machine import profile, topology
-from . import (
-    device_report,
-    driver_library,
-    imex,
-    judge,
-    judge_modules,
-    judge_ports,
-    node,
-    page_size,
-    record,
-)
+from . import device_report, driver_library, imex, judge, judge_modules, judge_ports, node, page_size, record
 
 SPEC = {
     "power_limit": {"type": "int", "default": 0},

@@ -11,7 +11,7 @@ from ..core.host import Host
 from ..core.plan import Plan
 from ..machine import profile
 from . import iommu
-from . import plan as kernel_args
+from . import read as kernel_args
 
 SPEC = {
     "passthrough": {"type": "bool", "default": True},

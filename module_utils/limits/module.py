@@ -10,7 +10,7 @@ from ..change import apply, module
 from ..core.host import Host, ParseError
 from ..core.plan import Plan, merge
 from ..core.size import parse_size
-from . import container_limits
+from . import container_limits, container_runtimes
 from . import plan as host_limits
 
 SPEC = {
@@ -39,7 +39,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     def look() -> Plan:
         found = merge(
             host_limits.plan(host_limits.read(host), want.limits),
-            container_limits.plan(container_limits.read(host, want.runtimes), want),
+            container_limits.plan(container_runtimes.read(host, want.runtimes), want),
         )
         return found.with_backup(given["backup"]).limit(given["max_disruption"])
 

@@ -52,7 +52,7 @@ def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "function"), [("machine.platform", "plan"), ("nccl_conf.plan", "plan"), ("iommu", "plan")]
+    ("name", "function"), [("machine.platform", "plan"), ("nccl_conf.plan", "plan"), ("kernel_args.iommu", "plan")]
 )
 def test_every_planner_can_be_bundled(name: str, function: str) -> None:
     main = f"\nfrom {bundle.PACKAGE}.{name} import {function}\nprint({function})"
