@@ -21,11 +21,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
     action_log,
-    answer,
     reboot,
     remediate,
     remediate_judge,
     remediate_report,
+    result_schema,
     suite,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
@@ -122,14 +122,14 @@ def _begin(step: Step) -> None:
 def _drain(step: Step) -> None:
     """Log the drain before it is done: a drained node must not be forgotten. drain: the state before."""
     read = step.variables.get("remediate_read_result") or {}
-    ours = bool(answer.given(step.arguments["drain"], "slurm_node").get("ours"))
+    ours = bool(result_schema.given(step.arguments["drain"], "slurm_node").get("ours"))
     step.state.update(begun=True, kept_out=ours and step.host not in (read.get("drained") or []))
     step.log("drained", "begun", step.state["reason"])
 
 
 def _drained(step: Step) -> None:
-    drain = answer.given(step.arguments["drain"], "slurm_node")
-    busy = answer.given(step.arguments["busy"], "busy_info")
+    drain = result_schema.given(step.arguments["drain"], "slurm_node")
+    busy = result_schema.given(step.arguments["busy"], "busy_info")
     users = busy.get("reasons") or []
     ours = bool(drain.get("ours"))
     why = ""
@@ -189,7 +189,7 @@ def _role_done(step: Step) -> None:
     name = step.arguments["role"]
     if name not in step.state["done"]:
         return
-    found = answer.given(step.variables.get(f"{name}_result"))
+    found = result_schema.given(step.variables.get(f"{name}_result"))
     good = "findings" in found
     step.log("role", "done" if good else "failed", "" if good else str(found.get("msg") or "no result"), role=name)
 
@@ -205,7 +205,7 @@ def _reboot(step: Step) -> None:
 def _rebooted(step: Step) -> None:
     if "reboot" not in step.state["done"]:
         return
-    found = answer.given(step.variables.get("reboot_result"))
+    found = result_schema.given(step.variables.get("reboot_result"))
     wrong = [f for f in found.get("findings") or [] if f["check"] in (reboot.RETURNED.id, reboot.VERIFIED.id)]
     bad = bool(wrong) or "findings" not in found
     step.log("rebooted", "failed" if bad else "done", str(wrong[0]["have"]) if wrong else "")
@@ -311,7 +311,7 @@ def _close(step: Step) -> None:
 def _closed(step: Step) -> None:
     """Log the end. drain: result of slurm_node; {} where nothing had to be given back."""
     back = step.state["give_back"]
-    drain = answer.given(step.arguments["drain"], "slurm_node")
+    drain = result_schema.given(step.arguments["drain"], "slurm_node")
     action = "left_drained" if back["reason"] else "resumed"
     if step.state["drain"]:
         unknown = [f for f in drain.get("findings") or [] if f["check"] == slurm.STATE.id]

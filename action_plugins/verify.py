@@ -13,11 +13,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     due_roles,
     host_variables,
     intent,
     rail_pairs,
+    result_schema,
     slowdown_causes,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
@@ -64,7 +64,7 @@ class ActionModule(ControlAction):
 
 def results(measured: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the valid results; a planned test that is in none of them has no result."""
-    given = [answer.given(one, "perftest") for one in measured]
+    given = [result_schema.given(one, "perftest") for one in measured]
     return [one for one in given if one.get("sessions") is not None and not one.get("failed")]
 
 
@@ -75,9 +75,9 @@ def join(
     of_all = [
         (of_host.get(name) or {}).get("hosts", {}).get(host) for name in ("consistency_result", "rail_pairs_result")
     ]
-    parts = [*map(answer.given, [*of_all, of_host.get("rail_ping_result")]), *measured]
+    parts = [*map(result_schema.given, [*of_all, of_host.get("rail_ping_result")]), *measured]
     findings = [from_dict(dict(item)) for part in parts for item in part.get("findings") or []]
-    wrong = next((part["msg"] for part in parts if str(part.get("msg")).startswith(answer.SAID)), "")
+    wrong = next((part["msg"] for part in parts if str(part.get("msg")).startswith(result_schema.SAID)), "")
     good: dict[str, object] = {
         "passed": [name for part in parts for name in part.get("passed") or []],
         "evidence": {name: pair for part in parts for name, pair in (part.get("evidence") or {}).items()},
@@ -101,7 +101,7 @@ def join(
         from_dict(dict(item))
         for name, role in of_host.items()
         if name in intent.REGISTERED and name not in OWN
-        for item in answer.findings_of(role)
+        for item in result_schema.findings_of(role)
     ]
     earlier = [one for one in earlier if one.because is None]
     return because(findings, earlier, causes_of(of_host, of_all[0] or {}, earlier)), good

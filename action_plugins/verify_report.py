@@ -16,7 +16,13 @@ from typing import Any, ClassVar
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    codec,
+    result_schema,
+    results_folder,
+    screen,
+    terminal,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 
 display = Display()
@@ -34,7 +40,7 @@ class ActionModule(FleetAction):
         for host in variables["ansible_play_hosts"]:
             of_host = hostvars[host]
             found = of_host.get("verify_result") or {}
-            if found.get("sessions") and answer.is_valid(answer.many(answer.tested), found["sessions"]):
+            if found.get("sessions") and codec.is_valid(codec.many(result_schema.tested), found["sessions"]):
                 results[host] = found
         if results:
             more = f"-v, or {given['path'] or 'perftest_results_path'}"

@@ -11,7 +11,7 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Internal module of busbar.fabric. Reads the node's own short name, who uses it, its build of nccl-tests and the RDMA
-    devices of its rails. M(busbar.fabric.nccl_cluster_plan) makes jobs of it.
+    devices of its rails. M(busbar.fabric.nccl_campaign) makes jobs of it.
   - Changes nothing.
 options:
   nccl_tests_path:
@@ -42,7 +42,7 @@ EXAMPLES = r"""
   busbar.fabric.nccl_cluster_member:
     nccl_tests_path: /opt/nccl-tests
     profile: "{{ busbar_intent.profile }}"
-  register: nccl_cluster_member_result
+  register: member
 """
 
 RETURN = r"""
@@ -88,7 +88,6 @@ import os
 import socket
 from typing import Any, Dict, List, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
@@ -114,7 +113,7 @@ BUILD = "run site.yml --tags nccl_tests for this host"
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

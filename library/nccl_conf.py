@@ -101,13 +101,12 @@ facts:
 variables: {type: dict, returned: success, description: The variables that the file should hold.}
 """
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.module import SPEC, work
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

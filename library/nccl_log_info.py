@@ -41,7 +41,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Dict, List, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -51,7 +50,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 
 # Bytes of all answers; the gate takes four times as much, escaped.
 ROOM = 1 << 20
-SPEC = {
+SPEC: module.Spec = {
     "logs": {"type": "list", "elements": "str", "required": True},
     "most": {"type": "int", "default": 1024},
     **module.ROOTS,
@@ -59,7 +58,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

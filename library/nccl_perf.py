@@ -228,17 +228,12 @@ record:
   returned: success
 """
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.module import SPEC, is_secret, work
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.module import SPEC, work
 
 
 def main() -> None:
-    ansible = AnsibleModule(SPEC, supports_check_mode=True)
-    # Taken out, it cannot be returned; what of it may be a secret is masked also where the program quotes it.
-    environment = ansible.params.pop("environment")
-    ansible.no_log_values = set(filter(is_secret, ansible.no_log_values))
-    module.run(ansible, lambda host, given, check_mode: work(host, given, check_mode, environment))
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

@@ -122,17 +122,12 @@ log:
   returned: failure of a command
 """
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.module import SPEC, TOGETHER, Failed, work
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.module import SPEC, TOGETHER, work
 
 
 def main() -> None:
-    ansible = AnsibleModule(SPEC, required_together=TOGETHER, supports_check_mode=True)
-    try:
-        module.run(ansible, work)
-    except Failed as error:
-        ansible.fail_json(msg=str(error), **error.more)
+    module.main(SPEC, work, required_together=TOGETHER)
 
 
 if __name__ == "__main__":

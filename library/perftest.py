@@ -144,14 +144,13 @@ withheld:
 import signal
 from typing import Any, Dict, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_test
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 
-SPEC = {
+SPEC: module.Spec = {
     "sessions": {"type": "list", "elements": "dict", "required": True},
     "tests": {
         "type": "list",
@@ -175,7 +174,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:

@@ -68,14 +68,13 @@ withheld:
 
 from typing import Any, Dict, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
-SPEC = {
+SPEC: module.Spec = {
     "pings": {"type": "list", "elements": "dict", "required": True},
     "findings": {"type": "list", "elements": "dict", "default": []},
     **module.ROOTS,
@@ -83,7 +82,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

@@ -37,7 +37,7 @@ Values = Dict[str, Any]
 
 
 def read(host: Host, machine: Topology) -> Values:
-    """Return the facts as plain data; plugin_utils/answer.py has their types."""
+    """Return the facts as plain data; plugin_utils/result_schema.py has their types."""
     devices = attempt(lambda: pci.read(host)[0], pci.DEVICES, []) or {}
     kinds = Counter((one.vendor, one.class_code >> 8) for one in devices.values())
     draft = _draft(machine) if machine.gpus else None

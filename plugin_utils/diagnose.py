@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge impor
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import PROVEN
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import facts_line, lines_of, report, verdict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, screen
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 # Lines of the first screen, and findings on it beside the verdict.
@@ -46,7 +46,7 @@ def join(registered: Plain) -> tuple[Result, list[Finding]]:
     reader = Reader()
     missing = []
     for host in sorted(registered):
-        result = answer.given(registered[host], "nccl_log_info")
+        result = result_schema.given(registered[host], "nccl_log_info")
         logs = result.get("logs") or []
         for finding in map(from_dict, result.get("findings") or []):
             have = finding.have or "not read"

@@ -21,10 +21,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     action_log,
-    answer,
     due_roles,
     localise_judge,
     nodeset,
+    result_schema,
     suite,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
@@ -122,11 +122,11 @@ def fresh(heard: Mapping[str, object]) -> CurrentResult:
     passed, repairs, waits, asked = set[str](), set[str](), set[str](), set[str]()
     boot_id = ""
     for role, given in due_roles.roles(heard).items():
-        result = answer.given(given)
+        result = result_schema.given(given)
         if "findings" not in result:
             continue
         if role == "node_health":
-            boot_id = answer.given(given, role).get("boot_id", "")
+            boot_id = result_schema.given(given, role).get("boot_id", "")
         asked.add(role)
         found.update((one.id, one) for one in map(from_dict, result["findings"]))
         passed.update(result["passed"])

@@ -13,7 +13,13 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, localise_record, remediate, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    codec,
+    localise_record,
+    remediate,
+    result_schema,
+    suite,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import PAIR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediate import CurrentResult
 
@@ -50,7 +56,7 @@ class Outcome:
 
 def with_measured(now: CurrentResult, measured: Mapping[str, object] | None) -> CurrentResult:
     """Return the node's result with later measurements. measured: registered by nccl_benchmark."""
-    result = answer.given(measured)
+    result = result_schema.given(measured)
     if "findings" not in result:
         return now
     found = {one.id: one for one in map(from_dict, result["findings"])}
@@ -116,7 +122,7 @@ def judge(plan: Mapping[str, Any], now: CurrentResult, done: bool, kept_out: boo
 def figure(finding: Finding, measured: Mapping[str, Any] | None) -> float | None:
     """Return busbw in GB/s of the finding's run. measured: registered by nccl_benchmark."""
     runs = (measured or {}).get("runs")
-    if not answer.is_valid(answer.many(answer.a_run), runs):
+    if not codec.is_valid(codec.many(result_schema.a_run), runs):
         return None
     found = [run["busbw"] for run in runs or [] if run["subject"] == finding.subject or run["name"] == finding.subject]
     return found[0] if found else None

@@ -21,7 +21,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import lock, waivers
@@ -319,7 +319,7 @@ class History:
         found: dict[str, list[str]] = {}
         for number in json.loads(rows or "[]"):
             found.update(json.loads(self._value("SELECT text FROM json WHERE id = ?", require(number, int))))
-        answer.evidence(found)
+        result_schema.evidence(found)
         return findings_file.packed(found) if found else ""
 
     def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[EarlierRun]]:

@@ -17,10 +17,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
-    answer,
+    codec,
     due_roles,
     findings_file,
     partial_results,
+    result_schema,
     suite,
     terminal,
     verdict,
@@ -274,8 +275,8 @@ def _devices(items: object) -> tuple[Plain, ...]:
     """Return the devices, checked by the schema of a node's result. Raises ValueError."""
     devices = typed(items, list, "health")
     try:
-        answer.told_devices(devices)
-    except answer.Invalid as error:
+        result_schema.told_devices(devices)
+    except codec.Invalid as error:
         raise error.within("health") from None
     return tuple(devices)
 

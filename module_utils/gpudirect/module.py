@@ -15,7 +15,7 @@ from ..driver import nvidia_options, peermem
 from ..machine import profile
 from . import checks, plan, read
 
-SPEC = {
+SPEC: module.Spec = {
     "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
     **module.PROFILE,
     "profile": {"type": "dict", "required": False},

@@ -12,42 +12,27 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from .kernel_args import read as kernel_args
 from ..change import written
 from ..core.check import Check
-from ..core.plan import FileChange
-from ..core.plan import Plan
-from ..core.plan import merge
-from ..driver import module_lists
-from ..driver import peermem
-from ..driver.peermem import LOAD
-from ..driver.peermem import MODULE
-from ..driver.peermem import NO_API
-from ..driver.peermem import NO_SYMBOLS
-from ..driver.peermem import NOT_INSTALLED
-from ..driver.peermem import REBUILD
-from ..driver.peermem import SYS
-from ..driver.peermem import Failure
-from ..driver.peermem import Reason
+from ..core.plan import FileChange, Plan, merge
+from ..driver import module_lists, peermem
+from ..driver.peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
 from ..machine import gpu
-from .checks import BLOCKED
-from .checks import OLD_MODULE
-from .checks import PATH
-from .checks import PERSISTED
-from .checks import READABLE
-from .checks import RUN
-from .read import CMDLINE
-from .read import DROPIN
-from .read import LEGACY_MASK
-from .read import LEGACY_STARTS
-from .read import LIST
-from .read import OPENIBD_DROPIN
-from .read import OWN
-from .read import SYS_LEGACY
-from .read import UNIT
-from .read import Have
-from .read import dmabuf
-from .read import has_large_pages
+from .checks import BLOCKED, OLD_MODULE, PATH, PERSISTED, READABLE, RUN
+from .read import (
+    CMDLINE,
+    DROPIN,
+    LEGACY_MASK,
+    LEGACY_STARTS,
+    LIST,
+    OPENIBD_DROPIN,
+    OWN,
+    SYS_LEGACY,
+    UNIT,
+    Have,
+    dmabuf,
+    has_large_pages,
+)
 
 LEGACY = "nv_peer_mem"
 # What loads the modules of LIST.

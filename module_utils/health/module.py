@@ -13,7 +13,7 @@ from ..core.plan import Plan, merge
 from ..machine import profile, topology
 from . import device_report, driver_library, imex, judge, judge_modules, judge_ports, node, page_size, record
 
-SPEC = {
+SPEC: module.Spec = {
     "power_limit": {"type": "int", "default": 0},
     "tool_timeout": {"type": "float", "default": 20},
     "states_only": {"type": "bool", "default": False},

@@ -13,7 +13,7 @@ from ..machine import profile
 from . import iommu
 from . import read as kernel_args
 
-SPEC = {
+SPEC: module.Spec = {
     "passthrough": {"type": "bool", "default": True},
     **module.PROFILE,
     "profile": {"type": "dict", "required": False},

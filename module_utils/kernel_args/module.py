@@ -21,7 +21,7 @@ def wanted(items: List[Dict[str, Any]]) -> List[kernel_line.Arg]:
     ]
 
 
-SPEC = {
+SPEC: module.Spec = {
     "args": {
         "type": "list",
         "elements": "dict",

@@ -13,7 +13,7 @@ from ..core.size import parse_size
 from . import container_limits, container_runtimes
 from . import plan as host_limits
 
-SPEC = {
+SPEC: module.Spec = {
     "nofile": {"type": "int", "default": 1048576},
     "shm": {"type": "str", "default": "8G"},
     "container_runtimes": {

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Set, Tuple, TypeVar
 
-from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted, read_once
 
 DEVICES = "/sys/bus/pci/devices"
 
@@ -89,6 +89,7 @@ def parse_speed(text: str) -> float:
     return float(match.group(1))
 
 
+@read_once
 def read(host: Host) -> Tuple[Dict[str, PciDevice], Tuple[Problem, ...]]:
     """Every PCI function by address, in PCI order.
 

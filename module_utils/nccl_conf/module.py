@@ -17,7 +17,7 @@ from . import library as nccl_library
 from .checks import LIBRARY
 from .version import Version, format_version, parse_version
 
-SPEC = {
+SPEC: module.Spec = {
     **module.PROFILE,
     "path": {"type": "path", "default": "/etc/nccl.conf"},
     "extra": {"type": "dict"},

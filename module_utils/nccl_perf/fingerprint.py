@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..core import redaction
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import Host, ParseError, ReadError, read_once
 from ..machine import gpu
 from ..machine.pci import parse_address
 from ..nccl_conf import grammar, library
@@ -57,6 +57,7 @@ class Change(NamedTuple):
     text: str
 
 
+@read_once
 def read(host: Host) -> Depends:
     """All that does not depend on which program is run. What cannot be read is in it as ``unknown: REASON``."""
     return {

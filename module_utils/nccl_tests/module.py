@@ -34,14 +34,6 @@ SPEC: Dict[str, Dict[str, Any]] = {
 TOGETHER = [("prebuilt", "prebuilt_from", "prebuilt_sha256")]
 
 
-class Failed(Exception):
-    """The build did not come about. more: what is returned beside the message."""
-
-    def __init__(self, message: str, **more: Any) -> None:
-        super().__init__(message)
-        self.more = more
-
-
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     result: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "packed": False, "notes": []}
     if not given["commit"]:
@@ -108,13 +100,13 @@ class Task:
         except build.CommandFailed as error:
             message = redaction.scrub("%s. %s ends with:\n%s" % (error, builder.failed_log, builder.log_tail()), ())
             argv = [redaction.scrub(word, ()) for word in error.argv]
-            raise Failed(message, argv=argv, log=builder.failed_log, commands=self.commands()) from error
+            raise module.Failed(message, argv=argv, log=builder.failed_log, commands=self.commands()) from error
         except ReadError as error:
             origin = "build of %s: " % self.given["prebuilt_from"] if self.copied else ""
-            raise Failed("%s%s" % (origin, error), commands=self.commands()) from error
+            raise module.Failed("%s%s" % (origin, error), commands=self.commands()) from error
         except OSError as error:
             message = "%s: %s" % (error.filename or self.want.path, error.strerror)
-            raise Failed(message, commands=self.commands()) from error
+            raise module.Failed(message, commands=self.commands()) from error
         return []
 
     def pack(self) -> Dict[str, Any]:

@@ -14,12 +14,11 @@ from ..core.plan import Plan, merge
 from ..kernel_args import read as kernel_args
 from ..machine import profile, rails, topology
 from ..roce_qos.attributes import CONFIGFS
-from . import packages
-from . import checks
+from . import checks, packages
 from . import plan as ofed
 from . import read as ofed_state
 
-SPEC = {
+SPEC: module.Spec = {
     **module.PROFILE,
     "flavour": {"type": "str", "choices": ["doca-ofed", "mlnx-ofed", "inbox"], "default": "doca-ofed"},
     "version": {"type": "str", "default": ""},

@@ -12,7 +12,7 @@ from ..core.plan import Plan
 from . import read as nccl_ras
 from . import views as ras_views
 
-SPEC = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
+SPEC: module.Spec = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

@@ -13,7 +13,7 @@ from ..machine import profile
 from . import plan as sharp
 from .read import SharpWanted, read
 
-SPEC = {
+SPEC: module.Spec = {
     **module.PROFILE,
     "directories": {"type": "list", "elements": "path", "default": []},
     "manager": {"type": "str", "default": ""},

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .. import answer, due_roles, nodeset, suite
+from .. import codec, due_roles, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet, sweep_data
 from .evidence import Evidence, Host, Wanted
@@ -40,8 +40,11 @@ SILENT = f"run.{RAILS}[live]@{RAILS}"
 # Characters of names in a sentence.
 _NAMES = 120
 # Sweeps have a separate gate, which takes long enough for a large fabric.
-_RESULT = answer.record(
-    others=True, findings=answer.of_findings, passed=answer.ids, sweeps=answer.many(lambda _value: None, 64)
+_RESULT = codec.record(
+    others=True,
+    findings=result_schema.of_findings,
+    passed=result_schema.ids,
+    sweeps=codec.many(lambda _value: None, 64),
 )
 
 HOST = Check(
@@ -162,8 +165,8 @@ def read_result(host: str, of_host: Plain) -> NodeResult:
     try:
         _RESULT(given)
         sweeps = tuple(replace(sweep_data.from_dict(one), host=host) for one in given["sweeps"])
-    except (ParseError, answer.Invalid) as error:
-        return NodeResult(why=f"{answer.SAID}{error}")
+    except (ParseError, codec.Invalid) as error:
+        return NodeResult(why=f"{result_schema.SAID}{error}")
     return NodeResult(
         sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]), given.get("evidence", {})
     )
@@ -181,7 +184,7 @@ def known_hosts(
         of_host = of_hosts.get(name)
         result = due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
         report = result.get("fabric") if isinstance(result, Mapping) else None
-        if report is not None and answer.is_valid(answer.on_fabric, report):
+        if report is not None and codec.is_valid(result_schema.on_fabric, report):
             found[name] = record.host(report)
             continue
         if of_host is not None:
@@ -254,7 +257,7 @@ def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Return host -> id of the host's finding that a rail lacks a partition, which the fabric shows, too."""
     found = {}
     for host, of_host in of_hosts.items():
-        own = answer.findings_of(due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
+        own = result_schema.findings_of(due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
         ids = [one["id"] for one in own if (one["check"], one["state"]) == (partition.RAIL_PARTITION.id, "drift")]
         found.update({host: ids[0]} if ids else {})
     return found

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour impor
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -268,9 +268,9 @@ def test_what_travels_to_the_control_node_passes_its_gate() -> None:
     sent = ports.to_dicts(heard(*given_names), [port(0), port(1), port(2)], WANT)
     plan = ports.plan(heard(*given_names), [port(0), port(1), port(2)], WANT)
     told = json.loads(json.dumps({**plan.result(), "notes": [], "neighbours": sent}))
-    assert answer.check("lldp", told)["neighbours"] == sent
+    assert result_schema.check("lldp", told)["neighbours"] == sent
     assert [one["port"] for one in sent] == ["swp1", "swp1", ""]
     for key, value in (("name", "a\x1b[0m"), ("rail", -1), ("netdev", "../x"), ("pci", "x"), ("chassis", "x" * 256)):
         odd = {**told, "neighbours": [{**sent[0], key: value}]}
-        with pytest.raises(answer.Invalid, match=rf"neighbours\[0\]\.{key}"):
-            answer.check("lldp", odd)
+        with pytest.raises(codec.Invalid, match=rf"neighbours\[0\]\.{key}"):
+            result_schema.check("lldp", odd)

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpWanted, reached
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import read as read_sharp
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, sharp_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, result_schema, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
@@ -124,7 +124,7 @@ def test_where_the_fabric_cannot_nothing_else_is_asked(root: Path, fabric: str, 
 def test_the_module_s_answer_is_valid_and_says_what_it_does_not_prove(root: Path) -> None:
     given = {"profile": PROFILE, "profile_name": "hgx-h100", "fabric": "infiniband", "manager": "", "nodes": 1}
     result = module.work(Host(str(root), str(root)), {**given, "directories": []}, True)
-    answer.check("sharp", json.loads(json.dumps(result)))
+    result_schema.check("sharp", json.loads(json.dumps(result)))
     assert [one["check"] for one in result["findings"]] == ["sharp.manager", "sharp.threshold"]
     assert "only NCCL's log proves" in result["notes"][0]
     with pytest.raises(ParseError, match="'lib' is not an absolute path"):

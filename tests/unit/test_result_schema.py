@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, validated_action
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, validated_action
 
 from tests.nested import changed
 
@@ -56,8 +56,8 @@ BUILD = {
 
 
 def refused(module: str, data: Any) -> str:
-    with pytest.raises(answer.Invalid) as caught:
-        answer.check(module, data)
+    with pytest.raises(codec.Invalid) as caught:
+        result_schema.check(module, data)
     return str(caught.value)
 
 
@@ -65,7 +65,7 @@ def refused(module: str, data: Any) -> str:
     ("module", "data"), [("topology_info", PLATFORM), ("rail_info", RAIL_INFO), ("nccl_tests_build", BUILD)]
 )
 def test_an_honest_answer_passes_as_it_is(module: str, data: dict[str, Any]) -> None:
-    assert answer.check(module, answer.read(json.dumps(data))) == data
+    assert result_schema.check(module, codec.read(json.dumps(data))) == data
 
 
 def test_what_ansible_would_obey_is_dropped() -> None:
@@ -80,7 +80,7 @@ def test_what_ansible_would_obey_is_dropped() -> None:
         "results": [{"ansible_facts": {}}],
         "warnings": ["\x1b[2J"],
     }
-    assert answer.check("topology_info", {**PLATFORM, **orders}) == PLATFORM
+    assert result_schema.check("topology_info", {**PLATFORM, **orders}) == PLATFORM
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_key_too_many_or_too_few_below_the_top_is_refused() -> None:
     assert refused("rail_info", PLAN) == "info: is missing"
     assert refused("rail_info", [PLAN]) == "is list, expected a dictionary"
     # One that failed has nothing but its reason.
-    assert answer.check("rail_info", {"failed": True, "msg": "why"}) == {"failed": True, "msg": "why"}
+    assert result_schema.check("rail_info", {"failed": True, "msg": "why"}) == {"failed": True, "msg": "why"}
 
 
 @pytest.mark.parametrize(
@@ -152,14 +152,14 @@ def test_a_key_too_many_or_too_few_below_the_top_is_refused() -> None:
         ('[{"a": -Infinity}]', "Infinity"),
         ('[{"findings": [], "findings": 1}]', "a key twice"),
         ("[" + "9" * 5000 + "]", "not JSON"),
-        ('["' + "x" * (answer.LIMIT + 1) + '"]', "characters"),
+        ('["' + "x" * (codec.LIMIT + 1) + '"]', "characters"),
         ("[1", "not JSON"),
         ("", "not JSON"),
     ],
 )
 def test_text_that_no_module_writes_is_refused(text: str, said: str) -> None:
-    with pytest.raises(answer.Invalid) as caught:
-        answer.read(text)
+    with pytest.raises(codec.Invalid) as caught:
+        codec.read(text)
     assert said in str(caught.value)
 
 

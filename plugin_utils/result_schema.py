@@ -10,203 +10,62 @@ here are dropped at the top of a result, and refused below it.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_interface
-from re import Pattern
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, recognise
+from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import ASPECTS, DISRUPTIONS, SEVERITIES, STATES
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
+    ASPECTS,
+    DISRUPTIONS,
+    SEVERITIES,
+    STATES,
+    Finding,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.result import Statistics
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 
-# Characters of a whole result. That of a node with eight rails and every fault of the lab has less than a tenth.
-LIMIT = 4 << 20
-# Characters of one line, and of a text that may hold a tool's whole output.
-LINE, TEXT = 1 << 10, 1 << 16
-# Items of a list, and levels of values without a schema.
-MANY, DEPTH = 20000, 16
-# A float represents every integer up to here.
-LARGEST = 1 << 53
+from .codec import (
+    LARGEST,
+    LIMIT,
+    LINE,
+    MANY,
+    Check,
+    Invalid,
+    anything,
+    flag,
+    is_valid,
+    many,
+    maybe,
+    number,
+    of_class,
+    one_of,
+    quoted,
+    read_by,
+    record,
+    row_of,
+    table,
+    text,
+    whole,
+)
+
 SAID = "its result is not valid: "
 NOT_QUERIED = "not queried: "
-
-
-class Invalid(ValueError):
-    """A value does not fit its schema: ``findings[3].subject: is 12, expected text``."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = ""
-
-    def within(self, name: str) -> Invalid:
-        """Add the container's name to the place of the error."""
-        self.where = name + (self.where if self.where[:1] in ("", "[") else "." + self.where)
-        return self
-
-    def __str__(self) -> str:
-        return f"{findings.printable(self.where)}: {self.what}" if self.where else self.what
-
-
-def _quoted(value: object) -> str:
-    if isinstance(value, str):
-        return ascii(value if len(value) <= 60 else value[:57] + "...")
-    # Python refuses to print a number of thousands of digits.
-    small = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST)
-    return ascii(value) if small else type(value).__name__
-
-
-# -- types: each is a function that raises Invalid ---------------------------------------------------------------------
-
-Check = Callable[[Any], None]
-
-
-def text(limit: int = TEXT, pattern: Pattern[str] | None = None, empty: bool = True, line: bool = False) -> Check:
-    """Return a check of text. pattern: of all of it.   line: printable, without an end of line."""
-
-    def check(value: Any) -> None:
-        if not isinstance(value, str):
-            raise Invalid(f"is {_quoted(value)}, expected text")
-        if len(value) > limit:
-            raise Invalid("has %d characters, expected %d at most" % (len(value), limit))
-        if not (value or empty):
-            raise Invalid("is empty")
-        if (line and not value.isprintable()) or (pattern is not None and pattern.fullmatch(value) is None):
-            raise Invalid(f"is {_quoted(value)}, which it cannot be")
-
-    return check
-
-
-def one_of(*allowed: str) -> Check:
-    def check(value: Any) -> None:
-        if not isinstance(value, str) or value not in allowed:
-            raise Invalid("is {}, expected {}".format(_quoted(value), " or ".join(allowed)))
-
-    return check
-
-
-def whole(low: int, high: int) -> Check:
-    def check(value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Invalid("is %s, expected a whole number from %d to %d" % (_quoted(value), low, high))
-
-    return check
-
-
-def number(low: float = 0.0, high: float = float(LARGEST)) -> Check:
-    def check(value: Any) -> None:
-        # NaN is neither above nor below anything.
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise Invalid(f"is {_quoted(value)}, expected a number from {low:g} to {high:g}")
-
-    return check
-
-
-def flag(value: Any) -> None:
-    if not isinstance(value, bool):
-        raise Invalid(f"is {_quoted(value)}, expected true or false")
 
 
 def one_or_flag(value: Any) -> None:
     """Accept 0 and 1, which Ansible's own modules return for false and true."""
     if value not in (0, 1):
-        raise Invalid(f"is {_quoted(value)}, expected 0 or 1")
-
-
-def maybe(inner: Check) -> Check:
-    """Return a check that accepts null as well."""
-
-    def check(value: Any) -> None:
-        if value is not None:
-            inner(value)
-
-    return check
-
-
-def many(inner: Check, limit: int = MANY, least: int = 0) -> Check:
-    def check(value: Any) -> None:
-        if not isinstance(value, list):
-            raise Invalid(f"is {_quoted(value)}, expected a list")
-        if len(value) < least:
-            raise Invalid("has %d items, expected %d at least" % (len(value), least))
-        if len(value) > limit:
-            raise Invalid("has %d items, expected %d at most" % (len(value), limit))
-        for number_of, item in enumerate(value):
-            try:
-                inner(item)
-            except Invalid as error:
-                raise error.within("[%d]" % number_of) from None
-
-    return check
-
-
-_key = text(LINE)
-
-
-def table(inner: Check, name: Check = _key, limit: int = MANY) -> Check:
-    """Return a check of a dictionary whose keys are data."""
-
-    def check(value: Any) -> None:
-        if not isinstance(value, dict):
-            raise Invalid(f"is {_quoted(value)}, expected a dictionary")
-        if len(value) > limit:
-            raise Invalid("has %d keys, expected %d at most" % (len(value), limit))
-        for key, item in value.items():
-            try:
-                name(key)
-                inner(item)
-            except Invalid as error:
-                raise error.within(_quoted(key)) from None
-
-    return check
-
-
-def record(optional: Sequence[str] = (), others: bool = False, **of: Check) -> Check:
-    """Return a check of a dictionary with these keys and, unless others are allowed, no more."""
-    needed = set(of) - set(optional)
-
-    def check(value: Any) -> None:
-        if not isinstance(value, dict):
-            raise Invalid(f"is {_quoted(value)}, expected a dictionary")
-        missing = needed - value.keys()
-        if missing:
-            raise Invalid("is missing").within(min(missing))
-        for key, item in value.items():
-            if key not in of:
-                if others:
-                    continue
-                raise Invalid("is not a key of it").within(_quoted(key))
-            try:
-                of[key](item)
-            except Invalid as error:
-                raise error.within(key) from None
-
-    check.keys = of  # type: ignore[attr-defined]
-    return check
-
-
-def anything(value: Any) -> None:
-    """Check depth and numbers of a value that is only stored and shown."""
-    waiting: list[tuple[Any, int]] = [(value, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        if depth > DEPTH:
-            raise Invalid("is nested more than %d deep" % DEPTH)
-        if isinstance(item, dict):
-            if not all(isinstance(key, str) for key in item):
-                raise Invalid("has a key that is not a text")
-            waiting += [(inner, depth + 1) for inner in item.values()]
-        elif isinstance(item, (list, tuple)):
-            waiting += [(inner, depth + 1) for inner in item]
-        elif isinstance(item, (int, float)) and not isinstance(item, bool):
-            number(-LARGEST, LARGEST)(item)
+        raise Invalid(f"is {quoted(value)}, expected 0 or 1")
 
 
 _an_id = text(LINE, empty=False, line=True)
@@ -224,7 +83,7 @@ def evidence(value: Any) -> None:
         table(anything, _an_id)(value)
     for name, pair in value.items():
         if not (isinstance(pair, list) and len(pair) == 2 and _all_good(pair)):
-            raise Invalid(f"is {_quoted(pair)}, expected a value and its source").within(_quoted(name))
+            raise Invalid(f"is {quoted(pair)}, expected a value and its source").within(quoted(name))
 
 
 def _all_good(words: list[Any]) -> bool:
@@ -240,9 +99,9 @@ def address(value: Any) -> None:
     try:
         parsed = ip_address(value)
     except ValueError:
-        raise Invalid(f"is {_quoted(value)}, which is not an IP address") from None
+        raise Invalid(f"is {quoted(value)}, which is not an IP address") from None
     if "%" in value or parsed.is_multicast or parsed.is_loopback or parsed.is_unspecified or value == _BROADCAST:
-        raise Invalid(f"is {_quoted(value)}, which is not an address of a host")
+        raise Invalid(f"is {quoted(value)}, which is not an address of a host")
 
 
 _BROADCAST = "255.255.255.255"
@@ -258,31 +117,37 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
 line = text(LINE, line=True)
 lines = many(text())
 
-a_finding = record(
+_of_finding = of_class(
+    Finding,
     check=text(100, _CHECK_ID),
-    subject=text(LINE, empty=False, line=True),
     state=one_of(*STATES),
     severity=one_of(*SEVERITIES),
-    want=maybe(text()),
-    have=maybe(text()),
-    source=text(empty=False),
-    why=text(empty=False),
-    fix=text(),
     aspect=one_of(*ASPECTS),
     disruption=one_of(*DISRUPTIONS),
-    because=maybe(text(LINE, empty=False, line=True)),
-    id=text(LINE, empty=False, line=True),
+    because=maybe(_an_id),
+    subject=_an_id,
+    **dict.fromkeys(("want", "have"), maybe(text())),
+    **dict.fromkeys(("source", "why"), text(empty=False)),
+    fix=text(),
 )
+a_finding = record(id=_an_id, **_of_finding.keys)
+
+
+def decode_findings(value: Any) -> tuple[Finding, ...]:
+    """Return the findings of plain data: complete, with ids that fit. Raises Invalid."""
+    many(a_finding, 2000)(value)
+    found = []
+    for place, item in enumerate(value):
+        try:
+            found.append(findings.from_dict(item))
+        except ValueError as error:
+            raise Invalid(str(error)[:200]).within(f"[{place}]") from None
+    return tuple(found)
 
 
 def of_findings(value: Any) -> None:
-    """Check findings: complete, with ids that fit."""
-    many(a_finding, 2000)(value)
-    for number_of, item in enumerate(value):
-        try:
-            findings.from_dict(item)
-        except ValueError as error:
-            raise Invalid(str(error)[:200]).within("[%d]" % number_of) from None
+    """Check findings."""
+    decode_findings(value)
 
 
 seconds = number(0, 1e11)
@@ -295,34 +160,40 @@ def interface(value: Any) -> None:
     try:
         ip_interface(value)
     except ValueError:
-        raise Invalid(f"is {_quoted(value)}, which is not an address with a prefix") from None
+        raise Invalid(f"is {quoted(value)}, which is not an address with a prefix") from None
     if "%" in value or "/" not in value:
-        raise Invalid(f"is {_quoted(value)}, which is not an address with a prefix")
+        raise Invalid(f"is {quoted(value)}, which is not an address with a prefix")
 
 
-rail = record(
+# A field of one of these names is the same in every result.
+LIMITS: dict[str, Check] = {
+    "pci": text(20, _PCI),
+    "device": text(64, _DEVICE),
+    "netdev": text(15, re.compile("|" + _NETDEV.pattern)),
+    "link_layer": one_of("Ethernet", "InfiniBand"),
+    "rate_gbps": number(1, 10000),
+    "mtu": whole(0, 1 << 20),
+    "rail": whole(0, 99),
+    "gpu": text(20, re.compile("|" + _PCI.pattern)),
+    "gpu_index": whole(0, 999),
+    **dict.fromkeys(("busbw", "algbw", "average_busbw"), number(0, 1e6)),
+    "size": whole(0, LARGEST),
+    "errors": text(),
+    **dict.fromkeys(("devices", "without_gdr", "found"), text(64, line=True)),
+}
+rail = of_class(
+    RailInfo,
+    LIMITS,
     optional=("gpu", "gpu_index", "addresses", "guids"),
     number=whole(0, 99),
-    pci=text(20, _PCI),
-    device=text(64, _DEVICE),
-    netdev=text(15, re.compile("|" + _NETDEV.pattern)),
-    link_layer=one_of("Ethernet", "InfiniBand"),
-    rate_gbps=number(1, 10000),
     address=maybe(address),
-    mtu=maybe(whole(0, 1 << 20)),
-    firmware=maybe(line),
-    psid=maybe(line),
-    qos=maybe(line),
-    gpu=text(20, re.compile("|" + _PCI.pattern)),
-    gpu_index=whole(0, 999),
     addresses=many(interface, 16),
     guids=table(_hex, one_of("node", "port", "system"), 3),
 )
-_info = record(
+_info = of_class(
+    HostInfo,
     optional=("gpus",),
     gpus=many(text(64, re.compile("[A-Za-z0-9-]+")), 64),
-    product=maybe(line),
-    driver=maybe(line),
     rails=many(rail, 100),
     missing=table(text(), text(2, re.compile(r"[0-9]{1,2}")), 100),
 )
@@ -337,30 +208,24 @@ def info(value: Any) -> None:
 
 
 info.keys = _info.keys  # type: ignore[attr-defined]
-session = record(
+session = of_class(
+    perftest.Session,
+    LIMITS,
     role=one_of("server", "client"),
-    rail=whole(0, 99),
     pci=text(20, re.compile("|" + _PCI.pattern)),
     device=text(64, re.compile("|" + _DEVICE.pattern)),
-    peer=line,
     # The host's address in the inventory, where a rail has none.
     address=text(256, re.compile(r"|[A-Za-z0-9_:.][A-Za-z0-9_:.%-]*")),
-    rate_gbps=number(1, 10000),
-    link_layer=one_of("Ethernet", "InfiniBand"),
     mtu=whole(1, 1 << 20),
-    gpu=text(20, re.compile("|" + _PCI.pattern)),
-    gpu_index=whole(0, 999),
 )
-result = record(
+result = of_class(
+    perftest.Result,
+    LIMITS,
     test=one_of("bw", "lat"),
-    command=text(),
     figure=maybe(number(0, 1e6)),
-    mtu=maybe(whole(0, 1 << 20)),
-    reason=text(),
-    fix=text(),
     rc=maybe(whole(-1000, 1000)),
     memory=one_of("gpu", "host"),
-    simulated=flag,
+    **dict.fromkeys(("command", "reason", "fix"), text()),
 )
 tested = record(
     session=session,
@@ -369,60 +234,26 @@ tested = record(
     meaning=lines,
     optional=["meaning"],
 )
-placement = record(
-    time_us=maybe(number()),
-    algbw=maybe(number(0, 1e6)),
-    busbw=maybe(number(0, 1e6)),
-    wrong=maybe(number(-LARGEST)),
-    error=maybe(number(-LARGEST)),
-    of_cpu=flag,
-)
-row = record(
-    size=whole(0, LARGEST),
-    type=line,
-    op=maybe(line),
-    # -1 where the collective has none.
+placement = of_class(perf_output.Placement, LIMITS, **dict.fromkeys(("wrong", "error"), maybe(number(-LARGEST))))
+# root: -1 where the collective has none.
+row = of_class(
+    perf_output.Row,
     root=maybe(whole(-1, 1 << 32)),
-    out_of_place=maybe(placement),
-    in_place=maybe(placement),
+    **dict.fromkeys(("out_of_place", "in_place"), maybe(placement)),
 )
-rank = record(
-    index=whole(0, 1 << 32), host=line, device=whole(0, 1 << 32), bdf=maybe(line), group=maybe(whole(0, 1 << 32))
-)
-_measured: dict[str, Any] = {
-    "collective": maybe(line),
-    "version": maybe(line),
-    "nccl_headers": maybe(line),
-    "nccl_library": maybe(line),
-    "ranks": many(rank, 1 << 16),
-    "rank_count": maybe(whole(0, 1 << 32)),
-    "rows": many(row, 1000),
-    "out_of_bounds": maybe(whole(0, LARGEST)),
-    "out_of_bounds_ok": maybe(flag),
-    "average_busbw": maybe(number(0, 1e6)),
-    "reduced_to": maybe(whole(0, LARGEST)),
-    "errors": lines,
-    "usage": flag,
-    "simulated": flag,
-}
+rank = of_class(perf_output.Rank)
 # {} where nothing was measured.
-measured = record(optional=list(_measured), **_measured)
-_figure = maybe(number(0, 1e12))
-statistics = record(
-    size=whole(0, LARGEST),
-    time_us=_figure,
-    algbw=_figure,
-    busbw=_figure,
-    busbw_lowest=_figure,
-    time_p99_us=_figure,
-    spread=_figure,
-    max_over_mean=_figure,
-    repeats=whole(0, 1000),
+measured = of_class(
+    perf_output.Result,
+    LIMITS,
+    optional=[*perf_output.Result.__dataclass_fields__],
+    ranks=many(rank, 1 << 16),
+    rows=many(row, 1000),
 )
+statistics = of_class(Statistics)
 # Short host names, names of HCAs, interfaces and networks: some have blanks.
 _short_name = text(255, empty=False, line=True)
-_devices = many(text(64, line=True), 64)
-host_transport = record(ranks=whole(0, 1 << 20), devices=_devices, without_gdr=_devices, found=_devices)
+host_transport = of_class(perf_transport.HostTransport, LIMITS)
 _transport: dict[str, Any] = {
     "networks": many(line, 64),
     "nodes": maybe(whole(0, 1 << 20)),
@@ -434,7 +265,7 @@ _transport: dict[str, Any] = {
 }
 # {} where it was not over several hosts.
 transport = record(optional=list(_transport), **_transport)
-moved = record(sent=whole(-LARGEST, LARGEST), received=whole(-LARGEST, LARGEST))
+moved = of_class(perf_transport.Moved, **dict.fromkeys(("sent", "received"), whole(-LARGEST, LARGEST)))
 # Why a benchmark is to be measured, "" where its stored result is kept.
 due = text(LINE, line=True)
 # A benchmark run, as its table and the findings file read it.
@@ -516,21 +347,6 @@ _HOSTNAME = re.compile(r"[0-9A-Za-z:.%_-]{0,64}")
 _most_ranks = whole(0, 1 << 17)
 _pid = whole(-1, 1 << 31)
 _gpu = whole(-1, 1 << 10)
-
-
-def row_of(*of: Check) -> Check:
-    """Return a check of a list with one item for each check."""
-
-    def check(value: Any) -> None:
-        if not isinstance(value, list) or len(value) != len(of):
-            raise Invalid(f"is {_quoted(value)}, expected a list of {len(of)}")
-        for number_of, (inner, item) in enumerate(zip(of, value, strict=True)):
-            try:
-                inner(item)
-            except Invalid as error:
-                raise error.within("[%d]" % number_of) from None
-
-    return check
 
 
 def count(value: Any) -> None:
@@ -646,18 +462,6 @@ imex = record(
 )
 
 
-def read_by(reader: Callable[[Any], object]) -> Check:
-    """Return a check that accepts what the reader does: it types and bounds the value, or raises ParseError."""
-
-    def check(value: Any) -> None:
-        try:
-            reader(value)
-        except ParseError as error:
-            raise Invalid(str(error)) from None
-
-    return check
-
-
 # Of an InfiniBand plane: rows with the fields of module_utils/fabric/sweep.py in their order.
 _sweep_line, _sweep_text = text(sweep.LINE, line=True), text(sweep.SAID, line=True)
 _node_guid, _end_port, _speed = text(16, re.compile("[0-9a-f]{16}")), whole(0, 254), maybe(one_of(*sweep.SPEEDS))
@@ -667,7 +471,7 @@ _guid_or_none, _line_or_none = maybe(_node_guid), maybe(_sweep_line)
 
 def _lanes(value: Any) -> None:
     if type(value) not in (int, type(None)) or value not in (None, *sweep.WIDTHS):
-        raise Invalid(f"is {_quoted(value)}, expected a number of lanes")
+        raise Invalid(f"is {quoted(value)}, expected a number of lanes")
 
 
 def _place(value: Any) -> None:
@@ -684,7 +488,7 @@ _PORT = (
 def a_port(value: Any) -> None:
     """Check the row of a port, which may lack its last fields."""
     if not isinstance(value, list) or not 2 <= len(value) <= len(_PORT):
-        raise Invalid(f"is {_quoted(value)}, expected a row of 2 to {len(_PORT)}")
+        raise Invalid(f"is {quoted(value)}, expected a row of 2 to {len(_PORT)}")
     row_of(*_PORT[: len(value)])(value)
 
 
@@ -732,7 +536,7 @@ _RECOGNITION: dict[str, Check] = {
     **dict.fromkeys(("bus", "root", "guest", "fabric"), flag),
     **dict.fromkeys(("architecture", "machine", "cloud", "product"), _short),
     "gpus": many(record(pci=text(20, _PCI), model=_short, device=whole(0, 0xFFFF)), 64),
-    "nics": many(record((), False, pci=text(20, _PCI), **_OF_NIC), 512),
+    "nics": many(of_class(recognise.Nic, pci=text(20, _PCI), **_OF_NIC), 512),
     "nvswitches": whole(0, 64),
     "foreign": many(one_of("AMD GPU", "EFA"), 512),
     "draft": maybe(read_by(lambda value: profile.parse(value, "draft"))),
@@ -828,16 +632,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     },
     "node_lock": {
         "held": flag,
-        "holder": maybe(
-            record(
-                id=text(LINE, empty=False, line=True),
-                user=line,
-                control=line,
-                machine=line,
-                pid=whole(0, 1 << 32),
-                start=whole(0, LARGEST),
-            )
-        ),
+        "holder": maybe(of_class(node_lock.Run, id=_an_id)),
     },
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
     "rail_info": {"info": info, "busy": lines},
@@ -872,7 +667,7 @@ def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
     module: its name without the collection's.   background: the result is that of a poll.
     """
     if not isinstance(data, dict):
-        raise Invalid(f"is {_quoted(data)}, expected a dictionary")
+        raise Invalid(f"is {quoted(data)}, expected a dictionary")
     known = {**_ALL, **ANSWERS.get(module, {}), **(_STARTED if background else {})}
     kept = {}
     for key, of_key in known.items():
@@ -908,40 +703,7 @@ def given(result: Any, module: str = "") -> dict[str, Any]:
         return {"failed": True, "msg": SAID + str(error)}
 
 
-def is_valid(of: Check, value: Any) -> bool:
-    try:
-        of(value)
-    except Invalid:
-        return False
-    return True
-
-
 def findings_of(registered: Any) -> list[dict[str, Any]]:
     """Return a role's registered findings; [] where they are invalid, which the verdict on the role reports."""
     found = registered.get("findings") if isinstance(registered, dict) else None
     return found if found and is_valid(of_findings, found) else []
-
-
-def read(text_of: str, limit: int = LIMIT) -> Any:
-    """Parse a result's JSON. Raises Invalid for other text and for values that no program prints. limit: characters."""
-    if len(text_of) > limit:
-        raise Invalid("it has %d characters, expected %d at most" % (len(text_of), limit))
-    try:
-        return json.loads(text_of, parse_constant=_no_number, object_pairs_hook=_unique_object)
-    except Invalid:
-        raise
-    except RecursionError:
-        raise Invalid("it is nested too deeply") from None
-    except ValueError as error:
-        raise Invalid(f"it is not JSON: {str(error)[:100]}") from None
-
-
-def _no_number(name: str) -> Any:
-    raise Invalid(f"it holds {name}, which is not a number")
-
-
-def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise Invalid("it holds a key twice in one dictionary")
-    return found
