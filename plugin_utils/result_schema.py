@@ -41,6 +41,7 @@ from .codec import (
     MANY,
     Check,
     Invalid,
+    Record,
     anything,
     flag,
     is_valid,
@@ -130,7 +131,7 @@ _of_finding = of_class(
     **dict.fromkeys(("source", "why"), text(empty=False)),
     fix=text(),
 )
-a_finding = record(id=_an_id, **_of_finding.keys)
+a_finding = Record({"id": _an_id, **_of_finding.keys})
 
 
 def decode_findings(value: Any) -> tuple[Finding, ...]:

@@ -28,6 +28,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest as manifests
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from .. import ansible_process, private_tempdir
 from . import signals
@@ -168,7 +169,7 @@ def _unusable(limit: str | None, text: str) -> str:
 def until_now(answers: Mapping[str, Plain], manifest: Manifest) -> str:
     """Return the verdict's table of a run that was ended before its own. answers: host -> result, as they had come."""
     roles = suite.judged(nightly=True)
-    found = {name: due_roles.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
+    found = {name: role_results(due_roles.of_audit(answers.get(name) or {}, roles[0])) for name in manifest.hosts}
     off = {name: answers.get(name, {}).get("off", {}) for name in manifest.hosts}
     judged = verdict.judge(found, roles, partial=False, ended=True, off=off).scrubbed(manifest.secrets)
     return verdict.render(judged, True, terminal.WIDTH)
