@@ -1,9 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Poll a module in the background, whose name comes before ``_wait``. Documented in library/NAME_wait.py.
-
-nccl_perf_wait.py is a link to this file.
-"""
+"""Poll a module in the background, whose name comes before ``_wait``. Documented in library/NAME_wait.py."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
-SPEC = {"devices": {"type": "list", "elements": "str", "default": []}, **module.ROOTS}
+SPEC: module.Spec = {"devices": {"type": "list", "elements": "str", "default": []}, **module.ROOTS}
 
 
 def main() -> None:

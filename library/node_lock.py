@@ -100,7 +100,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
-SPEC = {
+SPEC: module.Spec = {
     "state": {"type": "str", "choices": ["held", "released"], "required": True},
     "run": {"type": "dict", "default": {}},
     "minutes": {"type": "int", "default": 240},

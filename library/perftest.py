@@ -150,7 +150,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 
-SPEC = {
+SPEC: module.Spec = {
     "sessions": {"type": "list", "elements": "dict", "required": True},
     "tests": {
         "type": "list",

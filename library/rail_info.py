@@ -76,7 +76,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 
-SPEC = {
+SPEC: module.Spec = {
     "address_family": {"type": "str", "choices": list(ADDRESS_FAMILIES), "default": "ipv4"},
     "dscp": {"type": "int", "default": -1},
     **module.PROFILE,

@@ -74,7 +74,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
-SPEC = {
+SPEC: module.Spec = {
     "pings": {"type": "list", "elements": "dict", "required": True},
     "findings": {"type": "list", "elements": "dict", "default": []},
     **module.ROOTS,

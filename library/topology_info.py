@@ -240,7 +240,7 @@ def addresses(host: Host, want: profile.Profile) -> rail_address.Addresses:
         return problem_of(error, " ".join(netdev_address.ADDRESSES))
 
 
-SPEC = {
+SPEC: module.Spec = {
     **module.PROFILE,
     "profile": {"type": "dict", "required": False},
     "site": {"type": "dict", "default": {}},

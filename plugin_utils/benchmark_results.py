@@ -102,28 +102,32 @@ def _of_job(job: Job, simulated: bool) -> Run:
     return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
 
 
-def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
-    """Return results. runs: of a host, as the role's report writes them. Raises ParseError for an invalid version."""
+def of_nodes(nodes: Mapping[str, Iterable[Mapping[str, Any]]], name: str) -> Results:
+    """Return results. nodes: host -> its runs, as the role's report writes them. Raises ParseError for no version."""
     found, finished = [], []
-    for run in runs:
-        marks = {run["max_bytes"]: (run["bar"], run["prediction"])}
-        points = {
-            row["size"]: Point(
-                row["out_of_place"],
-                None,
-                row.get("spread"),
-                row.get("repeats", 1),
-                *marks.get(row["size"], (None, None)),
-            )
-            for row in run["rows"]
-        }
-        versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
-        if not all(codec.is_valid(_version, value) for value in versions.values()):
-            raise ParseError("nccl_library or nccl_tests is not a text")
-        known = {key: value for key, value in versions.items() if value}
-        found.append(Run("node", run["collective"], "", (host,), run["gpus"], points, known, run["simulated"]))
-        finished += [run["finished"]] if run["finished"] is not None else []
+    for host, runs in nodes.items():
+        for run in runs:
+            found.append(_of_run(host, run))
+            finished += [run["finished"]] if run["finished"] is not None else []
     return _joined(name, max(finished, default=None), found)
+
+
+def _of_run(host: str, run: Mapping[str, Any]) -> Run:
+    points = {
+        row["size"]: Point(
+            row["out_of_place"],
+            None,
+            row.get("spread"),
+            row.get("repeats", 1),
+            *((run["bar"], run["prediction"]) if row["size"] == run["max_bytes"] else (None, None)),
+        )
+        for row in run["rows"]
+    }
+    versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
+    if not all(codec.is_valid(_version, value) for value in versions.values()):
+        raise ParseError("nccl_library or nccl_tests is not a text")
+    known = {key: value for key, value in versions.items() if value}
+    return Run("node", run["collective"], "", (host,), run["gpus"], points, known, run["simulated"])
 
 
 def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
@@ -155,7 +159,7 @@ def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
 def load(path: str | Path) -> Results:
     """Return the figures of what ``read`` finds there. Raises as it does; ParseError, too, for a version of no text."""
     records, nodes = read(path)
-    parts = [of_node(host, data["runs"], str(path)) for host, data in nodes.items()]
+    parts = [of_nodes({host: data["runs"] for host, data in nodes.items()}, str(path))]
     parts += [of_record(record, str(path)) for record in records]
     last = max((part.finished for part in parts if part.finished is not None), default=None)
     return replace(_joined(str(path), last, (run for part in parts for run in part.runs)), records=tuple(records))

@@ -236,6 +236,11 @@ def is_valid(of: Check, value: Any) -> bool:
     return True
 
 
+def each(names: Collection[str], check: Check) -> dict[str, Any]:
+    """Return name -> the check, for ``record`` and ``of_class``."""
+    return dict.fromkeys(names, check)
+
+
 # -- dataclasses -------------------------------------------------------------------------------------------------------
 
 # What a field of this type holds, unless its name has a limit.

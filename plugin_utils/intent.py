@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
@@ -54,30 +54,14 @@ REGISTERED = (
     "rail_pairs_result",
     "rail_ping_plan_result",
     "rail_ping_result",
-    "nccl_cluster_member_result",
-    "nccl_cluster_plan_result",
     "nccl_cluster_judged",
-    "nccl_cluster_stored",
-    "nccl_cluster_recorded",
-    "nccl_cluster_started",
-    "nccl_cluster_done",
-    "nccl_cluster_measured",
+    "localise_round_result",
     "remediate_read_result",
     "remediate_plan_result",
     "remediate_state",
     "remediate_result",
     "ib_fabric_plan_result",
     "ib_fabric_judged",
-    "localise_round_result",
-    "localise_silent_result",
-    "localise_asked",
-    "localise_served",
-    "localise_sent",
-    "localise_rails_measured",
-    "localise_gpus_started",
-    "localise_gpus_done",
-    "localise_gpus_measured",
-    "localise_health",
 )
 # Variables that nccl_conf derives, with the value to set instead.
 _DERIVED = {

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, results_folder
 
@@ -80,3 +80,18 @@ class RecordFile(Generic[Record]):
 def shortened(text: str) -> str:
     """Return the text no longer than a record takes it, and without commands to a terminal."""
     return printable(text[: codec.LINE])[: codec.LINE]
+
+
+def plain(value: object) -> Any:
+    """Return dataclasses, mappings and sequences as JSON has them, with texts as a record takes them."""
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, Finding):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    return value

@@ -43,6 +43,7 @@ from .codec import (
     Invalid,
     Record,
     anything,
+    each,
     flag,
     is_valid,
     many,
@@ -127,8 +128,8 @@ _of_finding = of_class(
     disruption=one_of(*DISRUPTIONS),
     because=maybe(_an_id),
     subject=_an_id,
-    **dict.fromkeys(("want", "have"), maybe(text())),
-    **dict.fromkeys(("source", "why"), text(empty=False)),
+    **each(("want", "have"), maybe(text())),
+    **each(("source", "why"), text(empty=False)),
     fix=text(),
 )
 a_finding = Record({"id": _an_id, **_of_finding.keys})
@@ -177,10 +178,10 @@ LIMITS: dict[str, Check] = {
     "rail": whole(0, 99),
     "gpu": text(20, re.compile("|" + _PCI.pattern)),
     "gpu_index": whole(0, 999),
-    **dict.fromkeys(("busbw", "algbw", "average_busbw"), number(0, 1e6)),
+    **each(("busbw", "algbw", "average_busbw"), number(0, 1e6)),
     "size": whole(0, LARGEST),
     "errors": text(),
-    **dict.fromkeys(("devices", "without_gdr", "found"), text(64, line=True)),
+    **each(("devices", "without_gdr", "found"), text(64, line=True)),
 }
 rail = of_class(
     RailInfo,
@@ -226,7 +227,7 @@ result = of_class(
     figure=maybe(number(0, 1e6)),
     rc=maybe(whole(-1000, 1000)),
     memory=one_of("gpu", "host"),
-    **dict.fromkeys(("command", "reason", "fix"), text()),
+    **each(("command", "reason", "fix"), text()),
 )
 tested = record(
     session=session,
@@ -235,12 +236,12 @@ tested = record(
     meaning=lines,
     optional=["meaning"],
 )
-placement = of_class(perf_output.Placement, LIMITS, **dict.fromkeys(("wrong", "error"), maybe(number(-LARGEST))))
+placement = of_class(perf_output.Placement, LIMITS, **each(("wrong", "error"), maybe(number(-LARGEST))))
 # root: -1 where the collective has none.
 row = of_class(
     perf_output.Row,
     root=maybe(whole(-1, 1 << 32)),
-    **dict.fromkeys(("out_of_place", "in_place"), maybe(placement)),
+    **each(("out_of_place", "in_place"), maybe(placement)),
 )
 rank = of_class(perf_output.Rank)
 # {} where nothing was measured.
@@ -266,7 +267,7 @@ _transport: dict[str, Any] = {
 }
 # {} where it was not over several hosts.
 transport = record(optional=list(_transport), **_transport)
-moved = of_class(perf_transport.Moved, **dict.fromkeys(("sent", "received"), whole(-LARGEST, LARGEST)))
+moved = of_class(perf_transport.Moved, **each(("sent", "received"), whole(-LARGEST, LARGEST)))
 # Why a benchmark is to be measured, "" where its stored result is kept.
 due = text(LINE, line=True)
 # A benchmark run, as its table and the findings file read it.
@@ -524,18 +525,18 @@ a_sweep = record(
 facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
 _short, _register = text(200, line=True), whole(-1, 1 << 17)
 _SETTINGS: dict[str, Check] = {
-    **dict.fromkeys(("trust", "owner", "psid", "firmware"), _short),
-    **dict.fromkeys(("pfc", "switch_pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
+    **each(("trust", "owner", "psid", "firmware"), _short),
+    **each(("pfc", "switch_pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
     "cnp": many(whole(0, 0xFFFF), 2, least=2),
-    **dict.fromkeys(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),
-    **dict.fromkeys(("dscp2prio", "switch_dscp"), table(whole(0, 7), text(2, re.compile("[0-9]+")), 64)),
+    **each(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),
+    **each(("dscp2prio", "switch_dscp"), table(whole(0, 7), text(2, re.compile("[0-9]+")), 64)),
     "routed": flag,
 }
 _OF_NIC = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
 # Result of platform_facts.py.
 _RECOGNITION: dict[str, Check] = {
-    **dict.fromkeys(("bus", "root", "guest", "fabric"), flag),
-    **dict.fromkeys(("architecture", "machine", "cloud", "product"), _short),
+    **each(("bus", "root", "guest", "fabric"), flag),
+    **each(("architecture", "machine", "cloud", "product"), _short),
     "gpus": many(record(pci=text(20, _PCI), model=_short, device=whole(0, 0xFFFF)), 64),
     "nics": many(of_class(recognise.Nic, pci=text(20, _PCI), **_OF_NIC), 512),
     "nvswitches": whole(0, 64),

@@ -21,8 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, codec
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
-
-from .run import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 DAY = 86400.0
 NO_ACTIONS = "no repair was started from here; busbar remediate writes it"

@@ -27,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest as manifests
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
@@ -34,7 +35,7 @@ from .. import ansible_process, private_tempdir
 from . import signals
 from .inventory import Expected, InventoryError, Manifest, sources
 from .progress import Progress
-from .run import ENDS, HostResult, Plain
+from .run import ENDS, HostResult
 
 PLAYBOOK = "busbar.fabric.drift"
 # The findings file is not read beyond this; a host that differs in everything has about 100 kB.

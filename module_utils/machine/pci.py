@@ -19,6 +19,8 @@ DEVICES = "/sys/bus/pci/devices"
 
 # Nearest first.
 PATH_CLASSES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
+# Below one PCIe switch, or two.
+NEAR = ("PIX", "PXB")
 
 
 @dataclass(frozen=True)

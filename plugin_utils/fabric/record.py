@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .. import codec, result_schema, results_folder
 from ..record_file import RecordFile, shortened
@@ -93,7 +94,7 @@ class Record:
     complete: bool = False
 
 
-def to_dict(record: Record) -> dict[str, Any]:
+def to_dict(record: Record) -> Plain:
     """Return the record as plain data."""
     return {
         "format": FORMAT,
@@ -134,7 +135,7 @@ def _build(data: Any) -> Record:
     )
 
 
-def host(data: Mapping[str, Any]) -> Host:
+def host(data: Plain) -> Host:
     """Return the host of a node's data, which ``result_schema.on_fabric`` has checked."""
     return Host(tuple(Rail(**rail) for rail in data["rails"]), data["boot_id"])
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
@@ -20,13 +19,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .. import codec, due_roles, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet, sweep_data
 from .evidence import Evidence, Host, Wanted
 from .judge import Line
-from .map import End
+from .planes import End
 from .record import Mark, Record
 
 MODULE = "ib_fabric_info"
@@ -145,7 +145,7 @@ class NodeResult:
     because: str | None = None
 
 
-def read_result(host: str, of_host: Mapping[str, Any]) -> NodeResult:
+def read_result(host: str, of_host: Plain) -> NodeResult:
     """Return the result of a node, typed and bounded; an invalid one costs only this host."""
     given = of_host.get(f"{suite.FABRIC}_result")
     if not isinstance(given, dict) or given.get("skipped"):
@@ -190,7 +190,7 @@ def known_hosts(
     return found, silent
 
 
-def wanted(values: Mapping[str, Any]) -> Wanted:
+def wanted(values: Plain) -> Wanted:
     """Return the site's requirements. values: of the intent."""
     return Wanted(
         oversubscription=values["busbar_fabric_oversubscription"],
@@ -264,7 +264,7 @@ def results(
     there: Sequence[str],
     group: Collection[str],
     own: Mapping[str, str] | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Plain]:
     """Return host of the run -> its result for the verdict. own: of ``lacking``.
 
     A finding of hosts that are not in the run is only in the record; one of no host goes to those that swept.
@@ -308,15 +308,15 @@ class Run:
     there: those of the play.   messages: lines for the user.   folder: of the record, "" where none was written.
     """
 
-    def __init__(self, plan: Mapping[str, Any], path: str, group: Sequence[str], there: Sequence[str]) -> None:
+    def __init__(self, plan: Plain, path: str, group: Sequence[str], there: Sequence[str]) -> None:
         self.plan, self.path, self.group, self.there = plan, path, group, there
         self.messages: list[str] = []
         self.folder = ""
         self.problem = ""
 
     def judged(
-        self, answers: Mapping[str, NodeResult], registered: Mapping[str, Mapping[str, Any]], now: float
-    ) -> dict[str, dict[str, Any]]:
+        self, answers: Mapping[str, NodeResult], registered: Mapping[str, Plain], now: float
+    ) -> dict[str, Plain]:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)
         # Those of the last record that were not made again, and those of now.

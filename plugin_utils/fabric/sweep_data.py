@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
     SubnetManager,
     Sweep,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .. import codec, result_schema
 
@@ -31,7 +32,7 @@ def from_dict(data: Any) -> Sweep:
         raise ParseError(f"sweep: {error}") from None
 
 
-def _build(data: dict[str, Any]) -> Sweep:
+def _build(data: Plain) -> Sweep:
     guids = [row[0] for row in data["nodes"]]
     if len(set(guids)) != len(guids):
         raise ValueError("nodes: a GUID is that of two nodes")

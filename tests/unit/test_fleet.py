@@ -315,7 +315,7 @@ def test_over_how_many_hosts_was_compared_is_noted_and_a_lost_host_costs_nobody(
     lost = role_results({"platform": {"unreachable": True, "msg": "refused"}})
     junk = results(member(3), rail_info={"rails": "x"}, facts={"hostname": ["n1"]})
     found = joined(fleet(2), {"gpu_nodes": ["node01", "node02", "lost", "junk", "more"]}, lost=lost, junk=junk)
-    assert {host: of_host.findings for host, of_host in found.items()} == {host: () for host in found}
+    assert {host: of_host.findings for host, of_host in found.items()} == dict.fromkeys(found, ())
     assert [host for host, of_host in found.items() if "2 of 5 hosts" in str(of_host.notes)] == ["node01", "node02"]
 
 

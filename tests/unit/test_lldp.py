@@ -190,29 +190,6 @@ def test_an_agent_that_answers_nonsense_is_unknown_whatever_is_asked(tmp_path: P
     assert wrong(found, replace(WANT, asked="none")) == []
 
 
-def entry(**more: Any) -> str:
-    one = {"name": "ens0", "via": "LLDP", "chassis": [{}], "port": [{}], **more}
-    return json.dumps({"lldp": [{"interface": [one]}]})
-
-
-def test_texts_are_cut_and_printable_and_other_protocols_are_left_out() -> None:
-    chassis = [{"id": [{"type": "mac", "value": "x" * 999}], "name": [{"value": "\x1b[31m\n<b>{{ 7 }}"}]}]
-    [found] = neighbour.parse_lldpcli(entry(chassis=chassis))
-    assert (len(found.chassis), found.name) == (255, "\\x1b[31m\\n<b>{{ 7 }}")
-    assert found.is_switch is None
-    assert neighbour.parse_lldpcli(entry(via="CDPv2")) == []
-    assert neighbour.parse_lldpcli('{"lldp": [{}]}') == []
-
-
-@pytest.mark.parametrize(
-    "tlv", [{"value": "0"}, {"value": "08,0"}, {"value": "0G"}, {"subtype": "x"}, {"value": "00," * 600}]
-)
-def test_bytes_that_are_none_are_refused(tlv: Mapping[str, str]) -> None:
-    one = {"oui": "00,80,C2", "subtype": "11", "len": "2", "value": "08,08", **tlv}
-    with pytest.raises(ParseError, match="expected bytes"):
-        neighbour.parse_lldpcli(entry(**{"unknown-tlvs": [{"unknown-tlv": [one]}]}))
-
-
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 

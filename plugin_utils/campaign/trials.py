@@ -1,0 +1,331 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Make programs of the tests of a search for slow nodes, and results of their output. Pure."""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, prediction, rail_pairs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster import judged_result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import SPARE, Call, Job, perf_arguments
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+    CLUSTER,
+    GPUS,
+    LEAF,
+    LEAVES,
+    PAIR,
+    RAILS,
+    Bar,
+    Localisation,
+    Node,
+    Result,
+    Test,
+    Way,
+    judge_figure,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest
+from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
+
+# Scope of a test's bar (nccl_benchmark_scope).
+SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
+COLLECTIVE = "all_reduce"
+# Writes of each rail: from the first host to the second, then back, then both at once.
+PASSES = ((True, False), (False, True), (True, True))
+# Characters of the reason why a test has no figure.
+_SAID = 200
+Perf = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A node's own benchmark. alone, bar: GB/s of the run closest to its bar, or furthest below; None without one."""
+
+    alone: float | None = None
+    bar: float | None = None
+
+
+def screen(runs: Sequence[Perf], wanted: Sequence[Perf] = ()) -> Screen:
+    """Screen a node by its own benchmark. runs: see ``answer.a_run``; if one lacks a figure the node is not measured.
+
+    wanted: the runs of the intent, where the node has no result.
+    """
+    judged = [run for run in runs or wanted if run["bar"]]
+    silent = next((run for run in judged if not run.get("busbw")), None)
+    if silent is not None:
+        return Screen(None, silent["bar"])
+    worst = min(judged, key=lambda run: run["busbw"] / run["bar"], default=None)
+    return Screen() if worst is None else Screen(worst["busbw"], worst["bar"])
+
+
+def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Node, ...]:
+    """Return the nodes, with the reason why some take no part: busy, not reached, ambiguous name, other build."""
+    left = dict(ambiguous([one for one in members if one.unfit is None]))
+    for group in groups(members).values():
+        left.update(unlike([one for one in group if one.unfit is None and one.host not in left]))
+    found = []
+    for one in members:
+        alone = screens.get(one.host, Screen())
+        of_profile = (one.settings.rails, alone.alone, alone.bar, tuple(range(one.settings.gpus)))
+        found.append(Node(one.host, one.leaf, *of_profile, one.unfit or left.get(one.host)))
+    return tuple(found)
+
+
+def groups(members: Sequence[Member]) -> dict[Settings, list[Member]]:
+    """Group hosts that can be measured with each other, independent of the configured scope."""
+    found: dict[Settings, list[Member]] = {}
+    for one in members:
+        found.setdefault(replace(one.settings, scope=SCOPES[PAIR]), []).append(one)
+    return found
+
+
+class Group:
+    """Hosts of one kind and the search among them.
+
+    kind_of: scope -> its settings; raises ParseError.   nodes: of the record; only those of this group count.
+    """
+
+    def __init__(self, members: Sequence[Member], nodes: Sequence[Node], kind_of: Callable[[str], Kind]) -> None:
+        self.members = {one.host: one for one in members}
+        self._kind_of = kind_of
+        self._expected: dict[tuple[str, int], tuple[Measure, cluster_plan.Expected]] = {}
+        self.search = Localisation([one for one in nodes if one.host in self.members], self.bar)
+
+    def bar(self, test: Test) -> Bar:
+        if test.kind == RAILS:
+            return self.rail_bar(test)
+        if test.kind == GPUS:
+            return self.gpu_bar()
+        _measure, wanted = self.wanted(test)
+        return Bar(wanted.bar, wanted.bar_source)
+
+    def wanted(self, test: Test) -> tuple[Measure, cluster_plan.Expected]:
+        """Return the measurement, as the benchmark of that scope makes it, at its largest size; and its bar."""
+        key = (test.kind, len(test.hosts))
+        if key not in self._expected:
+            kind = self._kind_of(SCOPES[test.kind])
+            most = kind.settings.sizes[1]
+            every = [one for one in kind.measures(len(test.hosts)) if one.collective == COLLECTIVE and not one.what]
+            if not every:
+                asked = replace(kind.settings, collectives=(COLLECTIVE,))
+                every = cluster_plan.measures(asked, ())
+            measure = replace(every[0], min_bytes=most, max_bytes=most)
+            self._expected[key] = (measure, kind.expected(measure, len(test.hosts)))
+        return self._expected[key]
+
+    def rail_bar(self, test: Test) -> Bar:
+        """Return the bar of the slowest of its rails, by the profile: what each way has to carry."""
+        kind = self._kind_of(SCOPES[PAIR])
+        share = kind.values["perftest_share"]
+        rails = [one for one in kind.profile.rails if one.number in test.rails]
+        mtu = rail_pairs.mtu_of(kind.values)
+        least = min(
+            rails, key=lambda one: one.rate_gbps * mtu / (mtu + perftest.HEADERS[one.link_layers[0]]), default=None
+        )
+        if least is None:
+            return Bar(None, "the profile has no such rail")
+        carried = least.rate_gbps * mtu / (mtu + perftest.HEADERS[least.link_layers[0]])
+        source = "%g of what %g Gb/s carries in packets of %d bytes" % (share, least.rate_gbps, mtu)
+        return Bar(share * carried / 8, source)
+
+    def gpu_bar(self) -> Bar:
+        """Return the bar of two GPUs of one node: a share of what their NVLinks carry, by the profile."""
+        found = prediction.predict(self._kind_of(SCOPES[PAIR]).profile, COLLECTIVE, False, 2)
+        if found.busbw is None:
+            return Bar(None, found.rule)
+        share = prediction.SHARES["node"]
+        source = "derived: %g of the prediction %.4g GB/s (%s)" % (share, found.busbw, found.rule)
+        return Bar(round(share * found.busbw, 1), source)
+
+    # -- programs ------------------------------------------------------------------------------------------------------
+
+    def job(self, test: Test) -> Job:
+        measure, wanted = self.wanted(test)
+        team = [self.members[host] for host in test.hosts]
+        settings = team[0].settings
+        return Job(
+            name=name_of(test),
+            scope=SCOPES[test.kind],
+            kind=settings.kind,
+            hosts=test.hosts,
+            names=tuple(one.name for one in team),
+            addresses=tuple(one.address for one in team),
+            per_node=settings.gpus,
+            collective=measure.collective,
+            min_bytes=measure.min_bytes,
+            max_bytes=measure.max_bytes,
+            algorithm=measure.algorithm,
+            rails=len(settings.rails),
+            environment=settings.environment,
+            **wanted.__dict__,
+            repeats=1,
+            directory=f"localise/{test.kind}",
+        )
+
+    def gpu_calls(self, test: Test, values: Mapping[str, Any]) -> Iterator[Call]:
+        """Yield the programs of one node, one for each pair of its GPUs. values: of its intent."""
+        most, least = self._kind_of(SCOPES[PAIR]).settings.sizes[1], self.gpu_bar().value
+        for pair in test.pairs:
+            # CUDA numbers GPUs by speed unless it is told otherwise.
+            visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "%d,%d" % pair}
+            directory = "localise/gpus-%d-%d" % pair
+            arguments = {
+                **perf_arguments(values, COLLECTIVE, visible, directory),
+                "gpus": 2,
+                "ranks": 2,
+                "min_bytes": most,
+                "max_bytes": most,
+                "bar_busbw": least,
+                # It would find the other pairs' programs.
+                "require_idle": False,
+            }
+            yield Call(test.hosts[0], "nccl_perf", arguments, values["nccl_benchmark_timeout"] + SPARE)
+
+
+def name_of(test: Test) -> str:
+    """Return a name that no other job of the run has."""
+    return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
+
+
+def sessions(
+    test: Test, candidates: Mapping[str, rail_pairs.Candidate]
+) -> tuple[dict[str, list[list[dict[str, Any]]]], str]:
+    """Return host -> its perftest sessions of each of PASSES; and why there are none, "" where there are.
+
+    candidates: host -> its rails.
+    """
+    one, other = test.hosts
+    found: dict[str, list[list[dict[str, Any]]]] = {one: [], other: []}
+    absent = [host for host in test.hosts if candidates[host].info is None]
+    if absent:
+        return found, f"{absent[0]}: {candidates[absent[0]].absent}"
+    for directions in PASSES:
+        of_pass: dict[str, list[dict[str, Any]]] = {one: [], other: []}
+        for asked, (sender, receiver) in zip(directions, ((one, other), (other, one)), strict=True):
+            for session, served in rail_pairs.sessions(candidates[sender], candidates[receiver]) if asked else ():
+                if session.rail in test.rails:
+                    of_pass[sender].append(dict(session.__dict__))
+                    of_pass[receiver].append(dict(served.__dict__))
+        for host, of_host in of_pass.items():
+            found[host].append(of_host)
+    if any(map(len, found[one])):
+        return found, ""
+    infos = [(host, info) for host in test.hosts if (info := candidates[host].info) is not None]
+    said = [f"rail {rail} of {host}: {why}" for host, info in infos for rail, why in sorted(info.missing.items())]
+    return found, "; ".join(said) or "they have none of these rails in common"
+
+
+def result_of(
+    group: Group,
+    test: Test,
+    passes: Sequence[Sequence[Call]],
+    measured: Sequence[Sequence[engine.Result]],
+    untested: str,
+) -> Result:
+    """Return the result of a test. measured: of each pass and call.   untested: why its rails were not tested."""
+    if test.kind == GPUS:
+        return of_gpus(test, dict(zip(test.pairs, measured[0], strict=True)))
+    if test.kind == RAILS:
+        sent = {
+            (call.host, number): result
+            for number, (calls, results) in enumerate(zip(passes, measured, strict=True))
+            for call, result in zip(calls, results, strict=True)
+            if call.arguments["sessions"][0]["role"] == perftest.CLIENT
+        }
+        return of_rails(test, sent, untested)
+    one = judged_result(group.job(test), measured[0][0])
+    figure, said = busbw_of(one.result) if one.result else (None, one.failure[:_SAID])
+    return Result(test, figure, said)
+
+
+def of_gpus(test: Test, results: Mapping[tuple[int, int], Perf]) -> Result:
+    """Return the result. results: GPU pair -> result of nccl_perf."""
+    pairs: dict[tuple[int, int], float | None] = {}
+    said = []
+    for pair, given in results.items():
+        valid = "findings" in given and not given.get("failed")
+        pairs[pair], why = busbw_of(given) if valid else (None, str(given.get("msg") or "no response"))
+        said += ["gpus %d and %d: %s" % (*pair, why)] if pairs[pair] is None else []
+    return Result(test, said="; ".join(said)[:_SAID], pairs=pairs)
+
+
+def busbw_of(given: Perf) -> tuple[float | None, str]:
+    """Return GB/s of a result of nccl_perf; why there is none, or its other findings.
+
+    A figure counts where the module has judged it against its bar, which it does of one job over all of its hosts, over
+    a transport that is proven.
+    """
+    drifted = [one for one in given["findings"] if one["check"] == perf.BUSBW.id and one["state"] == "drift"]
+    judged = drifted or any(name.startswith(perf.BUSBW.id) for name in given["passed"])
+    roots = [one for one in given["findings"] if one["because"] is None and one["state"] != "ok"]
+    first = next((one for one in roots if one["check"] != perf.BUSBW.id), None)
+    said = "" if first is None else "%s: %s" % (first["check"], first["have"] or "nothing")
+    if not judged or given["busbw"] is None:
+        return None, (said or "no figure that was judged")[:_SAID]
+    return float(given["busbw"]), said[:_SAID]
+
+
+def of_rails(test: Test, sent: Mapping[tuple[str, int], Perf], failure: str) -> Result:
+    """Return the result. sent: host and number of the pass -> result of its sending end.   failure: why none ran."""
+    ways, said = [], [failure] if failure else []
+    for number, directions in enumerate(PASSES):
+        for source, asked in zip(test.hosts, directions, strict=True):
+            for rail in test.rails if asked else ():
+                figure, why = (None, failure) if failure else _figure(sent.get((source, number), {}), rail)
+                ways.append(Way(rail, source, figure, all(directions)))
+                said += [f"rail {rail} from {source}: {why}"] if why and not failure else []
+    return Result(test, said="; ".join(said)[:_SAID], ways=tuple(ways))
+
+
+def _figure(given: Perf, rail: int) -> tuple[float | None, str]:
+    """Return GB/s of a rail, from its sending end; and why there is none."""
+    for one in given.get("sessions") or []:
+        if one["session"]["role"] == perftest.CLIENT and one["session"]["rail"] == rail:
+            done = next((each for each in one["results"] if each["test"] == perftest.BANDWIDTH), None)
+            if done is not None and done["figure"] is not None:
+                return done["figure"] / 8, ""
+            return None, done["reason"] if done is not None else "it was not run"
+    bad = next((one["have"] for one in given.get("findings") or [] if one["state"] != "ok"), None)
+    return None, str(bad or given.get("msg") or "no response")
+
+
+def measured_test(result: Result, bar: Bar) -> MeasuredTest:
+    test = result.test
+    each = [judge_figure(figure, bar) for figure in (*(way.figure for way in result.ways), *result.pairs.values())]
+    outcome = judge_figure(result.figure, bar)
+    if test.kind in (RAILS, GPUS):
+        outcome = next((worst for worst in (FAIL, SILENT) if worst in each), PASS if each else SILENT)
+    return MeasuredTest(
+        number=test.number,
+        kind=test.kind,
+        hosts=test.hosts,
+        rails=test.rails,
+        about=test.about,
+        figure=result.figure,
+        bar=bar.value,
+        bar_source=bar.source,
+        outcome=outcome,
+        said=result.said,
+        ways=result.ways,
+        pairs=result.pairs,
+        lost=result.lost,
+    )
+
+
+def is_silent(result: Result) -> bool:
+    """Return whether a result lacks its figure, or one of those of rails and GPUs."""
+    if result.test.kind == GPUS:
+        return any(result.pairs.get(pair) is None for pair in result.test.pairs)
+    if result.test.kind == RAILS:
+        return not result.ways or any(way.figure is None for way in result.ways)
+    return result.figure is None
