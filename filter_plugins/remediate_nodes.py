@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import remediate
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import rollout
 
 # Matches no host, without the warning for a name that does not exist.
 NO_HOSTS = ["!all"]
@@ -34,7 +34,7 @@ def remediate_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]
         found = [host for host, state in states.items() if state.get("pending")]
     if what == "paired":
         pairs = read.get("pairs") or {}
-        found = remediate.good_first({host: pairs.get(host, []) for host in found})
+        found = rollout.good_first({host: pairs.get(host, []) for host in found})
     return [host for host in found if host in wanted] or NO_HOSTS
 
 

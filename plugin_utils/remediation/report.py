@@ -4,32 +4,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import remediate_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediate import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import outcome
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import State
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
     ASKED,
     LEFT,
     MENDED,
     QUARANTINE,
     ROLLOUT,
     STALE,
-    TOLD,
+    Item,
+    NodePlan,
 )
 
-_PROVED = {remediate_judge.OK: "ok", remediate_judge.FAILED: "drift", remediate_judge.UNKNOWN: "unknown"}
+_PROVED = {outcome.OK: "ok", outcome.FAILED: "drift", outcome.UNKNOWN: "unknown"}
 _SOURCE = "the check that failed"
 AGAIN = "run busbar remediate again with the same files"
 LOG = "busbar-results/actions.jsonl"
 
 
-def result(plan: Mapping[str, Any], state: Mapping[str, Any], wrong: str, check_mode: bool) -> dict[str, Any]:
+def result(plan: NodePlan | None, state: State, wrong: str, check_mode: bool) -> dict[str, Any]:
     """Return what is registered as ``remediate_result``.
 
-    plan: of the host, {} where the run ended before it was made.   state: after the last step.
+    plan: None where the run ended before it was made.   state: after the last step.
     wrong: error in the files' findings of this host.
     """
     found: list[Finding] = []
@@ -38,68 +39,64 @@ def result(plan: Mapping[str, Any], state: Mapping[str, Any], wrong: str, check_
     if wrong:
         fix = "audit the node again: busbar drift -i INVENTORY --findings FILE, and remediate that"
         found.append(ASKED.judge("the file", "unknown", "findings", wrong, "the file of findings", fix))
-    for item in plan.get("items") or []:
-        finding = from_dict(item["finding"])
-        if item["verdict"] == STALE:
-            found.append(MENDED.judge(finding.id, "ok", finding.want, item["why"], _SOURCE))
-            notes.append(f"stale, nothing was done: {finding.check} {finding.subject}: {item['why']}")
-        elif item["verdict"] == TOLD:
-            found.append(from_dict(item["said"]))
-        else:
-            one = _acted(finding, item, plan, state, check_mode)
-            found.append(one)
-            if one.ok or (check_mode and plan["act"] and item["verdict"] != QUARANTINE):
+    for item in plan.items if plan else ():
+        finding = item.finding
+        if item.verdict == STALE:
+            found.append(MENDED.judge(finding.id, "ok", finding.want, item.why, _SOURCE))
+            notes.append(f"stale, nothing was done: {finding.check} {finding.subject}: {item.why}")
+        elif plan and item in plan.acted:
+            found.append(_acted(item, plan, state, check_mode))
+            if found[-1].ok or (check_mode and plan.act and item.verdict != QUARANTINE):
                 repaired.append(finding.id)
+        elif item.report:
+            found.append(item.report)
     if plan and not check_mode:
         found.append(_drain_finding(plan, state))
-    elif plan and (plan["left"] or plan["returns"]):
+    elif plan and (plan.left or plan.returns):
         have = "an earlier run has drained it and was ended before it gave it back"
         found.append(LEFT.judge("the node", "drift", "given back", have, "the action log", AGAIN))
     made = Plan(tuple(found)).result()
-    return {**made, "repaired": repaired, "notes": notes, "changed": bool(state.get("done"))}
+    return {**made, "repaired": repaired, "notes": notes, "changed": bool(state.done)}
 
 
-def _acted(
-    finding: Finding, item: Mapping[str, Any], plan: Mapping[str, Any], state: Mapping[str, Any], check_mode: bool
-) -> Finding:
+def _acted(item: Item, plan: NodePlan, state: State, check_mode: bool) -> Finding:
+    finding = item.finding
     severity = finding.severity
-    refused = plan["refused"] or state.get("refused")
+    refused = plan.refused or state.refused
     if refused:
         fix = "repair what is named there, then " + AGAIN
         return ROLLOUT.judge(finding.id, "withheld", "acted on", refused, "the plan", fix, severity=severity)
     if check_mode:
         fix = "run it without --check; by hand: " + finding.fix
-        have = f"{finding.have or '-'}; {item['why']}"
+        have = f"{finding.have or '-'}; {item.why}"
         return MENDED.judge(finding.id, "drift", finding.want, have, "the plan", fix, severity=severity)
-    if item["verdict"] == QUARANTINE:
-        return from_dict(item["said"])
-    if state.get("held"):
+    if item.report:
+        return item.report
+    if state.held:
         fix = "wait until the node is idle, then " + AGAIN
-        return ROLLOUT.judge(finding.id, "withheld", "an idle node", state["held"], "the plan", fix)
-    proofs = {one["finding"]: one for one in state.get("proofs") or []}
-    proof = proofs.get(finding.id)
+        return ROLLOUT.judge(finding.id, "withheld", "an idle node", state.held, "the plan", fix)
+    proof = next((one for one in state.proofs if one["finding"] == finding.id), None)
     if proof is None:
-        have = state.get("said") or "the run ended before it was proven, or another run works on the node"
+        have = state.failure or "the run ended before it was proven, or another run works on the node"
         return MENDED.judge(finding.id, "unknown", finding.want, have, _SOURCE, AGAIN, severity=severity)
     fix = finding.fix or "see " + LOG
     have = proof["have"]
-    figures = [(state.get(when) or {}).get(finding.id) for when in ("before", "after")]
+    figures = [figures.get(finding.id) for figures in (state.before, state.after)]
     if any(figure is not None for figure in figures):
         have += ", GB/s before and after: " + ", ".join("-" if one is None else "%.4g" % one for one in figures)
     return MENDED.judge(finding.id, _PROVED[proof["state"]], finding.want, have, _SOURCE, fix, severity=severity)
 
 
-def _drain_finding(plan: Mapping[str, Any], state: Mapping[str, Any]) -> Finding:
-    reason = (state.get("give_back") or {}).get("reason", "")
-    if state.get("lost"):
-        have = f"Slurm did not respond when it was to be given back: {state['lost']}"
+def _drain_finding(plan: NodePlan, state: State) -> Finding:
+    if state.lost:
+        have = f"Slurm did not respond when it was to be given back: {state.lost}"
         return LEFT.judge("the node", "unknown", "given back", have, "scontrol", AGAIN)
-    if state.get("kept") and reason:
+    if state.kept and state.reason:
         fix = f"repair it, then {AGAIN}, which proves that and gives the node back; {LOG} lists what was done"
-        return LEFT.judge("the node", "drift", "given back", f"left drained: {reason}", "scontrol", fix)
-    if state.get("begun") and not state.get("closed"):
+        return LEFT.judge("the node", "drift", "given back", f"left drained: {state.reason}", "scontrol", fix)
+    if state.begun and not state.closed:
         return LEFT.judge("the node", "unknown", "given back", "the run did not come to its end", LOG, AGAIN)
-    if plan["left"] and not state.get("closed"):
+    if plan.left and not state.closed:
         have = "an earlier run has drained it and was ended, and nothing was done about that now"
         return LEFT.judge("the node", "drift", "given back", have, LOG, AGAIN)
     return LEFT.judge("the node", "ok", "given back", "nothing is left", LOG)
