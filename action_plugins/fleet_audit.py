@@ -10,15 +10,7 @@ of Ansible: plugin_utils/ansible_core.py.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import queue
-import signal
-import subprocess
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     manifest,
     partial_results,
     slurm_audit,
+    worker_threads,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import OutputLimit, limit_output
@@ -47,16 +40,8 @@ KEPT = (
     *("roles", "evidence", "off", "intent", "verify", "scope", "sharp", "due", "drain", "cabling", "compare"),
     *("failed", "unreachable", "timedout", "wrong_inventory", "msg"),
 )
-# Seconds in which the first host alone builds what all need, which threads would otherwise build all at once.
-ALONE = 2.0
-# Seconds between two looks of a waiting worker whether it has to end.
-WAKE = 0.5
 Answer = dict[str, Any]
 Answers = dict[str, Answer]
-PR_SET_PDEATHSIG = 1
-LAST = "trap '' HUP INT TERM; read -r _; kill -s KILL -- -$1"
-# The writing end of that shell's input: open as long as this process lives.
-_watch: list[subprocess.Popen[bytes]] = []
 
 
 class ActionModule(FleetAction):
@@ -108,14 +93,14 @@ class ActionModule(FleetAction):
         """Return host -> result, by one step of Slurm. Raises SlurmError."""
         here = ansible_core.this_worker()
         hostvars = variables["hostvars"]
-        of_play = _play_variables(
+        of_play = worker_threads.play_variables(
             here._task_vars if here else variables, hostvars.raw_get(variables["inventory_hostname"])
         )
 
         def variables_of(host: str) -> dict[str, Any]:
             return {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
 
-        _bind_to_parent()
+        worker_threads.bind_to_parent()
         keep = partial_results.PartialResults(file).add
         return slurm_audit.audit(hosts, variables_of, self._templar, limit, overlap, display.display, keep)
 
@@ -127,7 +112,7 @@ class ActionModule(FleetAction):
         if here is None:
             raise AnsibleError("fleet_audit runs in a worker of ansible-playbook only")
         hostvars = variables["hostvars"]
-        of_play = _play_variables(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
+        of_play = worker_threads.play_variables(here._task_vars, hostvars.raw_get(variables["inventory_hostname"]))
         task = self._task.copy()
         task.action, task.args, task.register, task.run_once, task.timeout = MODULE, {}, None, False, 0
         # Blocks and the play are evaluated once, and not by the copy for each host.
@@ -153,99 +138,20 @@ class ActionModule(FleetAction):
             if host in bounds:
                 bounds[host].end()
 
-        _bind_to_parent()
+        worker_threads.bind_to_parent()
         kept, answers = partial_results.PartialResults(file), Answers()
-        for host, answer in _query_all(hosts, audit_host, leave, context.CLIARGS["forks"], limit, host_audit.MADE):
+        width, made = context.CLIARGS["forks"], host_audit.MADE
+        for host, answer in worker_threads.run_each(hosts, audit_host, leave, width, limit, made):
             kept.add(host, answer)
             answers[host] = answer
+            if len(answers) % max(1, len(hosts) // 20) == 0 or len(answers) == len(hosts):
+                display.display(f"{len(answers)} of {len(hosts)} hosts have responded")
         if any(answer.get("timedout") for answer in answers.values()):
-            _end_connections()
+            worker_threads.end_connections()
         return None if hosts and len(strange) == len(hosts) else answers
-
-
-def _play_variables(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables that the play and the task add to a host's, or override.
-
-    Variables of Ansible are left out: with the first host's ``ansible_host`` all other queries would go to it.
-    """
-    own = {name: value for name, value in of_task.items() if not name.startswith("ansible_")}
-    return {name: value for name, value in own.items() if name not in of_host or of_host[name] != value}
 
 
 def _task_result(result: Mapping[str, Any] | None) -> Answer:
     """Return what host_audit would register as an ordinary task, whose failure does not end the play."""
     given = {name: value for name, value in (result or {}).items() if name in KEPT}
     return given if "roles" in given else {"msg": "it was not queried", **given, "failed": True}
-
-
-def _query_all(
-    hosts: Sequence[str],
-    ask: Callable[[str], Answer],
-    leave: Callable[[str], None],
-    width: int,
-    limit: float,
-    made: threading.Event,
-) -> Iterator[tuple[str, Answer]]:
-    """Yield host and result, in order of arrival. limit: seconds for a host; slower ones are abandoned.
-
-    made: set by ask, once the first host has built what all need and waits for its result.
-    """
-    answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
-    waiting, ends = deque(hosts), dict[str, float]()
-    count = 0
-
-    def work(host: str) -> None:
-        answer: Answer = {"failed": True, "msg": "the query ended without a result, see above"}
-        try:
-            answer = ask(host)
-        finally:
-            answers.put((host, answer))
-            made.set()
-
-    while waiting or ends:
-        while waiting and len(ends) < width:
-            host = waiting.popleft()
-            ends[host] = time.monotonic() + limit
-            # A thread begins with an empty context: Ansible's in ours is one object, which no two threads may change.
-            threading.Thread(target=work, args=(host,), daemon=True).start()
-            if host == hosts[0]:
-                made.wait(ALONE)
-        try:
-            # Short waits: a signal may reach another thread, and is handled here between two waits only.
-            given = [answers.get(timeout=max(min(min(ends.values()) - time.monotonic(), WAKE), 0))]
-        except queue.Empty:
-            late = [host for host, end in ends.items() if end <= time.monotonic()]
-            for host in late:
-                leave(host)
-            said = f"did not respond within {limit:g} s and was left behind"
-            given = [(host, {"failed": True, "timedout": True, "msg": said}) for host in late]
-        for host, answer in given:
-            # An abandoned one may still respond.
-            if ends.pop(host, None) is not None:
-                # Stored by the caller before it is reported.
-                yield host, answer
-                count += 1
-                if count % max(1, len(hosts) // 20) == 0 or count == len(hosts):
-                    display.display(f"{count} of {len(hosts)} hosts have responded")
-
-
-def _bind_to_parent() -> None:
-    """End everything this worker starts with it, and the worker with ansible-playbook, however either ends."""
-    if not _leads_group():
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):  # Linux
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A shell in our group waits for the end of its input, whose other end only this process has.
-    _watch.append(subprocess.Popen(["/bin/sh", "-c", LAST, "sh", str(os.getpid())], stdin=subprocess.PIPE))
-
-
-def _end_connections() -> None:
-    if _leads_group():
-        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.killpg(os.getpgrp(), signal.SIGTERM)
-        signal.signal(signal.SIGTERM, before)
-
-
-def _leads_group() -> bool:
-    return os.getpgrp() == os.getpid()

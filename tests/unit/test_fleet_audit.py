@@ -14,18 +14,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import fleet_audit
+from ansible_collections.busbar.fabric.plugins.plugin_utils import worker_threads
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.fixture(autouse=True)
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr(fleet_audit.display, "display", lines.append)
-    return lines
-
-
-def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks(said: list[str]) -> None:
+def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks() -> None:
     lock, now, most, asked = threading.Lock(), 0, 0, list[str]()
 
     def ask(host: str) -> dict[str, Any]:
@@ -39,16 +33,14 @@ def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks(sai
         return {"roles": host}
 
     hosts = [f"n{number}" for number in range(40)]
-    assert dict(fleet_audit._query_all(hosts, ask, print, 4, 60, threading.Event())) == {
+    assert dict(worker_threads.run_each(hosts, ask, print, 4, 60, threading.Event())) == {
         host: {"roles": host} for host in hosts
     }
     assert (sorted(asked), most) == (sorted(hosts), 4)
-    assert said[0] == "2 of 40 hosts have responded"
-    assert (said[-1], len(said)) == ("40 of 40 hosts have responded", 20)
 
 
 def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_audit, "ALONE", 0.05)
+    monkeypatch.setattr(worker_threads, "ALONE", 0.05)
     free = threading.Event()
 
     def ask(host: str) -> dict[str, Any]:
@@ -58,7 +50,7 @@ def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pyt
 
     left: list[str] = []
     begin = time.monotonic()
-    found = dict(fleet_audit._query_all("abcde", ask, left.append, 2, 1, threading.Event()))
+    found = dict(worker_threads.run_each("abcde", ask, left.append, 2, 1, threading.Event()))
     assert time.monotonic() - begin < 20
     free.set()
     late = {"failed": True, "timedout": True, "msg": "did not respond within 1 s and was left behind"}
@@ -71,19 +63,19 @@ def test_a_question_that_breaks_off_is_an_answer() -> None:
     def ask(host: str) -> dict[str, Any]:
         raise RuntimeError(host)
 
-    found = dict(fleet_audit._query_all(["a"], ask, print, 2, 60, threading.Event()))
+    found = dict(worker_threads.run_each(["a"], ask, print, 2, 60, threading.Event()))
     assert found == {"a": {"failed": True, "msg": "the query ended without a result, see above"}}
     # What a thread says at its end is this test's, and not the next one's.
     for thread in threading.enumerate():
         if thread.name.endswith("(work)"):
             thread.join(30)
-    assert dict(fleet_audit._query_all([], ask, print, 2, 60, threading.Event())) == {}
+    assert dict(worker_threads.run_each([], ask, print, 2, 60, threading.Event())) == {}
 
 
 def test_what_the_play_says_comes_before_what_the_inventory_says() -> None:
     of_host = {"busbar_mtu": 9000, "ansible_host": "10.0.0.1"}
     of_task = {**of_host, "busbar_mtu": 4200, "playbook_dir": "/srv", "ansible_host": "n1", "ansible_port": 22}
-    assert fleet_audit._play_variables(of_task, of_host) == {"busbar_mtu": 4200, "playbook_dir": "/srv"}
+    assert worker_threads.play_variables(of_task, of_host) == {"busbar_mtu": 4200, "playbook_dir": "/srv"}
 
 
 def test_the_first_host_is_alone_until_it_has_made_what_all_need() -> None:
@@ -100,7 +92,7 @@ def test_the_first_host_is_alone_until_it_has_made_what_all_need() -> None:
             free.set()
         return {"roles": host}
 
-    assert len(dict(fleet_audit._query_all("abc", ask, print, 2, 60, made))) == 3
+    assert len(dict(worker_threads.run_each("abc", ask, print, 2, 60, made))) == 3
     assert begun == [("a", False), ("b", True), ("c", True)]
 
 
@@ -115,11 +107,11 @@ def test_a_host_that_was_asked_by_a_task_of_its_own_answers_the_same() -> None:
 STARTS = """
 import os, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
-from ansible_collections.busbar.fabric.plugins.action import fleet_audit
+from ansible_collections.busbar.fabric.plugins.plugin_utils import worker_threads
 worker = os.fork()
 if worker == 0:
     os.setsid()
-    fleet_audit._bind_to_parent()
+    worker_threads.bind_to_parent()
     subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait"])
     print(os.getpid(), flush=True)
     os._exit(0) if sys.argv[2] == "nobody" else time.sleep(600)
