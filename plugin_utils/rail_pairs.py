@@ -12,12 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
+from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables
 
+# RDMA MTU where the inventory names none.
+MTU = 4096
 PAIR = Check("perftest.pair", why="a rail that was not tested is not proven")
 "Has every idle host and rail a partner to be tested with"
 
@@ -34,7 +39,7 @@ class Candidate:
     info: HostInfo | None
     name: str
     busy: tuple[str, ...] = ()
-    mtu: int = 4096
+    mtu: int = MTU
     absent: str = ""
 
 
@@ -124,3 +129,38 @@ def untested(have: str, fix: str, subject: str = "host") -> Finding:
     """Judge a host, a rail or a partner that has no test."""
     want = "tested against the same rail of another host"
     return PAIR.judge(subject, "unknown", want, have, "inventory and sysfs of all hosts", fix)
+
+
+def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> Candidate:
+    values = host_variables.values(of_host)
+    read = answer.given(of_host.get("rail_info_result"), "rail_info")
+    ping = answer.given(of_host.get("rail_ping_result"), "rail_ping")
+    # A host that was lost meanwhile starts nothing more.
+    read = ping if ping.get("unreachable") or ping.get("failed") else read
+    absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
+    return Candidate(
+        host=host,
+        kind=host_variables.kind(of_host),
+        info=host_variables.of_host({"rail_info_result": read}) if there else None,
+        name=str(of_host.get("ansible_host") or host),
+        # Stored results of a node in use are valid.
+        busy=() if check_mode else tuple(read.get("busy") or ()),
+        mtu=mtu_of(values),
+        absent=absent,
+    )
+
+
+def classes(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the traffic class of a host's tests, and its DSCP and priority; -1 for none. values: of its intent."""
+    wanted = host_variables.chain(values)
+    return {
+        "traffic_class": -1 if wanted.dscp is None else nccl_conf.traffic_class(wanted.dscp),
+        "priority": -1 if wanted.priority is None or not wanted.pfc else wanted.priority,
+        "dscp": -1 if wanted.dscp is None else wanted.dscp,
+    }
+
+
+def mtu_of(values: Mapping[str, Any]) -> int:
+    """Return the intended RDMA MTU."""
+    mtu = values.get("busbar_mtu")
+    return netdev_mtu.rdma_mtu(mtu) if mtu else MTU
