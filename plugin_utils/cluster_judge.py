@@ -10,8 +10,8 @@ one line; latency and scaling are judged; a job without a result makes its hosts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import OVER_NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, lldp_leaf, nodeset, slowdown_causes
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Row, Scaling
 
 # Least efficiency relative to the fewest nodes; each figure is a part of its prediction.
@@ -101,43 +102,33 @@ class Judged:
     passed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
-def judge(
-    jobs: Sequence[Mapping[str, Any]],
-    results: Mapping[str, Mapping[str, Any]],
-    failures: Mapping[str, str],
-    earlier: Mapping[str, Sequence[Finding]],
-    advise: bool = False,
-) -> Judged:
-    """Judge jobs, ``cluster_plan.Job.to_dict`` of each. results: job name -> result of nccl_perf, where there is one.
+def judge(measured: Sequence[Measured], earlier: Mapping[str, Sequence[Finding]], advise: bool = False) -> Judged:
+    """Judge jobs. earlier: host -> findings of other roles.
 
-    failures: name of a job -> why there is none.   earlier: host -> findings of other roles.
     advise: a missed bar advises the search for the slow node, which does not start automatically.
     """
-    trays = {host for job in jobs for host in job["hosts"] if job["scope"] == NVLINK_DOMAIN}
+    trays = {host for one in measured for host in one.job.hosts if one.job.scope == NVLINK_DOMAIN}
     causes = {
         host: cause
         for host, found in earlier.items()
         if (cause := _root(found, NVLINK_CAUSES if host in trays else CAUSES)) is not None
     }
     of_job: dict[str, list[Finding]] = {}
-    good: dict[str, dict[str, Sequence[str]]] = {}
-    for job in jobs:
-        result = results.get(job["name"])
-        said, passed = _of_job(job, result, failures.get(job["name"], "its task was not run"))
-        of_job[job["name"]] = [_advised(one, job) for one in said] if advise else said
-        good[job["name"]] = passed
-    scaling = _scaling(jobs, results, of_job)
-    found: dict[str, list[Finding]] = {}
     passes: dict[str, dict[str, Sequence[str]]] = {}
-    for job in jobs:
-        said = of_job[job["name"]]
-        shared = [_name_causes(one, job["hosts"], causes) for one in said]
-        for host in job["hosts"]:
-            found.setdefault(host, []).extend(shared)
-            passes.setdefault(host, {}).update(good[job["name"]])
-    findings = {host: tuple(_followed(of_host, causes.get(host))) for host, of_host in found.items()}
-    record = tuple(_recorded(job, results.get(job["name"]), of_job[job["name"]]) for job in jobs)
-    return Judged(findings, record, scaling, passes)
+    for one in measured:
+        found, passed = _of_job(one)
+        advised = advise and len(one.job.hosts) > 1
+        of_job[one.job.name] = [_advised(finding) if advised else finding for finding in found]
+        for host in one.job.hosts:
+            passes.setdefault(host, {}).update(passed)
+    scaling = _scaling(measured, of_job)
+    of_host: dict[str, list[Finding]] = {}
+    for one in measured:
+        shared = [_name_causes(finding, one.job.hosts, causes) for finding in of_job[one.job.name]]
+        for host in one.job.hosts:
+            of_host.setdefault(host, []).extend(shared)
+    findings = {host: tuple(_followed(found, causes.get(host))) for host, found in of_host.items()}
+    return Judged(findings, tuple(_recorded(one, of_job[one.job.name]) for one in measured), scaling, passes)
 
 
 def misses(findings: Iterable[Finding]) -> bool:
@@ -146,159 +137,120 @@ def misses(findings: Iterable[Finding]) -> bool:
     return any(OVER_NVLINK not in one.subject for one in slow)
 
 
-def _advised(finding: Finding, job: Mapping[str, Any]) -> Finding:
-    if len(job["hosts"]) > 1 and misses([finding]):
-        return replace(finding, fix=f"{LOCALISE}; {finding.fix}")
-    return finding
+def _advised(finding: Finding) -> Finding:
+    return replace(finding, fix=f"{LOCALISE}; {finding.fix}") if misses([finding]) else finding
 
 
-def subject(job: Mapping[str, object]) -> str:
-    """Return the subject of a job's findings: ``cluster all_reduce 8G 16 nodes``."""
-    return str(job["name"])
-
-
-def _of_job(
-    job: Mapping[str, Any], result: Mapping[str, Any] | None, failure: str
-) -> tuple[list[Finding], dict[str, Sequence[str]]]:
-    if result is None:
-        return [JOB.judge(subject(job), "unknown", "a result", failure, _SOURCE)], {}
+def _of_job(measured: Measured) -> tuple[list[Finding], dict[str, Sequence[str]]]:
+    job, result = measured.job, measured.result
+    if not result:
+        return [JOB.judge(job.name, "unknown", "a result", measured.failure, _SOURCE)], {}
     simulated = "simulated: " if result.get("simulated") else ""
-    found = [JOB.judge(subject(job), "ok", "a result", "there is one", simulated + _SOURCE)]
+    found = [JOB.judge(job.name, "ok", "a result", "there is one", simulated + _SOURCE)]
     own = [from_dict(dict(item)) for item in result["findings"]]
     passed = {name: result["evidence"][name] for name in result["passed"]}
-    rail = cluster_record.rail_of(subject(job))
-    if rail or len(job["hosts"]) == 1:
+    rail = cluster_record.rail_of(job.name)
+    if rail or len(job.hosts) == 1:
         # The node's own benchmark, and those of its other rails, have findings of the same names.
-        renamed = {one.id: replace(one, subject=f"{rail or subject(job)}: {one.subject}") for one in own}
+        renamed = {one.id: replace(one, subject=f"{rail or job.name}: {one.subject}") for one in own}
         ids = {before: one.id for before, one in renamed.items()}
         own = [replace(one, because=ids.get(one.because or "")) for one in renamed.values()]
         passed = passed if rail else {}
     found += own
-    bad = next((one for one in own if not one.ok and one.because is None), None)
-    if not job["scaling"]:
-        found += [_bar(job, simulated), *_latency(job, result, simulated, bad)]
+    if not job.scaling:
+        found += [_bar(job, simulated), *_latency(measured, simulated, _first_root(own))]
     return found, passed
 
 
-def _bar(job: Mapping[str, Any], simulated: str) -> Finding:
-    want = "a bar"
-    if job["bar"] is not None:
-        have = "{:g} GB/s ({})".format(job["bar"], job["bar_source"])
-        return BAR.judge(subject(job), "ok", want, have, simulated + "bars.yml")
-    if job["what"]:
+def _first_root(findings: Iterable[Finding]) -> Finding | None:
+    return next((one for one in findings if not one.ok and one.because is None), None)
+
+
+def _bar(job: Job, simulated: str) -> Finding:
+    source = simulated + "bars.yml"
+    if job.bar is not None:
+        return BAR.judge(job.name, "ok", "a bar", f"{job.bar:g} GB/s ({job.bar_source})", source)
+    if job.what:
         # A message of the user's model: its figure is reported beside those with a bar.
-        return BAR.judge(subject(job), "ok", "a figure", "no bar: %s" % job["bar_source"], simulated + "bars.yml")
-    fix = "put a bar for it into bars.yml beside the inventory, as in docs/bars.md: %s" % job["bar_source"]
-    return BAR.judge(subject(job), "unknown", want, None, simulated + "bars.yml", fix)
+        return BAR.judge(job.name, "ok", "a figure", f"no bar: {job.bar_source}", source)
+    fix = f"put a bar for it into bars.yml beside the inventory, as in docs/bars.md: {job.bar_source}"
+    return BAR.judge(job.name, "unknown", "a bar", None, source, fix)
 
 
-def _latency(
-    job: Mapping[str, Any], result: Mapping[str, Any], simulated: str, bad: Finding | None
-) -> Iterable[Finding]:
-    limit = job["latency_bar_us"]
+def _latency(measured: Measured, simulated: str, bad: Finding | None) -> Iterator[Finding]:
+    job = measured.job
+    limit = job.latency_bar_us
     if limit is None:
         return
-    row = next((one for one in result["statistics"] if one["size"] == job["min_bytes"]), None)
-    want = "at most %g us for %s" % (limit, size_text(job["min_bytes"]))
-    time = row and row["time_us"]
-    source = simulated + _SOURCE
-    fix = LATENCY.fix.replace("SCOPE", job["scope"])
-    if time is None:
-        yield LATENCY.judge(subject(job), "unknown", want, "no time was measured", source, fix, because=bad)
-    else:
-        state = "ok" if time <= limit else "drift"
-        yield LATENCY.judge(subject(job), state, want, "%.1f us" % time, source, fix, because=bad)
+    time = next((row["time_us"] for row in measured.result["statistics"] if row["size"] == job.min_bytes), None)
+    state = "unknown" if time is None else "ok" if time <= limit else "drift"
+    want = f"at most {limit:g} us for {size_text(job.min_bytes)}"
+    have = "no time was measured" if time is None else f"{time:.1f} us"
+    fix = LATENCY.fix.replace("SCOPE", job.scope)
+    yield LATENCY.judge(job.name, state, want, have, simulated + _SOURCE, fix, because=bad)
 
 
-def _scaling(
-    jobs: Sequence[Mapping[str, Any]], results: Mapping[str, Mapping[str, Any]], of_job: dict[str, list[Finding]]
-) -> tuple[Scaling, ...]:
+def _scaling(measured: Sequence[Measured], of_job: dict[str, list[Finding]]) -> tuple[Scaling, ...]:
     """Return each collective over numbers of nodes; add its findings to the job over the most nodes."""
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for job in jobs:
-        if job["scope"] == "cluster" and not job["what"]:
-            groups.setdefault((job["kind"], job["head"], job["collective"], job["algorithm"]), []).append(job)
+    groups: dict[tuple[str, ...], list[Measured]] = {}
+    for one in measured:
+        job = one.job
+        if job.scope == "cluster" and not job.what:
+            groups.setdefault((job.kind, job.head, job.collective, job.algorithm), []).append(one)
     rows: list[Scaling] = []
     for group in groups.values():
-        group.sort(key=lambda job: len(job["hosts"]))
-        several = [job for job in group if len(job["hosts"]) > 1]
         if len(group) < 2:
             continue
-        first = next((job for job in several if _figure(job, results) is not None), None)
-        shares: list[tuple[float, str]] = []
-        missing = []
-        for job in group:
-            nodes, figure = len(job["hosts"]), _figure(job, results)
-            efficiency = _efficiency(job, first, results) if first is not None and nodes > 1 else None
-            rows.append(
-                Scaling(
-                    collective=job["collective"],
-                    algorithm=job["algorithm"],
-                    size=job["max_bytes"],
-                    nodes=nodes,
-                    busbw=figure,
-                    prediction=job["prediction"],
-                    efficiency=efficiency,
-                )
-            )
-            if nodes > 1 and efficiency is None:
-                missing.append("%d nodes" % nodes)
-            elif efficiency is not None and first is not None and job is not first:
-                shares.append((efficiency, _scaling_text(job, first, efficiency, results)))
+        group.sort(key=lambda one: len(one.job.hosts))
+        several = [one for one in group if len(one.job.hosts) > 1]
+        first = next((one for one in several if one.busbw is not None), None)
+        shares = {one.job.name: _efficiency(one, first) if one in several else None for one in group}
+        for one in group:
+            job = one.job
+            of_program = {"collective": job.collective, "algorithm": job.algorithm, "size": job.max_bytes}
+            figures = {"busbw": one.busbw, "prediction": job.prediction, "efficiency": shares[job.name]}
+            rows.append(Scaling(**of_program, nodes=len(job.hosts), **figures))
         if len(several) > 1:
-            most = several[-1]
-            of_job[most["name"]].append(_scaled(most, min(shares, default=None), missing, of_job))
+            missing = [f"{len(one.job.hosts)} nodes" for one in several if shares[one.job.name] is None]
+            worse = [
+                (share, _scaling_text(one, first, share))
+                for one in several
+                if first is not None and one is not first and (share := shares[one.job.name]) is not None
+            ]
+            of_most = of_job[several[-1].job.name]
+            of_most.append(_scaled(several[-1].job, min(worse, default=None), missing, _first_root(of_most)))
     return tuple(rows)
 
 
-def _scaled(
-    job: Mapping[str, Any],
-    worst: tuple[float, str] | None,
-    missing: Sequence[str],
-    of_job: Mapping[str, Sequence[Finding]],
-) -> Finding:
-    want = "at least %g of the fewest nodes, measured by predicted" % EFFICIENT
-    bad = next((one for one in of_job[job["name"]] if not one.ok and one.because is None), None)
+def _scaled(job: Job, worst: tuple[float, str] | None, missing: Sequence[str], bad: Finding | None) -> Finding:
+    want = f"at least {EFFICIENT:g} of the fewest nodes, measured by predicted"
     if worst is None or (missing and worst[0] >= EFFICIENT):
-        have = "no figure over %s" % ", ".join(missing)
-        return SCALING.judge(subject(job), "unknown", want, have, _SOURCE, because=bad)
-    state = "ok" if worst[0] >= EFFICIENT else "drift"
-    return SCALING.judge(subject(job), state, want, worst[1], _SOURCE, because=bad)
+        state, have = "unknown", f"no figure over {', '.join(missing)}"
+    else:
+        state, have = "ok" if worst[0] >= EFFICIENT else "drift", worst[1]
+    return SCALING.judge(job.name, state, want, have, _SOURCE, because=bad)
 
 
-def _figure(job: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Return GB/s at the largest size; None where nothing was measured. A figure of 0 is none."""
-    result = results.get(str(job["name"]))
-    return float(result["busbw"]) if result is not None and result.get("busbw") else None
-
-
-def _efficiency(
-    job: Mapping[str, Any], first: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]
-) -> float | None:
+def _efficiency(one: Measured, first: Measured | None) -> float | None:
     """Return the ratio of two jobs' figures, each as a part of its prediction; without one, of the plain figures.
 
     A figure above its prediction is no base: over two nodes NVLSTree may reach twice what any ring does, and no
     number of nodes will again.
     """
-    here, there = _figure(job, results), _figure(first, results)
-    if here is None or there is None:
+    if first is None or one.busbw is None or first.busbw is None:
         return None
-    if job["prediction"] and first["prediction"]:
-        return (here / float(job["prediction"])) / min(1.0, there / float(first["prediction"]))
-    return here / there
+    if one.job.prediction and first.job.prediction:
+        return (one.busbw / one.job.prediction) / min(1.0, first.busbw / first.job.prediction)
+    return one.busbw / first.busbw
 
 
-def _scaling_text(
-    job: Mapping[str, Any], first: Mapping[str, Any], efficiency: float, results: Mapping[str, Mapping[str, Any]]
-) -> str:
-    here, there = _figure(job, results) or 0.0, _figure(first, results) or 1.0
-    text = "%.2f over %d nodes: %.4g GB/s, %.2f of the %.4g GB/s over %d" % (
-        *(efficiency, len(job["hosts"]), here),
-        *(here / there, there, len(first["hosts"])),
-    )
-    if job["prediction"] and first["prediction"]:
-        return text + "; predicted %.4g and %.4g GB/s" % (job["prediction"], first["prediction"])
-    return text + "; there is no prediction"
+def _scaling_text(one: Measured, first: Measured, efficiency: float) -> str:
+    here, there = one.busbw or 0.0, first.busbw or 1.0
+    nodes, fewest = len(one.job.hosts), len(first.job.hosts)
+    text = f"{efficiency:.2f} over {nodes} nodes: {here:.4g} GB/s, {here / there:.2f} of the {there:.4g} GB/s over"
+    if one.job.prediction and first.job.prediction:
+        return f"{text} {fewest}; predicted {one.job.prediction:.4g} and {first.job.prediction:.4g} GB/s"
+    return f"{text} {fewest}; there is no prediction"
 
 
 def _root(earlier: Sequence[Finding], causes: Sequence[str]) -> Finding | None:
@@ -335,60 +287,41 @@ def _followed(findings: Sequence[Finding], cause: Finding | None) -> list[Findin
     return found
 
 
-def _recorded(
-    job: Mapping[str, Any], result: Mapping[str, Any] | None, findings: Sequence[Finding]
-) -> cluster_record.Job:
+def _recorded(measured: Measured, findings: Sequence[Finding]) -> cluster_record.Job:
+    job, result = measured.job, measured.result
     bad = worst_first(one for one in findings if not one.ok)
-    has = result or {}
-    rows = tuple(
-        Row(**{name: one[name] for name in ("size", "time_us", "algbw", "busbw", "time_p99_us", "spread", "repeats")})
-        for one in has.get("statistics") or []
-    )
-    measured = has.get("measured") or {}
-    versions = {"nccl": has.get("nccl_version"), "nccl_tests": measured.get("version")}
-    copied = (
-        "name",
-        "scope",
-        "ranks",
-        "collective",
-        "algorithm",
-        "nvls",
-        "what",
-        "bar",
-        "bar_source",
-        "latency_bar_us",
-    )
+    names = [each.name for each in fields(Row)]
+    rows = tuple(Row(**{name: one[name] for name in names}) for one in result.get("statistics") or [])
+    own = {each.name for each in fields(cluster_record.Job)} - {"rails", "busbw"}
+    copied = {name: getattr(job, name) for name in own if hasattr(job, name)}
+    versions = {"nccl": result.get("nccl_version"), "nccl_tests": (result.get("measured") or {}).get("version")}
     return cluster_record.Job(
-        **{name: job[name] for name in (*copied, "prediction", "rule", "min_bytes", "max_bytes")},
-        hosts=tuple(job["hosts"]),
+        **copied,
         rows=rows,
-        busbw=has.get("busbw"),
+        busbw=result.get("busbw"),
         spread=max(rows, key=lambda row: row.size).spread if rows else None,
         states=tuple(one.state for one in bad),
         said=(bad[0].have or f"wanted {bad[0].want}") if bad else "",
-        transport=has.get("transport") or {},
-        rails=has.get("rails") or {},
+        transport=result.get("transport") or {},
+        rails=result.get("rails") or {},
         versions={name: str(version) for name, version in versions.items() if version},
     )
 
 
 def member_records(
-    jobs: Sequence[Mapping[str, Any]], findings: Mapping[str, Sequence[Finding]], finished: float
+    jobs: Sequence[Job], findings: Mapping[str, Sequence[Finding]], finished: float
 ) -> dict[str, dict[str, Any]]:
     """Return host -> its record for the nightly check, of every host that a job was over."""
     over: dict[str, set[str]] = {}
     for job in jobs:
-        for host in job["hosts"]:
-            over.setdefault(host, set()).update(job["hosts"])
-    texts: dict[frozenset[str], str] = {}
+        for host in job.hosts:
+            over.setdefault(host, set()).update(job.hosts)
+    texts = {names: f"{len(names)} nodes ({nodeset.brief(names, _ROOM)})" for names in map(frozenset, over.values())}
     found = {}
     for host, others in over.items():
-        names = frozenset(others)
-        if names not in texts:
-            texts[names] = "%d nodes (%s)" % (len(names), nodeset.brief(names, _ROOM))
         bad = worst_first(one for one in findings.get(host, ()) if not one.ok)
         state = min((one.state for one in bad), key=STATES.index, default="ok")
         worst = next((one for one in bad if one.state == state), None)
         said = "" if worst is None else f"{worst.check} of {worst.subject}: {worst.have or worst.want}"
-        found[host] = {"finished": finished, "over": texts[names], "state": state, "said": said[:500]}
+        found[host] = {"finished": finished, "over": texts[frozenset(others)], "state": state, "said": said[:500]}
     return found

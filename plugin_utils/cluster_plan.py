@@ -11,17 +11,17 @@ Pure, and linear in the hosts except for the sorting.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds as paired
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
 
 STEP_FACTOR = 2
 # Bytes of the smallest message of all_reduce, by which latency is judged.
@@ -39,55 +39,6 @@ MEMBER = Check(
     fix="run it again when the node is idle",
 )
 "Could the node be measured together with others: idle, reachable, built with MPI, and with another such node"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The inventory's values of a host; only hosts with equal ones are measured together.
-
-    kind: profile and fabric.   sizes: the smallest and the largest message in bytes.   gpus: of each node.
-    rails: numbers of the profile's.   extra: other values that have to be equal, such as options of the launcher.
-    apart: NVLinks also lead to other nodes, and are excluded from measurements between nodes, except in scope
-        nvlink_domain.
-    """
-
-    kind: str
-    scope: str
-    collectives: tuple[str, ...]
-    sizes: tuple[int, int]
-    gpus: int
-    rails: tuple[int, ...] = ()
-    extra: tuple[str, ...] = ()
-    apart: bool = False
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return variables of every job between nodes: it measures either the network or the NVLinks."""
-        if self.scope == NVLINK_DOMAIN:
-            return {"NCCL_MNNVL_ENABLE": "1"}
-        return {"NCCL_MNNVL_ENABLE": "0"} if self.apart else {}
-
-
-@dataclass(frozen=True)
-class Member:
-    """One host.
-
-    host: its name in the inventory.   name: its own host name, "" where unknown.   address: how a launcher
-    reaches it.   leaf: "" where the inventory says none.   build: NCCL, MPI and commit of its programs.
-    rails: number -> RDMA device and index of the nearest GPU.   unfit: why it cannot take part, and what to do.
-    domain: in scope nvlink_domain its UUID and clique; "" where it is in none, no_domain has the reason.
-    """
-
-    host: str
-    settings: Settings
-    name: str = ""
-    address: str = ""
-    leaf: str = ""
-    build: str = ""
-    rails: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    unfit: tuple[str, str] | None = None
-    domain: str = ""
-    no_domain: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,48 +67,6 @@ class Expected:
     prediction: float | None = None
     rule: str = ""
     nvls: bool = False
-
-
-@dataclass(frozen=True)
-class Job:
-    """One program over some hosts; the first of them starts it. names, addresses: in the order of hosts.
-
-    rails: how many HCAs of each node have to carry data.
-    scaling: over a part of the nodes of its scope, for the comparison.
-    """
-
-    name: str
-    scope: str
-    kind: str
-    hosts: tuple[str, ...]
-    names: tuple[str, ...]
-    addresses: tuple[str, ...]
-    per_node: int
-    collective: str
-    min_bytes: int
-    max_bytes: int
-    algorithm: str
-    what: str
-    rails: int
-    environment: Mapping[str, str]
-    scaling: bool
-    bar: float | None
-    bar_source: str
-    latency_bar_us: float | None
-    prediction: float | None
-    rule: str
-    nvls: bool
-
-    @property
-    def head(self) -> str:
-        return self.hosts[0]
-
-    def to_dict(self) -> dict[str, Any]:
-        data = asdict(self)
-        lists = {name: list(data[name]) for name in ("hosts", "names", "addresses")}
-        way = "nvlink" if self.scope == NVLINK_DOMAIN else "network"
-        more = {"program": f"{self.collective}_perf", "step_factor": STEP_FACTOR, "way": way}
-        return {**data, **lists, **more, "ranks": self.per_node * len(self.hosts), "head": self.head}
 
 
 @dataclass(frozen=True)
@@ -236,38 +145,6 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
                 rounds.append([])
             rounds[number] += jobs_of_round
     return Plan(tuple(map(tuple, rounds)), left, untested, frozenset(one_leaf))
-
-
-def ambiguous(members: Sequence[Member]) -> dict[str, tuple[str, str]]:
-    """Return hosts that share a name or address with another: their results could not be distinguished."""
-    left: dict[str, tuple[str, str]] = {}
-    for what, fix in (
-        ("name", "give each node a unique host name (hostnamectl set-hostname)"),
-        ("address", "give each node a unique nccl_benchmark_address"),
-    ):
-        holders: dict[str, list[str]] = {}
-        for one in members:
-            holders.setdefault(getattr(one, what), []).append(one.host)
-        for value, hosts in holders.items():
-            for host in hosts if len(hosts) > 1 else ():
-                other = next(each for each in hosts if each != host)
-                more = " and %d more" % (len(hosts) - 2) if len(hosts) > 2 else ""
-                said = "calls itself" if what == "name" else "is reached by"
-                left.setdefault(host, (f"it {said} {value}, and so does {other}{more}", fix))
-    return left
-
-
-def unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
-    """Return hosts whose programs are of another build than most: NCCL refuses, or hangs with, mixed versions."""
-    ranked = Counter(one.build for one in group).most_common(2)
-    if len(ranked) < 2:
-        return {}
-    fix = "run site.yml --tags nccl_tests for all of gpu_nodes, so that all have one NCCL, MPI and nccl-tests"
-    most = None if ranked[0][1] == ranked[1][1] else ranked[0][0]
-    other = "%d nodes have %s" % (ranked[0][1], ranked[0][0])
-    if most is None:
-        other = "as many nodes have %s as %s" % tuple(sorted(build for build, _count in ranked))
-    return {one.host: (f"it has {one.build}; {other}", fix) for one in group if one.build != most}
 
 
 def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:

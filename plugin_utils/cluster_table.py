@@ -15,8 +15,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling, rail_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
 # Lines of one kind; the rest is counted, and is in the record.
@@ -26,8 +28,8 @@ EACH = 4
 # Columns that move below their line on a narrow terminal, and more of them on a narrower one.
 _LESSER = ("P99", "SPREAD", "PREDICTION")
 _ASIDE = (_LESSER, ("ALGBW", *_LESSER))
-# Characters of host names in a cell, in a sentence; of a finding's text; of host names in it.
-CELL, SENTENCE, SAID, _NAMES = 22, 180, 300, 60
+# Characters of host names in a cell, in a sentence; of a finding's text; of host names in it; of a job's outcome.
+CELL, SENTENCE, SAID, _NAMES, _WHY = 22, 180, 300, 60, 120
 
 
 def render(record: Record, width: int = 120) -> str:
@@ -95,7 +97,7 @@ def _cells(job: Job) -> tuple[str, ...]:
     # The last row of an interrupted run is of another size.
     row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
     return (
-        f"{job.program} ({job.algorithm})" if job.algorithm else job.program,
+        _program(job.program, job.algorithm),
         size_text(job.size) if job.size else "-",
         duration(row.time_us),
         number(row.algbw),
@@ -145,7 +147,7 @@ def _folded(jobs: Sequence[Job], bad: int) -> Line:
     middle = _median(figure for figure, _job in measured)
     cells = (
         f"{first.scope} {_hosts([host for job in jobs for host in job.hosts])}",
-        f"{first.program} ({first.algorithm})" if first.algorithm else first.program,
+        _program(first.program, first.algorithm),
         size_text(first.size) if first.size else "-",
         duration(_median(row.time_us for row in rows)),
         number(_median(row.algbw for row in rows)),
@@ -186,7 +188,7 @@ def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
     for one in found[:ROWS]:
         low = one.efficiency is not None and one.efficiency < EFFICIENT
         cells = (
-            f"{one.collective} ({one.algorithm})" if one.algorithm else one.collective,
+            _program(one.collective, one.algorithm),
             size_text(one.size) if one.size else "-",
             str(one.nodes),
             number(one.busbw),
@@ -310,6 +312,10 @@ def duration(us: float | None) -> str:
     return f"{us / 60e6:.0f} min"
 
 
+def _program(name: str, algorithm: str) -> str:
+    return f"{name} ({algorithm})" if algorithm else name
+
+
 def _median(values: Iterable[float | None]) -> float | None:
     found = [value for value in values if value is not None]
     return statistics.median(found) if found else None
@@ -322,3 +328,47 @@ def _most(values: Iterable[float | None]) -> float | None:
 def _short(text: str, room: int = SAID) -> str:
     text = printable(text)
     return text if len(text) <= room else text[: room - 3] + "..."
+
+
+# -- a round -----------------------------------------------------------------------------------------------------------
+
+
+def round_lines(position: int, count: int, measured: Sequence[Measured]) -> list[str]:
+    """Return the first figures of a round: a line for each job; of many, one, and one for each reason of no figure.
+
+    position: of the round, from 1, of so many.
+    """
+    head = f"round {position} of {count}"
+    if len(measured) <= EACH:
+        lines = [
+            f"{head}: {_what(one.job)} over {nodeset.brief(one.job.hosts, _NAMES)}: {_outcome(one)}" for one in measured
+        ]
+        return [printable(line) for line in lines]
+    fast = sorted((one for one in measured if one.busbw is not None), key=lambda one: one.busbw or 0.0)
+    lines = []
+    if fast:
+        low, middle = fast[0], number(_median(one.busbw for one in fast))
+        lines.append(
+            f"{head}: {len(fast)} of {len(measured)} jobs, {_what(low.job)}: median {middle} GB/s, lowest"
+            f" {number(low.busbw)} over {nodeset.brief(low.job.hosts, _NAMES)}, bar {number(low.job.bar)}"
+        )
+    silent = nodeset.grouped((_outcome(one), host) for one in measured if one.busbw is None for host in one.job.hosts)
+    told = sorted(silent.items(), key=lambda item: -len(item[1]))
+    lines += [f"{head}: {nodeset.brief(hosts, _NAMES)}: {why}" for why, hosts in told[:EACH]]
+    lines += [f"{head}: and {len(told) - EACH} other reasons without a result"] if len(told) > EACH else []
+    return [printable(line) for line in lines]
+
+
+def _what(job: engine.Job) -> str:
+    words = (_program(job.collective, job.algorithm), size_text(job.max_bytes), rail_of(job.name))
+    return " ".join(filter(None, words))
+
+
+def _outcome(measured: Measured) -> str:
+    bar, busbw = measured.job.bar, measured.busbw
+    text = "no figure" + (f": {measured.failure}" if measured.failure else "")
+    if busbw is not None:
+        text = f"{number(busbw)} GB/s" + (f", {percent(busbw / bar)} of the bar" if bar else "")
+    findings = measured.result.get("findings") or []
+    bad = next((one for one in findings if one["state"] != "ok" and one["because"] is None), None)
+    return _short(text + (f"; {bad['state']}: {bad['have'] or 'wanted ' + str(bad['want'])}" if bad else ""), _WHY)

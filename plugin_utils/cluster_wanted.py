@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
@@ -17,15 +18,20 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, Site, address_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
     PAIR_ALGORITHM,
     Expected,
     Measure,
-    Settings,
     measures,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import kind as kind_of
 
 MNNVL = "NCCL_MNNVL_ENABLE"
+# Settings of a host whose inventory could not be read.
+UNKNOWN = Settings("unknown", "", (), (0, 0), 0)
+NO_NVLINKS = "set another nccl_benchmark_scope for it, or name the trays of the rack alone with --limit"
 # Values that have to be equal on all nodes of a job, besides those of Settings.
 _ALIKE = (
     "nccl_benchmark_launcher",
@@ -130,3 +136,67 @@ def settings(intent: Mapping[str, Any], kind: str) -> tuple[Settings, Profile]:
         apart=asked.nvlink_domain is not None and MNNVL not in values["nccl_benchmark_environment"],
     )
     return found, asked
+
+
+class Kinds:
+    """The kinds of a site's hosts, with profile, bars and predictions read once for all hosts of one kind.
+
+    bars_of: directory of an inventory -> bars. Raises ParseError.
+    """
+
+    def __init__(self, site: Site, bars_of: Callable[[Path], Sequence[Sequence[Bar]]]) -> None:
+        self._site = site
+        self._bars_of = bars_of
+        self._of_settings: dict[Settings, Kind] = {}
+        self._expected: dict[tuple[Settings, Measure, int], Expected] = {}
+
+    def settings(self, host: str) -> Settings:
+        """Return a host's settings. Raises ParseError."""
+        intent, variables = self._site.intent(host), self._site.variables[host]
+        if "values" not in intent or "profile" not in intent:
+            return UNKNOWN
+        found, profile = settings(intent, kind_of(variables))
+        if found not in self._of_settings:
+            bars = self._bars_of(Path(variables.get("inventory_dir") or "."))
+            self._of_settings[found] = Kind(found, intent["values"], profile, str(intent["profile_name"]), bars)
+        return found
+
+    def of_scope(self, settings: Settings, scope: str) -> Kind:
+        """Return the kind of hosts with these settings but for the scope, for another scope than theirs."""
+        kind = next(one for found, one in self._of_settings.items() if replace(found, scope=settings.scope) == settings)
+        return replace(kind, settings=replace(kind.settings, scope=scope))
+
+    def measures(self, settings: Settings, nodes: int) -> list[Measure]:
+        return self._of_settings[settings].measures(nodes)
+
+    def expected(self, settings: Settings, measure: Measure, nodes: int) -> Expected:
+        key = (settings, measure, nodes)
+        if key not in self._expected:
+            self._expected[key] = self._of_settings[settings].expected(measure, nodes)
+        return self._expected[key]
+
+    def members(self, facts: Mapping[str, Result], hosts: Iterable[str]) -> list[Member]:
+        """Return the hosts as members. facts: host -> result of nccl_cluster_member. Raises ParseError."""
+        return [self._member(host, facts.get(host, {})) for host in hosts]
+
+    def _member(self, host: str, read: Result) -> Member:
+        values, settings = self._site.values(host), self.settings(host)
+        facts = read.get("member") or {}
+        return Member(
+            host=host,
+            settings=settings,
+            name=facts.get("name", ""),
+            address=address_of(host, values),
+            leaf=values.get("busbar_leaf") or "",
+            build=facts.get("build", ""),
+            rails={int(number): (one["device"], one["gpu"]) for number, one in (facts.get("rails") or {}).items()},
+            unfit=self._site.unfit(host, read) or self._no_nvlinks(settings),
+            domain=facts.get("domain", ""),
+            no_domain=facts.get("no_domain", ""),
+        )
+
+    def _no_nvlinks(self, settings: Settings) -> tuple[str, str] | None:
+        kind = self._of_settings.get(settings)
+        if kind is not None and settings.scope == NVLINK_DOMAIN and kind.profile.nvlink_domain is None:
+            return f"profile {kind.name} declares no NVLinks to other nodes (nvlink_domain)", NO_NVLINKS
+        return None

@@ -14,9 +14,15 @@ modules of the suite as tasks of Ansible; in tests a simulation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
+
+STEP_FACTOR = 2
+STORE = "/var/lib/busbar/nccl_cluster"
+# Seconds that a program's runs may take beyond their own limits, before the node ends it.
+SPARE = 120
 Result = Mapping[str, Any]
 
 
@@ -66,3 +72,111 @@ def query(run: Run, module: str, arguments: Mapping[str, Mapping[str, Any]]) -> 
     """Run a module that only reads on several nodes. arguments: host -> its options. Return host -> result."""
     results = run([Call(host, module, of_host) for host, of_host in arguments.items()])
     return dict(zip(arguments, results, strict=True))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program over a team, held to a bar; the team's first host starts it.
+
+    hosts, names, addresses: of the team, in one order.   kind: profile and fabric.   per_node: ranks.
+    rails: how many HCAs of each node have to carry data.   bar, prediction: GB/s; bar_source, rule: their origin.
+    scaling: over a part of the nodes of its scope, for the comparison.   repeats: 0 for those of the inventory.
+    directory: of its results on that host, "" for one of its scope.
+    """
+
+    name: str
+    scope: str
+    kind: str
+    hosts: tuple[str, ...]
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    per_node: int
+    collective: str
+    min_bytes: int
+    max_bytes: int
+    algorithm: str = ""
+    what: str = ""
+    rails: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    scaling: bool = False
+    bar: float | None = None
+    bar_source: str = ""
+    latency_bar_us: float | None = None
+    prediction: float | None = None
+    rule: str = ""
+    nvls: bool = False
+    repeats: int = 0
+    directory: str = ""
+
+    @property
+    def head(self) -> str:
+        return self.hosts[0]
+
+    @property
+    def ranks(self) -> int:
+        return self.per_node * len(self.hosts)
+
+    @property
+    def way(self) -> str:
+        return "nvlink" if self.scope == NVLINK_DOMAIN else "network"
+
+    def call(self, values: Mapping[str, Any]) -> Call:
+        """Return the call of nccl_perf. values: of the head's intent."""
+        repeats = self.repeats or values["nccl_benchmark_repeats"]
+        directory = self.directory or f"{self.scope}/{self.collective}-{self.max_bytes}-{len(self.hosts)}"
+        launch = {
+            "kind": values["nccl_benchmark_launcher"],
+            "hosts": list(self.names),
+            "addresses": list(self.addresses),
+            "per_node": self.per_node,
+            "options": values["nccl_benchmark_launcher_options"],
+        }
+        arguments = {
+            **perf_arguments(values, self.collective, self.environment, directory),
+            "ranks": self.ranks,
+            "hosts": list(self.names),
+            "launch": launch,
+            "repeats": repeats,
+            "algorithm": self.algorithm,
+            "rails": self.rails,
+            "way": self.way,
+            "min_bytes": self.min_bytes,
+            "max_bytes": self.max_bytes,
+            "step_factor": STEP_FACTOR,
+            **({"bar_busbw": self.bar} if self.bar else {}),
+        }
+        return Call(self.head, "nccl_perf", arguments, values["nccl_benchmark_timeout"] * repeats + SPARE)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A job and its result of nccl_perf; {} where there is none, and ``failure`` has the reason."""
+
+    job: Job
+    result: Result
+    failure: str = ""
+
+    @property
+    def busbw(self) -> float | None:
+        """Return GB/s at the largest size; None where nothing was measured. A figure of 0 is none."""
+        return self.result.get("busbw") or None
+
+
+def perf_arguments(
+    values: Mapping[str, Any], collective: str, environment: Mapping[str, str], directory: str
+) -> dict[str, Any]:
+    """Return the options of nccl_perf that a node's inventory decides. environment: more variables of the program."""
+    return {
+        "binary": f"{values['nccl_tests_path']}/{collective}_perf",
+        "collective": collective,
+        "iterations": values["nccl_benchmark_iterations"],
+        "timeout": values["nccl_benchmark_timeout"],
+        "environment": {**values["nccl_benchmark_environment"], **environment},
+        "result_directory": f"{str(values['busbar_system_root']).removesuffix('/')}{STORE}/{directory}",
+        **roots(values),
+    }
+
+
+def roots(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that every module on a node has."""
+    return {name: values[f"busbar_{name}"] for name in ("hardware_root", "system_root")}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import nccl_cluster, nccl_cluster_plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -17,11 +17,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     cluster_judge,
     cluster_plan,
     cluster_record,
+    cluster_table,
     finding_groups,
     screen,
     verdict,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Member, Settings
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected
 
 from tests import goldens
 
@@ -39,32 +42,33 @@ def plan(count: int, scope: str = "cluster", collectives: tuple[str, ...] = ("al
     return cluster_plan.plan(members, lambda one, _nodes: cluster_plan.measures(one, ()), expected)
 
 
-def jobs_of(planned: cluster_plan.Plan) -> list[dict[str, Any]]:
-    return [job.to_dict() for jobs in planned.rounds for job in jobs]
+def jobs_of(planned: cluster_plan.Plan) -> list[Job]:
+    return [job for jobs in planned.rounds for job in jobs]
 
 
-def result(job: dict[str, Any], busbw: float | None, *bad: Finding, smallest: float = 47.0) -> dict[str, Any]:
+def result(job: Job, busbw: float | None, *bad: Finding, smallest: float = 47.0) -> Measured:
     rows = [
         {"size": size, "time_us": time, "algbw": 1.0, "busbw": busbw, "time_p99_us": time, "spread": 0.01, "repeats": 3}
-        for size, time in {job["min_bytes"]: smallest, job["max_bytes"]: 5e4}.items()
+        for size, time in {job.min_bytes: smallest, job.max_bytes: 5e4}.items()
     ]
-    good = perf.RAN.judge(job["name"], "ok", have="exit code 0", source="a test")
-    return {**Plan((good, *bad)).result(), "busbw": busbw, "statistics": rows, "simulated": True, "measured": {}}
+    good = perf.RAN.judge(job.name, "ok", have="exit code 0", source="a test")
+    found = {**Plan((good, *bad)).result(), "busbw": busbw, "statistics": rows, "simulated": True, "measured": {}}
+    return Measured(job, found)
 
 
 def judged(
-    jobs: list[dict[str, Any]], figures: dict[int, float | None], earlier: dict[str, list[Finding]] | None = None
+    jobs: list[Job], figures: dict[int, float | None], earlier: dict[str, list[Finding]] | None = None
 ) -> cluster_judge.Judged:
-    results = {}
+    measured = []
     for job in jobs:
-        figure = figures.get(len(job["hosts"]))
+        figure = figures.get(len(job.hosts))
         bad = [] if figure is None or figure > 250 else [busbw(job, figure)]
-        results[job["name"]] = result(job, figure, *bad)
-    return cluster_judge.judge(jobs, results, {}, earlier or {})
+        measured.append(result(job, figure, *bad))
+    return cluster_judge.judge(measured, earlier or {})
 
 
-def busbw(job: dict[str, Any], figure: float) -> Finding:
-    return perf.BUSBW.judge(job["name"], "drift", "at least 300 GB/s", f"{figure} GB/s", "a test")
+def busbw(job: Job, figure: float) -> Finding:
+    return perf.BUSBW.judge(job.name, "drift", "at least 300 GB/s", f"{figure} GB/s", "a test")
 
 
 def bad(findings: Any) -> list[tuple[str, str, str | None]]:
@@ -76,21 +80,20 @@ HEALTHY: dict[int, float | None] = {1: 480.0, 2: 380.0, 4: 360.0, 5: 350.0}
 
 def pairs(changes: dict[str, Any], *slow: Finding, **more: Any) -> cluster_judge.Judged:
     """Of one pair, whose job has these values, and a result with these findings."""
-    job = {**jobs_of(plan(2, "pair"))[0], **changes}
-    return cluster_judge.judge([job], {job["name"]: result(job, 380.0, *slow, **more)}, {}, {})
+    job = replace(jobs_of(plan(2, "pair"))[0], **changes)
+    return cluster_judge.judge([result(job, 380.0, *slow, **more)], {})
 
 
 def one_failed() -> cluster_judge.Judged:
     first, other = jobs_of(plan(4, "pair"))
-    return cluster_judge.judge([first, other], {other["name"]: result(other, 380.0)}, {first["name"]: "lost"}, {})
+    return cluster_judge.judge([Measured(first, {}, "lost"), result(other, 380.0)], {})
 
 
 def rails() -> cluster_judge.Judged:
     [pair] = jobs_of(plan(2, "pair"))
-    jobs = [{**pair, "scope": "rail", "name": f"rail sendrecv 8G rail {n} node00+node01"} for n in (0, 1)]
+    jobs = [replace(pair, scope="rail", name=f"rail sendrecv 8G rail {n} node00+node01") for n in (0, 1)]
     slow = perf.BUSBW.judge("sendrecv 2 ranks 8G n0,n1", "drift", "at least 43 GB/s", "19 GB/s", "a test")
-    results = {jobs[0]["name"]: result(jobs[0], 48.0), jobs[1]["name"]: result(jobs[1], 19.0, slow)}
-    return cluster_judge.judge(jobs, results, {}, {})
+    return cluster_judge.judge([result(jobs[0], 48.0), result(jobs[1], 19.0, slow)], {})
 
 
 def beside(state: str) -> cluster_judge.Judged:
@@ -138,8 +141,7 @@ def test_a_job_that_fails_leaves_its_hosts_without_a_state() -> None:
     states = {
         host: one["state"] for host, one in cluster_judge.member_records(jobs, one_failed().findings, 7.0).items()
     }
-    wanted = {0: "unknown", 1: "ok"}
-    assert states == {host: wanted[number] for number, job in enumerate(jobs) for host in job["hosts"]}
+    assert states == {host: state for job, state in zip(jobs, ("unknown", "ok"), strict=True) for host in job.hosts}
 
 
 def test_how_to_repeat_a_slow_job_names_its_scope() -> None:
@@ -170,51 +172,13 @@ def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_o
     assert len(screen.rows(finding_groups.fold(of_all))) == 1
 
 
-def run(planned: cluster_plan.Plan, **registered: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """What the action makes of a run's variables."""
-    intent = {"busbar_intent": {"values": {"nccl_benchmark_launcher": "mpirun"}}}
-    raw = {
-        host: {"inventory_hostname": host, **intent, **registered.get(host, {})}
-        for host in sorted([*planned.hosts, *planned.left_out])
-    }
-    plan_result = nccl_cluster_plan.task_values(planned, dict.fromkeys(planned.hosts, "never measured"))
-    return nccl_cluster.joined(plan_result, raw, 2e9)
-
-
-def test_the_record_holds_what_was_asked_who_was_left_out_and_what_failed() -> None:
-    planned = plan(3, "pair")
-    [[first], [second]] = planned.rounds
-    stored = {"nccl_cluster_stored": {"findings": [], "passed": ["a.b[live]@c"], "due": ""}}
-    measured = {"name": first.name, "result": {"failed": True, "msg": "no mpirun\n here"}}
-    record, hosts, kept = run(planned, **{first.head: {**stored, "nccl_cluster_measured": [measured]}})
-    assert cluster_record.from_dict(cluster_record.to_dict(record)) == record
-    assert [job.said for job in record.jobs] == [
-        f"{first.head}: no mpirun here",
-        f"{second.head}: its task ended without a result, or was not run",
-    ]
-    assert {host for host, of_host in hosts.items() if of_host["findings"]} == set(planned.hosts)
-    assert set(kept) == set(planned.hosts)
-
-
-def test_a_host_that_is_left_out_is_told_so_unless_its_last_result_stands() -> None:
-    left = [cluster_plan.MEMBER.judge("host", "unknown", "a test", "left out: busy", "a test")]
-    good = {"nccl_cluster_stored": {"findings": [], "passed": ["a.b[live]@c"], "due": ""}}
-    due = {"nccl_cluster_stored": {"findings": [], "passed": [], "due": "never measured"}}
-    assert nccl_cluster.stored_result(good, left)["findings"] == []
-    for of_host in (due, {}):
-        assert [one["have"] for one in nccl_cluster.stored_result(of_host, left)["findings"]] == ["left out: busy"]
-    assert nccl_cluster.stored_result(due)["findings"] == []
-    lost = {"nccl_cluster_stored": {"unreachable": True, "msg": "no route"}}
-    assert nccl_cluster.stored_result(lost, left)["unreachable"]
-
-
 def test_what_is_slow_over_nvlinks_follows_from_imex_and_not_from_a_rail() -> None:
-    job = {**jobs_of(plan(2, "pair"))[0], "scope": "nvlink_domain", "latency_bar_us": None}
+    job = replace(jobs_of(plan(2, "pair"))[0], scope="nvlink_domain", latency_bar_us=None)
     rail = Check("platform.rail_link", why="a test", fix="a test").judge("rail 0", "drift", source="a test")
     service = Check("imex.service", why="a test", fix="a test").judge("nvidia-imex", "drift", source="a test")
     slow = perf.BUSBW.judge(f"all_reduce 8 ranks 8G{OVER_NVLINK} n0,n1", "drift", "at least 600", "96 GB/s", "a test")
     earlier = {"node00": [rail], "node01": [rail, service]}
-    found = cluster_judge.judge([job], {job["name"]: result(job, 96.0, slow)}, {}, earlier, advise=True).findings
+    found = cluster_judge.judge([result(job, 96.0, slow)], earlier, advise=True).findings
     told = {host: next(one for one in of_host if one.check == perf.BUSBW.id) for host, of_host in found.items()}
     assert {host: one.because for host, one in told.items()} == {"node00": None, "node01": service.id}
     assert (told["node00"].have or "").endswith("begin with node01 (imex.service)")
@@ -224,24 +188,54 @@ def test_what_is_slow_over_nvlinks_follows_from_imex_and_not_from_a_rail() -> No
 
 
 def test_a_bar_that_is_missed_is_searched_for_or_says_how_to() -> None:
-    jobs = jobs_of(plan(2, "pair"))
-    slow = judged(jobs, {2: 200.0}).findings[jobs[0]["head"]]
+    [job] = jobs_of(plan(2, "pair"))
+    slow = judged([job], {2: 200.0}).findings[job.head]
     assert cluster_judge.misses(slow)
-    assert not cluster_judge.misses(judged(jobs, HEALTHY).findings[jobs[0]["head"]])
-    assert not cluster_judge.misses(judged(jobs, {}).findings[jobs[0]["head"]])
+    assert not cluster_judge.misses(judged([job], HEALTHY).findings[job.head])
+    assert not cluster_judge.misses(judged([job], {}).findings[job.head])
     assert not any("localise" in one.fix for one in slow)
-    figure = result(jobs[0], 200.0, busbw(jobs[0], 200.0))
-    advised = cluster_judge.judge(jobs, {jobs[0]["name"]: figure}, {}, {}, advise=True).findings[jobs[0]["head"]]
+    advised = cluster_judge.judge([result(job, 200.0, busbw(job, 200.0))], {}, advise=True).findings[job.head]
     assert [one.check for one in advised if one.fix.startswith(cluster_judge.LOCALISE)] == [perf.BUSBW.id]
-    on, off = ({"busbar_intent": {"values": {"nccl_benchmark_localise": each}}} for each in (True, False))
-    assert nccl_cluster.localise_enabled({"a": on})
-    assert not nccl_cluster.localise_enabled({"a": on, "b": off})
 
 
-def test_an_answer_that_is_none_costs_the_hosts_of_its_job() -> None:
-    planned = plan(2, "pair")
-    [[job]] = planned.rounds
-    nonsense = {"name": job.name, "result": {"findings": [{"check": "x"}], "busbw": 1e99}}
-    record, hosts, _kept = run(planned, **{job.head: {"nccl_cluster_measured": [nonsense]}})
-    assert "its result is not valid" in record.jobs[0].said
-    assert all(of_host["findings"][0]["check"] == "nccl_cluster.job" for of_host in hosts.values())
+# -- a round as soon as it has ended -----------------------------------------------------------------------------------
+
+
+def pair(number: int, busbw: float | None, failure: str = "", **more: Any) -> Measured:
+    hosts = more.pop("hosts", (f"n{2 * number}", f"n{2 * number + 1}"))
+    given = {"collective": "all_reduce", "algorithm": "Ring", "max_bytes": 8 << 30, "bar": 340.0, **more}
+    job = Job(f"pair-{number}", "pair", "x", hosts, hosts, hosts, 8, min_bytes=8, **given)
+    slow = {"state": "drift", "because": None, "have": f"{busbw:g} GB/s" if busbw else "", "want": "340 GB/s"}
+    findings = [{**slow, "because": "x"}, slow] if busbw is not None and busbw < 340 else []
+    return Measured(job, {} if failure else {"busbw": busbw, "findings": findings}, failure)
+
+
+def test_a_job_is_a_line_with_its_figure_or_why_there_is_none() -> None:
+    measured = [pair(0, 170.0), pair(1, 350.0, algorithm="", bar=None), pair(2, None, "n4: no end"), pair(3, None)]
+    assert cluster_table.round_lines(3, 12, measured) == [
+        "round 3 of 12: all_reduce (Ring) 8G over n[0-1]: 170.0 GB/s, 50 % of the bar; drift: 170 GB/s",
+        "round 3 of 12: all_reduce 8G over n[2-3]: 350.0 GB/s",
+        "round 3 of 12: all_reduce (Ring) 8G over n[4-5]: no figure: n4: no end",
+        "round 3 of 12: all_reduce (Ring) 8G over n[6-7]: no figure",
+    ]
+
+
+def test_many_jobs_are_few_lines() -> None:
+    fast = [pair(number, 350.0 - number / 100) for number in range(490)]
+    silent = [pair(number, None, f"reason {number % 7}") for number in range(490, 500)]
+    lines = cluster_table.round_lines(1, 2, [*fast, *silent])
+    first = "490 of 500 jobs, all_reduce (Ring) 8G: median 347.6 GB/s, lowest 345.1 over n[978-979], bar 340.0"
+    assert lines[0] == f"round 1 of 2: {first}"
+    assert lines[1] == "round 1 of 2: n[980-981,994-995]: no figure: reason 0"
+    assert len(lines) == 6
+    assert lines[5] == "round 1 of 2: and 3 other reasons without a result"
+    nothing = [pair(number, None) for number in range(500)]
+    assert cluster_table.round_lines(1, 2, nothing) == ["round 1 of 2: n[0-999]: no figure"]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_what_a_node_says_commands_no_terminal(count: int) -> None:
+    lines = cluster_table.round_lines(
+        1, 1, [pair(number, None, "\x1b]0;x\x07" * 1000, hosts=("\x1b[2J",)) for number in range(count)]
+    )
+    assert all(line.isprintable() and len(line) < 1000 for line in lines)

@@ -8,13 +8,8 @@ from dataclasses import replace
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, cluster_wanted, intent
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
-    Expected,
-    Measure,
-    Member,
-    Plan,
-    Settings,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Measure, Plan
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,7 +85,7 @@ def test_jobs_of_a_round_share_no_host_and_every_host_is_measured_or_told_why_no
         if job.scope != "cluster":
             assert len({one.leaf for one in team}) == 1
             assert len(team) == 2 if job.scope in ("pair", "rail") else len(team) >= 2
-        assert job.to_dict()["ranks"] == len(team) * (1 if job.scope == "rail" else 8)
+        assert job.ranks == len(team) * (1 if job.scope == "rail" else 8)
 
 
 @given(st.integers(2, 60))
@@ -169,10 +164,8 @@ def test_who_is_measured_with_whom_and_who_is_left_out() -> None:
         lines.append(f"== {name}; one leaf: {', '.join(sorted(found.one_leaf))}")
         for number, jobs in enumerate(found.rounds):
             for job in jobs:
-                told = job.to_dict()
-                words = [
-                    f"{told[key]}" for key in ("ranks", "min_bytes", "max_bytes", "bar", "way", "rails", "scaling")
-                ]
+                names = ("ranks", "min_bytes", "max_bytes", "bar", "way", "rails", "scaling")
+                words = [f"{getattr(job, name)}" for name in names]
                 lines.append(f"{number}: {job.name}: {', '.join(job.hosts)}: {' '.join(words)} {job.environment}")
         for host, findings in found.findings().items():
             lines += [f"{host}: {one.subject}: {one.state}: {one.have}; {one.fix}" for one in findings if not one.ok]

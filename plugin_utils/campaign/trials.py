@@ -1,11 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Run the search of localise.py on real nodes: program of each test, and results from their output. Pure.
-
-Nothing is in memory between rounds: the record holds nodes and results, and equal ones give equal tests. Nodes of
-different kinds, of other profiles or values, are searched side by side, and never with each other. Bars are the control
-node's; nodes only give figures.
-"""
+"""Make programs of the tests of a search for slow nodes, and results of their output. Pure."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -15,17 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, perftest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    cluster_plan,
-    localise,
-    localise_judge,
-    prediction,
-    rail_pairs,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Job, Measure, Member, Settings
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, prediction, rail_pairs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster import judged_result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import SPARE, Call, Job, perf_arguments
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     CLUSTER,
@@ -40,19 +32,19 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Result,
     Test,
     Way,
+    judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
 
 # Scope of a test's bar (nccl_benchmark_scope).
 SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
 COLLECTIVE = "all_reduce"
-# RDMA MTU where the inventory names none.
-MTU = 4096
 # Writes of each rail: from the first host to the second, then back, then both at once.
 PASSES = ((True, False), (False, True), (True, True))
 # Characters of the reason why a test has no figure.
 _SAID = 200
+Perf = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class Screen:
     bar: float | None = None
 
 
-def screen(runs: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]] = ()) -> Screen:
+def screen(runs: Sequence[Perf], wanted: Sequence[Perf] = ()) -> Screen:
     """Screen a node by its own benchmark. runs: see ``answer.a_run``; if one lacks a figure the node is not measured.
 
     wanted: the runs of the intent, where the node has no result.
@@ -78,9 +70,9 @@ def screen(runs: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]
 
 def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Node, ...]:
     """Return the nodes, with the reason why some take no part: busy, not reached, ambiguous name, other build."""
-    left = dict(cluster_plan.ambiguous([one for one in members if one.unfit is None]))
+    left = dict(ambiguous([one for one in members if one.unfit is None]))
     for group in groups(members).values():
-        left.update(cluster_plan.unlike([one for one in group if one.unfit is None and one.host not in left]))
+        left.update(unlike([one for one in group if one.unfit is None and one.host not in left]))
     found = []
     for one in members:
         alone = screens.get(one.host, Screen())
@@ -109,15 +101,6 @@ class Group:
         self._expected: dict[tuple[str, int], tuple[Measure, cluster_plan.Expected]] = {}
         self.search = Localisation([one for one in nodes if one.host in self.members], self.bar)
 
-    def replay(self, tests: Sequence[MeasuredTest]) -> None:
-        """Replay earlier measurements. Raises ParseError where they differ from the tests of this search."""
-        mine = [one for one in tests if one.hosts[0] in self.members]
-        for number in sorted({one.number for one in mine}):
-            try:
-                self.search.take([_result(one) for one in mine if one.number == number])
-            except ValueError as error:
-                raise ParseError("round %d does not belong to this search: %s" % (number, error)) from None
-
     def bar(self, test: Test) -> Bar:
         if test.kind == RAILS:
             return self.rail_bar(test)
@@ -145,7 +128,7 @@ class Group:
         kind = self._kind_of(SCOPES[PAIR])
         share = kind.values["perftest_share"]
         rails = [one for one in kind.profile.rails if one.number in test.rails]
-        mtu = mtu_of(kind.values)
+        mtu = rail_pairs.mtu_of(kind.values)
         least = min(
             rails, key=lambda one: one.rate_gbps * mtu / (mtu + perftest.HEADERS[one.link_layers[0]]), default=None
         )
@@ -166,12 +149,12 @@ class Group:
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
-    def job(self, test: Test) -> dict[str, Any]:
+    def job(self, test: Test) -> Job:
         measure, wanted = self.wanted(test)
         team = [self.members[host] for host in test.hosts]
         settings = team[0].settings
-        made = Job(
-            name=job_name(test),
+        return Job(
+            name=name_of(test),
             scope=SCOPES[test.kind],
             kind=settings.kind,
             hosts=test.hosts,
@@ -182,28 +165,34 @@ class Group:
             min_bytes=measure.min_bytes,
             max_bytes=measure.max_bytes,
             algorithm=measure.algorithm,
-            what="",
             rails=len(settings.rails),
             environment=settings.environment,
-            scaling=False,
             **wanted.__dict__,
+            repeats=1,
+            directory=f"localise/{test.kind}",
         )
-        return {**made.to_dict(), "repeats": 1, "directory": f"localise/{test.kind}"}
 
-    def gpu_job(self, test: Test) -> dict[str, Any]:
-        """Return the programs of one node, one for each pair of its GPUs."""
-        most = self._kind_of(SCOPES[PAIR]).settings.sizes[1]
-        program = {"program": f"{COLLECTIVE}_perf", "collective": COLLECTIVE, "max_bytes": most}
-        return {**program, "pairs": [list(pair) for pair in test.pairs], "bar": self.gpu_bar().value}
+    def gpu_calls(self, test: Test, values: Mapping[str, Any]) -> Iterator[Call]:
+        """Yield the programs of one node, one for each pair of its GPUs. values: of its intent."""
+        most, least = self._kind_of(SCOPES[PAIR]).settings.sizes[1], self.gpu_bar().value
+        for pair in test.pairs:
+            # CUDA numbers GPUs by speed unless it is told otherwise.
+            visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "%d,%d" % pair}
+            directory = "localise/gpus-%d-%d" % pair
+            arguments = {
+                **perf_arguments(values, COLLECTIVE, visible, directory),
+                "gpus": 2,
+                "ranks": 2,
+                "min_bytes": most,
+                "max_bytes": most,
+                "bar_busbw": least,
+                # It would find the other pairs' programs.
+                "require_idle": False,
+            }
+            yield Call(test.hosts[0], "nccl_perf", arguments, values["nccl_benchmark_timeout"] + SPARE)
 
 
-def mtu_of(values: Mapping[str, Any]) -> int:
-    """Return the intended RDMA MTU."""
-    mtu = values.get("busbar_mtu")
-    return netdev_mtu.rdma_mtu(mtu) if mtu else MTU
-
-
-def job_name(test: Test) -> str:
+def name_of(test: Test) -> str:
     """Return a name that no other job of the run has."""
     return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
 
@@ -236,27 +225,41 @@ def sessions(
     return found, "; ".join(said) or "they have none of these rails in common"
 
 
-def of_job(test: Test, given: Mapping[str, Any] | None, failure: str, lost: Mapping[str, str]) -> Result:
-    """Return the result. given: of nccl_perf, None if not valid; failure: why.   lost: host -> why it is gone."""
-    if given is None:
-        return Result(test, said=failure[:_SAID], lost=lost)
-    figure, said = busbw_of(given)
-    return Result(test, figure, said, lost=lost)
+def result_of(
+    group: Group,
+    test: Test,
+    passes: Sequence[Sequence[Call]],
+    measured: Sequence[Sequence[engine.Result]],
+    untested: str,
+) -> Result:
+    """Return the result of a test. measured: of each pass and call.   untested: why its rails were not tested."""
+    if test.kind == GPUS:
+        return of_gpus(test, dict(zip(test.pairs, measured[0], strict=True)))
+    if test.kind == RAILS:
+        sent = {
+            (call.host, number): result
+            for number, (calls, results) in enumerate(zip(passes, measured, strict=True))
+            for call, result in zip(calls, results, strict=True)
+            if call.arguments["sessions"][0]["role"] == perftest.CLIENT
+        }
+        return of_rails(test, sent, untested)
+    one = judged_result(group.job(test), measured[0][0])
+    figure, said = busbw_of(one.result) if one.result else (None, one.failure[:_SAID])
+    return Result(test, figure, said)
 
 
-def of_gpus(test: Test, answers: Mapping[tuple[int, int], Mapping[str, Any]], lost: Mapping[str, str]) -> Result:
-    """Return the result. answers: GPU pair -> valid result of nccl_perf."""
+def of_gpus(test: Test, results: Mapping[tuple[int, int], Perf]) -> Result:
+    """Return the result. results: GPU pair -> result of nccl_perf."""
     pairs: dict[tuple[int, int], float | None] = {}
     said = []
-    for pair in test.pairs:
-        given = answers.get(pair, {})
-        valid = bool(given) and not given.get("failed") and "findings" in given
+    for pair, given in results.items():
+        valid = "findings" in given and not given.get("failed")
         pairs[pair], why = busbw_of(given) if valid else (None, str(given.get("msg") or "no response"))
         said += ["gpus %d and %d: %s" % (*pair, why)] if pairs[pair] is None else []
-    return Result(test, said="; ".join(said)[:_SAID], pairs=pairs, lost=lost)
+    return Result(test, said="; ".join(said)[:_SAID], pairs=pairs)
 
 
-def busbw_of(given: Mapping[str, Any]) -> tuple[float | None, str]:
+def busbw_of(given: Perf) -> tuple[float | None, str]:
     """Return GB/s of a result of nccl_perf; why there is none, or its other findings.
 
     A figure counts where the module has judged it against its bar, which it does of one job over all of its hosts, over
@@ -272,24 +275,20 @@ def busbw_of(given: Mapping[str, Any]) -> tuple[float | None, str]:
     return float(given["busbw"]), said[:_SAID]
 
 
-def of_rails(
-    test: Test, passes: Mapping[str, Sequence[Mapping[str, Any]]], failure: str, lost: Mapping[str, str]
-) -> Result:
-    """Return the result. passes: host -> perftest's result of each of PASSES, {} for none.   failure: why none ran."""
+def of_rails(test: Test, sent: Mapping[tuple[str, int], Perf], failure: str) -> Result:
+    """Return the result. sent: host and number of the pass -> result of its sending end.   failure: why none ran."""
     ways, said = [], [failure] if failure else []
     for number, directions in enumerate(PASSES):
-        both = all(directions)
         for source, asked in zip(test.hosts, directions, strict=True):
             for rail in test.rails if asked else ():
-                figure, why = (None, failure) if failure else _figure(passes.get(source, ()), number, rail)
-                ways.append(Way(rail, source, figure, both))
+                figure, why = (None, failure) if failure else _figure(sent.get((source, number), {}), rail)
+                ways.append(Way(rail, source, figure, all(directions)))
                 said += [f"rail {rail} from {source}: {why}"] if why and not failure else []
-    return Result(test, said="; ".join(said)[:_SAID], ways=tuple(ways), lost=lost)
+    return Result(test, said="; ".join(said)[:_SAID], ways=tuple(ways))
 
 
-def _figure(answers: Sequence[Mapping[str, Any]], number: int, rail: int) -> tuple[float | None, str]:
-    """Return GB/s of a rail in one pass, from its sending end; and why there is none."""
-    given = answers[number] if number < len(answers) else {}
+def _figure(given: Perf, rail: int) -> tuple[float | None, str]:
+    """Return GB/s of a rail, from its sending end; and why there is none."""
     for one in given.get("sessions") or []:
         if one["session"]["role"] == perftest.CLIENT and one["session"]["rail"] == rail:
             done = next((each for each in one["results"] if each["test"] == perftest.BANDWIDTH), None)
@@ -300,15 +299,10 @@ def _figure(answers: Sequence[Mapping[str, Any]], number: int, rail: int) -> tup
     return None, str(bad or given.get("msg") or "no response")
 
 
-# -- the record --------------------------------------------------------------------------------------------------------
-
-
-def measured(result: Result, bar: Bar) -> MeasuredTest:
+def measured_test(result: Result, bar: Bar) -> MeasuredTest:
     test = result.test
-    each = [
-        localise.judge_figure(figure, bar) for figure in (*(way.figure for way in result.ways), *result.pairs.values())
-    ]
-    outcome = localise.judge_figure(result.figure, bar)
+    each = [judge_figure(figure, bar) for figure in (*(way.figure for way in result.ways), *result.pairs.values())]
+    outcome = judge_figure(result.figure, bar)
     if test.kind in (RAILS, GPUS):
         outcome = next((worst for worst in (FAIL, SILENT) if worst in each), PASS if each else SILENT)
     return MeasuredTest(
@@ -328,23 +322,10 @@ def measured(result: Result, bar: Bar) -> MeasuredTest:
     )
 
 
-def _result(one: MeasuredTest) -> Result:
-    test = Test(one.kind, one.hosts, one.number, one.rails, one.about, tuple(one.pairs))
-    return Result(test, one.figure, one.said, one.ways, one.pairs, one.lost)
-
-
-def verdicts(every: Sequence[Group], simulated: bool) -> Iterator[localise_judge.Verdict]:
-    """Return the verdicts of all groups, so far."""
-    for group in every:
-        for verdict in localise_judge.verdicts(group.search):
-            finding = verdict.finding
-            source = "simulated: " + finding.source if simulated else finding.source
-            yield replace(verdict, finding=replace(finding, source=source))
-
-
-def recorded(record: Record, every: Sequence[Group], complete: bool, now: float) -> Record:
-    """Return the record with the results so far. now: seconds since 1970."""
-    found = tuple(
-        HostFinding(hosts=verdict.hosts, finding=verdict.finding) for verdict in verdicts(every, record.simulated)
-    )
-    return replace(record, findings=found, complete=complete, finished=now)
+def is_silent(result: Result) -> bool:
+    """Return whether a result lacks its figure, or one of those of rails and GPUs."""
+    if result.test.kind == GPUS:
+        return any(result.pairs.get(pair) is None for pair in result.test.pairs)
+    if result.test.kind == RAILS:
+        return not result.ways or any(way.figure is None for way in result.ways)
+    return result.figure is None

@@ -1,0 +1,242 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Play the benchmark between nodes: plan its rounds, measure them, judge all jobs together.
+
+A group of hosts none of which is due keeps its last results. A job without a result costs its own hosts their verdict.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    benchmark_results,
+    cluster_judge,
+    cluster_plan,
+    cluster_plot,
+    cluster_record,
+    cluster_table,
+    due_roles,
+    nodeset,
+    results_compare,
+    suite,
+    terminal,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured, Result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
+
+# Roles whose findings may explain a slow job.
+EARLIER = tuple(role.name for role in suite.SUITE if role.name != suite.CLUSTER)
+# Characters of host names in a line.
+ROOM = 120
+NO_RESULT = "its task ended without a result, or was not run"
+
+
+@dataclass
+class Outcome:
+    """hosts: host -> its result for the verdict.   record: of what was measured now, None where nothing was.
+
+    misses: a bar of several nodes was missed.
+    """
+
+    hosts: dict[str, Result]
+    record: cluster_record.Record | None = None
+    misses: bool = False
+    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def play(site: Site, kinds: Kinds, check_mode: bool) -> Outcome:
+    """Measure what is due. Raises ParseError where the inventory is wrong."""
+    begun = time.time()
+    hosts = [host for host in site.variables if site.values(host).get("nccl_benchmark_scope") != "node"]
+    stored = site.query("nccl_cluster_record", hosts, lambda host: _record_options(site, host), profile=False)
+    members = kinds.members(site.query_members(hosts), hosts)
+    due = {host: reason(site.values(host), stored.get(host, {})) for host in hosts}
+    # A group none of whose members is due keeps its last results.
+    wanted = {one.settings for one in members if due[one.host] and one.unfit is None}
+    asked = [one for one in members if one.settings in wanted or one.unfit is not None]
+    plan = cluster_plan.plan(asked, kinds.measures, kinds.expected)
+    standing = [one.host for one in members if one.host not in plan.left_out and one.host not in plan.untested]
+    reasons = {host: due[host] for host in plan.hosts if due[host]}
+    for line in summarise(plan, reasons, check_mode, standing).split("\n"):
+        site.say(printable(line))
+    findings = plan.findings()
+    if not plan.rounds or check_mode:
+        left = {} if check_mode else findings
+        return Outcome({host: stored_result(stored.get(host, {}), left.get(host, ())) for host in site.variables})
+    measured: list[Measured] = []
+    for number, jobs in enumerate(plan.rounds, 1):
+        of_round = measure(site, jobs)
+        for line in cluster_table.round_lines(number, len(plan.rounds), of_round):
+            site.say(line)
+        measured += of_round
+    return joined(site, plan, findings, stored, measured, begun)
+
+
+def measure(site: Site, jobs: Sequence[Job]) -> list[Measured]:
+    """Run jobs on disjoint hosts at the same time."""
+    results = site.run([job.call(site.values(job.head)) for job in jobs])
+    return [judged_result(job, result) for job, result in zip(jobs, results, strict=True)]
+
+
+def judged_result(job: Job, result: Result) -> Measured:
+    """Return a job with its result, or with the reason why that is none."""
+    if set(result.get("passed", ())) - result.get("evidence", {}).keys():
+        result = {"failed": True, "msg": answer.SAID + "evidence: a passed check has none"}
+    if "findings" in result and not result.get("failed"):
+        return Measured(job, result)
+    why = "unreachable" if result.get("unreachable") else str(result.get("msg") or NO_RESULT)
+    return Measured(job, {}, f"{job.head}: {' '.join(why.split())[:300]}")
+
+
+def joined(
+    site: Site,
+    plan: cluster_plan.Plan,
+    members: Mapping[str, Sequence[Finding]],
+    stored: Mapping[str, Result],
+    measured: Sequence[Measured],
+    begun: float,
+) -> Outcome:
+    """Judge all jobs together. members: host -> whether it takes part.   stored: host -> its last record's result."""
+    over, now = set(plan.hosts), time.time()
+    earlier = {host: findings_of(of_host) for host, of_host in site.variables.items() if host in over}
+    judged = cluster_judge.judge(measured, earlier, advise=not localise_enabled(site))
+    hosts: dict[str, Any] = {}
+    for host in site.variables:
+        if host not in over:
+            hosts[host] = stored_result(stored.get(host, {}), members.get(host, ()))
+            continue
+        hosts[host] = Plan((*members.get(host, ()), *judged.findings.get(host, ()))).result()
+        hosts[host]["passed"] += judged.passed.get(host, {})
+        hosts[host]["evidence"].update(judged.passed.get(host, {}))
+    every = {item["id"]: item for host in hosts for item in hosts[host].get("findings") or []}
+    first = measured[0].job
+    record = cluster_record.Record(
+        simulated=any(one.result.get("simulated") for one in measured),
+        begun=begun,
+        finished=now,
+        scope=first.scope,
+        launcher=cluster_record.Launcher(kind=str(site.values(first.head)["nccl_benchmark_launcher"])),
+        asked=tuple(site.variables),
+        left_out=tuple(cluster_record.LeftOut(host=host, reason=why) for host, (why, _fix) in plan.left_out.items()),
+        jobs=judged.jobs,
+        scaling=judged.scaling,
+        findings=tuple(from_dict(dict(item)) for item in every.values()),
+        passed=tuple(dict.fromkeys(name for host in hosts for name in hosts[host].get("passed") or [])),
+    )
+    stores = cluster_judge.member_records([one.job for one in measured], judged.findings, now)
+    misses = cluster_judge.misses(record.findings) and localise_enabled(site)
+    return Outcome(hosts, record, misses, stores)
+
+
+def store(site: Site, stores: Mapping[str, Mapping[str, Any]]) -> None:
+    """Leave on the nodes when and among which hosts they were measured, for the nightly check."""
+    site.query(
+        "nccl_cluster_record",
+        stores,
+        lambda host: {**_record_options(site, host), "measured": stores[host]},
+        profile=False,
+    )
+
+
+def write(site: Site, record: cluster_record.Record, path: str, cut: Any) -> str:
+    """Print the table and write record and plots; return their directory, "" for none. Raises OSError, ParseError.
+
+    path: nccl_benchmark_results_path.   cut: returns as much of a table as fits.
+    """
+    site.say(f"\n{cut(cluster_table.render(record, terminal.COLUMNS), path)}\n")
+    if not path:
+        return ""
+    now = benchmark_results.of_record(record, "this run")
+    said, before = results_compare.with_last(cluster_record.folder(path), now, terminal.COLUMNS)
+    if said:
+        site.say(said + "\n")
+    folder = cluster_record.write(path, record)
+    plots, problem = cluster_plot.plot(folder, record, before)
+    site.say(f"results: {folder}" + "".join(f" {plot.name}" for plot in plots))
+    if problem:
+        site.say(problem)
+    return str(folder)
+
+
+def last_table(path: str, cut: Any) -> str:
+    """Return the table of the last record on this control node; "" where there is none."""
+    if not path or not Path(cluster_record.folder(path)).exists():
+        return ""
+    try:
+        record = cluster_record.read(path)
+    except (OSError, ParseError) as error:
+        return f"the last record of a benchmark between nodes cannot be read: {error_text(error)}"
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
+    table = cut(cluster_table.render(record, terminal.COLUMNS), path)
+    return f"\nLAST RESULT BETWEEN NODES, not of this run: scope {record.scope}, measured {when}\n{table}\n"
+
+
+def localise_enabled(site: Site) -> bool:
+    """Return whether the site lets the search for the slow node start automatically."""
+    return all(site.values(host).get("nccl_benchmark_localise", True) for host in site.variables)
+
+
+def stored_result(stored: Result, members: Sequence[Finding] = ()) -> Result:
+    """Return the result for the verdict of a host that was not measured now: its last record, where that is good.
+
+    members: otherwise why it was left out; none in check mode, which measures nothing.
+    """
+    if members and (stored.get("due") or not stored):
+        return Plan(tuple(members)).result()
+    return stored or Plan().result()
+
+
+def reason(values: Mapping[str, Any], stored: Result) -> str:
+    """Return why a host is to be measured, by nccl_benchmark_when; "" where its last result is kept."""
+    when = values.get("nccl_benchmark_when", "changed")
+    if when == "always":
+        return "nccl_benchmark_when is always"
+    return "" if when == "never" else str(stored.get("due", "its last result is unknown"))
+
+
+def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings of other roles of the run on a host."""
+    results = due_roles.results(of_host, EARLIER, EARLIER[0], nightly=False)
+    return [from_dict(item) for role in EARLIER for item in answer.findings_of(results.get(role))]
+
+
+def summarise(
+    plan: cluster_plan.Plan, reasons: Mapping[str, str], check_mode: bool, standing: Sequence[str] = ()
+) -> str:
+    """Describe for the user which runs are made, over which hosts, why, and which hosts are left out.
+
+    standing: hosts whose last result is kept, where nothing is run.
+    """
+    jobs = [job for jobs in plan.rounds for job in jobs]
+    lines = []
+    if jobs:
+        verb = "would be run" if check_mode else "are run" if len(jobs) > 1 else "is run"
+        counts = f"{terminal.counted(len(jobs), 'job')} in {terminal.counted(len(plan.rounds), 'round')}"
+        over = f"{len(plan.hosts)} nodes ({nodeset.brief(plan.hosts, ROOM)})"
+        lines.append(f"BETWEEN NODES: {counts} {verb} over {over}: {next(iter(reasons.values()), '')}")
+        kinds = dict.fromkeys(job.name if len(jobs) <= 4 else f"{job.scope} {job.collective}" for job in jobs)
+        lines.append("  " + ", ".join(kinds))
+    else:
+        why = f"the last results stand of {nodeset.brief(standing, ROOM)}" if standing else "no host can be measured"
+        lines.append(f"BETWEEN NODES: nothing {'would be' if check_mode else 'is'} measured, {why}")
+    if plan.one_leaf:
+        lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
+    alike = nodeset.grouped((why, host) for host, (why, _fix) in plan.left_out.items())
+    lines += [f"  left out: {nodeset.brief(hosts, ROOM)}: {why}" for why, hosts in alike.items()]
+    return "\n".join(lines)
+
+
+def _record_options(site: Site, host: str) -> dict[str, Any]:
+    values = site.values(host)
+    return {"scope": values["nccl_benchmark_scope"], "max_age_days": values["busbar_baseline_max_age_days"]}

@@ -1,0 +1,258 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Play the search for the slow node, rail, direction, GPU, leaf or uplink on real nodes, round by round.
+
+Nodes of different kinds, of other profiles or values, are searched side by side, and never with each other. Bars are
+the control node's; nodes only give figures. The record is written after each round, so that a killed run leaves it.
+"""
+
+# pylint: disable=disallowed-name  # a bar is the field's own word
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    answer,
+    due_roles,
+    host_variables,
+    localise_judge,
+    localise_record,
+    localise_root_cause,
+    localise_stored,
+    localise_table,
+    rail_pairs,
+    suite,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, trials
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, roots
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
+from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+    GPUS,
+    RAILS,
+    Test,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
+
+# The role whose findings explain a slow node, GPU or rail.
+HEALTH = "node_health"
+_RUNS = answer.many(answer.a_run)
+
+
+@dataclass
+class Outcome:
+    """hosts: host -> its result for the verdict.   cluster: host -> that of the benchmark, with its causes.
+
+    folder: of the record; "" where none is stored.
+    """
+
+    record: Record
+    hosts: dict[str, dict[str, Any]]
+    cluster: dict[str, dict[str, Any]]
+    folder: str
+
+
+def play(site: Site, kinds: Kinds, judged: Mapping[str, Any], path: str) -> Outcome:
+    """Search among all hosts of the site. judged: host -> its result of the benchmark between nodes.
+
+    path: nccl_benchmark_results_path. Raises OSError; ParseError where the inventory or the record is wrong.
+    """
+    search = Search(site, kinds, path)
+    fit = [host for group in search.groups for host in group.search.screened]
+    for line in [*localise_stored.cut_off(path), *localise_table.began(search.record.nodes, fit)]:
+        site.say(line)
+    search.write(complete=False)
+    while search.play_round():
+        search.write(complete=False)
+    search.write(complete=True)
+    health = search.query_health()
+    record = search.write(complete=True, health=health)
+    found: dict[str, list[Finding]] = {}
+    for one in record.findings:
+        for host in one.hosts:
+            found.setdefault(host, []).append(one.finding)
+    told = localise_root_cause.rooted(found, health.found, health.rails, health.known)
+    results = {host: Plan(tuple(told.get(host, ()))).result() for host in site.variables}
+    return Outcome(record, results, localise_root_cause.explained(judged, found), str(search.folder or ""))
+
+
+@dataclass(frozen=True)
+class Health:
+    """Findings of slow hosts. found: from right after the load, else known ones.   known: the verdict has them anyway.
+
+    rails: host -> rail number -> PCI address of the NIC.
+    """
+
+    found: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    rails: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+
+class Search:
+    """The searches among all hosts of a site, and their record."""
+
+    def __init__(self, site: Site, kinds: Kinds, path: str) -> None:
+        """Query the nodes. Raises ParseError where the inventory is wrong."""
+        self._site = site
+        self._path = path
+        self.folder: Path | None = None
+        members = kinds.members(site.query_members(site.ready), site.variables)
+        self._infos = site.query("rail_info", site.ready, self._rail_options)
+        screens = {
+            host: trials.screen(runs_of(site.variables[host]), self._wanted_runs(host)) for host in site.variables
+        }
+        launchers = (str(site.values(host).get("nccl_benchmark_launcher", "")) for host in site.variables)
+        launcher, now = next(filter(None, launchers), ""), time.time()
+        self.record = Record(
+            simulated=False, begun=now, finished=now, launcher=launcher, nodes=trials.nodes(members, screens)
+        )
+        self.groups = [
+            trials.Group(group, self.record.nodes, functools.partial(kinds.of_scope, settings))
+            for settings, group in trials.groups(members).items()
+        ]
+
+    def _wanted_runs(self, host: str) -> Sequence[trials.Perf]:
+        return self._site.intent(host).get("benchmark_runs") or []
+
+    def _rail_options(self, host: str) -> dict[str, Any]:
+        roce = self._site.values(host)["busbar_roce"] or {}
+        return {"address_family": roce.get("address_family", "ipv4"), "dscp": roce.get("dscp", -1)}
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def play_round(self) -> bool:
+        """Measure the next round of all groups, and print its result; False where there is none."""
+        tests = [(group, test) for group in self.groups for test in group.search.next_round()]
+        programs, untested = [], {}
+        for group, test in tests:
+            passes, untested[test] = self._passes(group, test)
+            programs.append(Trial(trials.name_of(test), test.hosts, passes))
+        measured = engine.measure(programs, self._site.run)
+        results = {
+            test: trials.result_of(group, test, trial.passes, measured[trial.name], untested[test])
+            for (group, test), trial in zip(tests, programs, strict=True)
+        }
+        silent = [host for result in results.values() if trials.is_silent(result) for host in result.test.hosts]
+        read = self._site.query_members(silent) if silent else {}
+        lost = {host: why[0] for host in silent if (why := self._site.unfit(host, read.get(host, {}))) is not None}
+        done = []
+        for group in self.groups:
+            mine = [
+                replace(results[test], lost={host: lost[host] for host in test.hosts if host in lost})
+                for of_group, test in tests
+                if of_group is group
+            ]
+            done += [trials.measured_test(result, group.bar(result.test)) for result in mine]
+            if mine:
+                group.search.take(mine)
+        simulated = any(one.get("simulated") is True for each in measured.values() for of in each for one in of)
+        self.record = replace(
+            self.record, tests=(*self.record.tests, *done), simulated=self.record.simulated or simulated
+        )
+        for line in localise_table.round_lines(done):
+            self._site.say(line)
+        return bool(tests)
+
+    def _passes(self, group: trials.Group, test: Test) -> tuple[tuple[tuple[Call, ...], ...], str]:
+        """Return the calls of each pass of a test; and why its rails cannot be tested, "" where they can."""
+        values = self._site.values(test.hosts[0])
+        if test.kind == GPUS:
+            return (tuple(group.gpu_calls(test, values)),), ""
+        if test.kind != RAILS:
+            return ((group.job(test).call(values),),), ""
+        of_hosts, why = trials.sessions(test, {host: self._candidate(host) for host in test.hosts})
+        passes = [
+            tuple(
+                self._rail_call(host, mine, number)
+                for host in test.hosts
+                for role in (perftest.SERVER, perftest.CLIENT)
+                if (mine := [one for one in of_hosts[host][number] if one["role"] == role])
+            )
+            for number in range(len(trials.PASSES))
+            if not why
+        ]
+        return tuple(passes), why
+
+    def _candidate(self, host: str) -> rail_pairs.Candidate:
+        read, values = self._infos.get(host, {}), self._site.values(host)
+        absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
+        info = host_variables.of_host({"rail_info_result": read})
+        return rail_pairs.Candidate(
+            host=host, kind="", info=info, name=self._site.name_of(host), mtu=rail_pairs.mtu_of(values), absent=absent
+        )
+
+    def _rail_call(self, host: str, mine: Sequence[Mapping[str, Any]], number: int) -> Call:
+        values = self._site.values(host)
+        names = ("seconds", "timeout", "share", "memory")
+        arguments = {
+            **{name: values[f"perftest_{name}"] for name in names},
+            **roots(values),
+            **self._rail_options(host),
+            "tests": ["bw"],
+            "traffic_class": rail_pairs.classes(values)["traffic_class"],
+            # What verify.yml has measured of all rails is not to be lost.
+            "store_result": False,
+            # With both directions at once, one end would find the other on the node.
+            "require_idle": number < 2,
+            "sessions": list(mine),
+        }
+        del arguments["dscp"]
+        return Call(host, "perftest", arguments, values["perftest_timeout"] + 60)
+
+    # -- findings ------------------------------------------------------------------------------------------------------
+
+    def write(self, complete: bool, health: Health | None = None) -> Record:
+        """Return the record with the findings so far, and write it. Raises OSError, ParseError."""
+        found: Sequence[HostFinding] = [
+            HostFinding(hosts=verdict.hosts, finding=verdict.finding)
+            for group in self.groups
+            for verdict in localise_judge.verdicts(group.search)
+        ]
+        if self.record.simulated:
+            found = [replace(one, finding=_as_simulated(one.finding)) for one in found]
+        if health is not None:
+            found = localise_root_cause.named(found, health.found, health.rails)
+        self.record = replace(self.record, findings=tuple(found), complete=complete, finished=time.time())
+        if self._path:
+            self.folder = localise_record.write(self._path, self.record, self.folder)
+        return self.record
+
+    def query_health(self) -> Health:
+        """Query the nodes that are slow, or have a slow GPU or rail, right after the load: what throttled has grown."""
+        slow = localise_root_cause.slow(self.record.findings)
+        read = self._site.query(HEALTH, slow, self._health_options) if slow else {}
+        variables = {host: due_roles.results(self._site.variables[host], [HEALTH], "", nightly=False) for host in slow}
+        known = {host: health_of(answer.given(of_host.get(HEALTH))) for host, of_host in variables.items()}
+        found = {host: health_of(read.get(host, {})) or known[host] for host in slow}
+        infos = {host: host_variables.of_host({"rail_info_result": self._infos.get(host)}) for host in slow}
+        rails = {host: {rail.number: rail.pci for rail in info.rails} for host, info in infos.items() if info}
+        return Health(found, known, rails)
+
+    def _health_options(self, host: str) -> dict[str, Any]:
+        # The next night is held to the last one, not to this.
+        return {"power_limit": self._site.values(host)["node_health_power_limit"], "record": False}
+
+
+def _as_simulated(finding: Finding) -> Finding:
+    return replace(finding, source=f"simulated: {finding.source}")
+
+
+def runs_of(of_host: Mapping[str, Any]) -> Sequence[trials.Perf]:
+    """Return the runs of the node's own benchmark, measured now or before; [] without a valid result."""
+    role = due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
+    runs = due_roles.mapping(role).get("runs") or []
+    return runs if answer.is_valid(_RUNS, runs) else []
+
+
+def health_of(read: engine.Result) -> list[Finding]:
+    """Return the findings of node_health; none where it was not queried or has no valid result."""
+    return [from_dict(dict(item)) for item in answer.findings_of(read)]
