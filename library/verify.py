@@ -31,12 +31,12 @@ EXAMPLES = r"""
 - name: Verify
   busbar.fabric.verify:
     path: busbar-results/verify
-  register: verify_all
+  register: verify_fleet_result
 """
 
 RETURN = r"""
 hosts:
-  description: Host to C(findings), what is not ok, C(passed), and C(sessions), every test with its figures and counters.
+  description: Host to C(findings), what is not ok, C(passed), and C(sessions), every test with figures and counters.
   type: dict
   returned: always
 rails:

@@ -278,7 +278,9 @@ class Proof:
             lost = {one.subject for one in unproven if one.subject.endswith(f" {peer}")}
             why = self.failures.get(peer) if lost else ""
             if why:
-                root = rail_pairs.untested(f"{peer}: {why}", f"repair {peer}, then verify both hosts again", f"to {peer}")
+                root = rail_pairs.untested(
+                    f"{peer}: {why}", f"repair {peer}, then verify both hosts again", f"to {peer}"
+                )
                 follows = [f for f in findings if f.subject in lost and (f in unproven or f.check[:9] != "perftest.")]
                 findings = [root, *(replace(f, because=root.id) if f in follows else f for f in findings)]
         return findings

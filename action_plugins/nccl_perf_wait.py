@@ -1,1 +1,0 @@
-perftest_wait.py
