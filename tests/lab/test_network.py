@@ -15,8 +15,8 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.plugin_utils import verification
 from ansible_collections.busbar.fabric.plugins.modules import rail_ping as rail_ping_module
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verification
 
 from lab import qos, store, tree
 from lab.faults import CATALOGUE
@@ -181,7 +181,7 @@ def member(lab: Path, node: str) -> rail_ping.Member:
     machine = topology.read(host, ask_nvidia_smi=False)
     info = rail_info.read(host, machine, rails.match(machine, wanted), wanted, "ipv4", None)
     values = {"busbar_intent": {"values": {"busbar_mtu": 9000}, "profile_name": "hgx-h200"}}
-    return verification.member(node, {**values, "rail_info_result": {"info": info.to_dict()}})
+    return verification.member(node, {**values, "rail_info_result": {"info": json.loads(json.dumps(info.to_dict()))}})
 
 
 @pytest.fixture

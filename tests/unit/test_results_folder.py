@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark_report
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, rail_results, results_folder, run_cache
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    localise_record,
+    rail_results,
+    results_folder,
+    run_cache,
+)
 
 from busbar.drift import history, lock
 
