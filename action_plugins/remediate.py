@@ -32,8 +32,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Contr
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
     accusations,
     machine,
-    outcome,
     plan,
+    proof,
     report,
     rollout,
 )
@@ -122,12 +122,12 @@ class ActionModule(ControlAction):
             current = plan.current_result(due_roles.answer(of_host))
             search = _search(of_host, host) if host in read["paired"] else machine.Search()
             if search.result is not None:
-                current = replace(outcome.with_measured(current, search.result), searched=True)
+                current = replace(proof.with_measured(current, search.result), searched=True)
             own = [one for one in accused if one.host == host]
             own += _interrupted(host, own, current, log.entries, now)
             leaf = host_variables.values(of_host).get("busbar_leaf", "")
             planned = plan.plan_node(host, own, current, limits[host], log.entries, now, leaf)
-            plans.append(replace(planned, figure=outcome.figure_between(search.record, host)))
+            plans.append(replace(planned, figure=proof.figure_between(search.record, host)))
             results[host] = current
         share = max((one.share for one in limits.values()), default=0.0)
         found = rollout.plan_rollout(plans, inventory, share, log.entries)

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import outcome
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
     BETWEEN,
     PROVISION,
@@ -253,11 +253,11 @@ class Remediation:
         """Judge a measurement made before any repair: a figure that is fast enough now was a stale finding."""
         plan, state = self.plan, self.state
         measured = self._results.get("nccl_benchmark_result")
-        now = outcome.with_measured(CurrentResult(), measured)
-        state.before = {item.finding.id: outcome.figure(item.finding, measured) for item in plan.acted}
+        now = proof.with_measured(CurrentResult(), measured)
+        state.before = {item.finding.id: proof.figure(item.finding, measured) for item in plan.acted}
         first = next((figure for figure in state.before.values() if figure is not None), None)
         self._log("measured", "done" if now.passed or now.findings else "failed", before=first)
-        state.stale = bool(plan.repaired) and all(outcome.prove(one, now).state == outcome.OK for one in plan.repaired)
+        state.stale = bool(plan.repaired) and all(proof.prove(one, now).state == proof.OK for one in plan.repaired)
         if state.stale:
             self._log("dropped", "done", "measured again, it is as fast as it has to be", before=first)
             state.steps = [step for step in state.steps if step in ("audit", "wait", "judge", "resume")]
@@ -318,27 +318,27 @@ class Remediation:
         measured = self._results.get("nccl_benchmark_result") if plan.measure else None
         now = current_result(state.audit)
         now = replace(now, findings={one.id: one for one in self._standing(now.findings.values())})
-        now = outcome.with_measured(now, measured)
+        now = proof.with_measured(now, measured)
         if plan.between:
-            now = outcome.with_measured(now, self._search.result)
-        found = outcome.judge(plan, now, bool(state.done), state.kept_out)
-        state.proofs = [asdict(proof) for proof in found.proofs]
+            now = proof.with_measured(now, self._search.result)
+        found = proof.judge(plan, now, bool(state.done), state.kept_out)
+        state.proofs = [asdict(one) for one in found.proofs]
         state.worse = list(found.worse)
-        missed = [proof.finding.partition("[")[0] for proof in found.proofs if proof.state != outcome.OK]
+        missed = [one.finding.partition("[")[0] for one in found.proofs if one.state != proof.OK]
         state.missed = missed if state.done else []
         state.back, state.reason = found.state, found.reason
-        by_id = {proof.finding: proof for proof in found.proofs}
+        by_id = {one.finding: one for one in found.proofs}
         for item in plan.acted:
             name = item.finding.id
-            state.after[name] = outcome.figure(item.finding, measured)
+            state.after[name] = proof.figure(item.finding, measured)
             if item.finding.check in BETWEEN and self._search.result:
                 state.before[name] = plan.figure
-                state.after[name] = outcome.figure_between(self._search.record, plan.name)
+                state.after[name] = proof.figure_between(self._search.record, plan.name)
             if name in by_id:
                 entry = self._entry(
                     # A figure that was good before anything was done was not repaired.
                     "dropped" if state.stale else "verified",
-                    "done" if by_id[name].state == outcome.OK else "failed",
+                    "done" if by_id[name].state == proof.OK else "failed",
                     by_id[name].have,
                     boot_id=now.boot_id or plan.boot_id,
                     **_about(item),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import outcome
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import State
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
     ASKED,
@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan imp
     NodePlan,
 )
 
-_PROVED = {outcome.OK: "ok", outcome.FAILED: "drift", outcome.UNKNOWN: "unknown"}
+_PROVED = {proof.OK: "ok", proof.FAILED: "drift", proof.UNKNOWN: "unknown"}
 _SOURCE = "the check that failed"
 AGAIN = "run busbar remediate again with the same files"
 LOG = "busbar-results/actions.jsonl"
@@ -75,16 +75,16 @@ def _acted(item: Item, plan: NodePlan, state: State, check_mode: bool) -> Findin
     if state.held:
         fix = "wait until the node is idle, then " + AGAIN
         return ROLLOUT.judge(finding.id, "withheld", "an idle node", state.held, "the plan", fix)
-    proof = next((one for one in state.proofs if one["finding"] == finding.id), None)
-    if proof is None:
+    proven = next((one for one in state.proofs if one["finding"] == finding.id), None)
+    if proven is None:
         have = state.failure or "the run ended before it was proven, or another run works on the node"
         return MENDED.judge(finding.id, "unknown", finding.want, have, _SOURCE, AGAIN, severity=severity)
     fix = finding.fix or "see " + LOG
-    have = proof["have"]
+    have = proven["have"]
     figures = [figures.get(finding.id) for figures in (state.before, state.after)]
     if any(figure is not None for figure in figures):
         have += ", GB/s before and after: " + ", ".join("-" if one is None else "%.4g" % one for one in figures)
-    return MENDED.judge(finding.id, _PROVED[proof["state"]], finding.want, have, _SOURCE, fix, severity=severity)
+    return MENDED.judge(finding.id, _PROVED[proven["state"]], finding.want, have, _SOURCE, fix, severity=severity)
 
 
 def _drain_finding(plan: NodePlan, state: State) -> Finding:

@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import machine, outcome, plan, report, rollout
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import machine, plan, proof, report, rollout
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import Remediation, State
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, Limits, NodePlan
@@ -140,7 +140,7 @@ def test_what_is_done_and_what_came_of_it() -> None:
     lines = [told(name, host) for name, host in PLANS.items()]
     for name, (host, now, done) in OUTCOMES.items():
         found = judged(host, now, done)
-        proofs = [(proof.finding, proof.state, proof.have) for proof in found.proofs]
+        proofs = [(one.finding, one.state, one.have) for one in found.proofs]
         lines.append(f"outcome, {name}: {'ok' if found.ok else 'not ok'}, {found.state}; {found.reason or '-'}")
         lines.append(f"    proofs {proofs}; worse {[*found.worse]}")
     for name, (host, state, check_mode) in REPORTS.items():
@@ -216,11 +216,11 @@ def test_batches_are_those_of_serial(sizes: list[int | str], nodes: int, found: 
 # -- what came of it ---------------------------------------------------------------------------------------------------
 
 
-def judged(host: NodePlan, now: CurrentResult, done: bool = True, kept_out: bool = False) -> outcome.Outcome:
+def judged(host: NodePlan, now: CurrentResult, done: bool = True, kept_out: bool = False) -> proof.Outcome:
     """Judge a plan after its way through a registered variable."""
     again = plan.plan_from_dict(json.loads(json.dumps(host.to_dict())))
     assert again == host
-    return outcome.judge(again, now, done, kept_out)
+    return proof.judge(again, now, done, kept_out)
 
 
 MENDED, MEASURED, QUARANTINED = (
@@ -452,9 +452,9 @@ def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> No
     record = localise_record.Record(
         simulated=True, begun=1.8e9, finished=1.8e9 + 60, launcher="mpirun", nodes=nodes, tests=tests
     )
-    figures = [outcome.figure_between(localise_record.to_dict(record), host) for host in "abd"]
+    figures = [proof.figure_between(localise_record.to_dict(record), host) for host in "abd"]
     assert figures == [95.2, 46.3, None]
-    assert outcome.figure_between(None, "a") is None
+    assert proof.figure_between(None, "a") is None
 
 
 BOOTS = {
