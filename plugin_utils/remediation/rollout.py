@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
@@ -14,6 +15,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan imp
 
 # Characters of host names in a sentence.
 _ROOM = 120
+_TURNS = ("remediate_canary", "remediate_others")
+# Plays of remediate.yml: whom they are for says filter_plugins/play_nodes.yml.
+PLAYS = (
+    *("remediate_accused", "remediate_paired"),
+    *(f"{turn}{after}" for turn in _TURNS for after in ("", "_paired", "_pending")),
+)
 
 
 @dataclass(frozen=True)
@@ -53,14 +60,35 @@ def _is_finished(plan: NodePlan) -> bool:
 
 
 def batches(sizes: Sequence[int | str], nodes: int) -> list[int]:
-    """Return numbers of nodes, from ``[1, "10%"]``: the last one is repeated. As Ansible's ``serial``."""
+    """Return numbers of nodes after the canary, from ``[1, "10%"]``: the last one is repeated, as in ``serial``."""
     found: list[int] = []
     given = list(sizes) or [1]
     while sum(found) < nodes:
         size = str(given[min(len(found), len(given) - 1)])
         count = int(float(size[:-1]) * nodes / 100) if size.endswith("%") else int(size)
         found.append(min(max(1, count), nodes - sum(found)))
-    return found
+    # The rest of the canary's batch comes after it.
+    return [size for size in (sum(found[:1]) - 1, *found[1:]) if size > 0] or [1]
+
+
+def play_hosts(play: str, hostvars: Any) -> list[str]:
+    """Return the hosts of a play of remediate.yml in their order. hostvars: of Ansible; {} in a syntax check."""
+    read = _registered("remediate_read_result", hostvars)
+    if not play.startswith(_TURNS):
+        return list(read.get(play.removeprefix("remediate_")) or ())
+    order = _registered("remediate_plan_result", hostvars).get("order") or []
+    found: list[str] = order[:1] if play.startswith(_TURNS[0]) else order[1:]
+    if play in _TURNS:
+        return found
+    states = {host: (hostvars.raw_get(host).get("remediate_state") or {}).get("state") or {} for host in found}
+    pending = [host for host, state in states.items() if state.get("pending")]
+    pairs = read.get("pairs") or {}
+    return good_first({host: pairs.get(host, []) for host in pending}) if play.endswith("_paired") else pending
+
+
+def _registered(name: str, hostvars: Any) -> Mapping[str, Any]:
+    """Return what was registered once for all hosts of a play: the same on each of them."""
+    return next((result for host in hostvars if (result := hostvars.raw_get(host).get(name))), {})
 
 
 def partners(accused: Sequence[Accusation], fit: Sequence[str], leaves: Mapping[str, str]) -> dict[str, list[str]]:

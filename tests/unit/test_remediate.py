@@ -202,11 +202,12 @@ def test_the_worst_is_first_and_its_leaf_after_it() -> None:
 @pytest.mark.parametrize(
     ("sizes", "nodes", "found"),
     [
-        ([1, "10%"], 30, [1, *[3] * 9, 2]),
-        ([1, 5], 8, [1, 5, 2]),
-        (["100%"], 3, [3]),
-        ([1, "10%"], 0, []),
-        ([], 2, [1, 1]),
+        ([1, "10%"], 30, [*[3] * 9, 2]),
+        ([1, 5], 8, [5, 2]),
+        ([4, 5], 8, [3, 4]),
+        (["100%"], 3, [2]),
+        ([1, "10%"], 0, [1]),
+        ([], 2, [1]),
     ],
 )
 def test_batches_are_those_of_serial(sizes: list[int | str], nodes: int, found: list[int]) -> None:
