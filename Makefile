@@ -23,7 +23,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
-.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-all test-vm trixie demo lab bench localise repair gate golden mutants clean
+.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-all test-vm trixie demo lab bench repair gate golden mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -149,9 +149,6 @@ bench: setup ## figures, printed and never asserted
 
 repair: setup ## eight faults between nodes, one by one and three together: found, mended or kept out; half an hour, as root
 	$(BIN)/pytest -q -s tests/repair
-
-localise: setup ## what the search for slow nodes finds and costs: 1,000 simulated searches a line, some 20 minutes on one core
-	BUSBAR_BENCH_SEARCHES=1000 $(BIN)/pytest -q -s tests/bench/test_localise.py
 
 gate: setup ## the gate's program: 1,000 checks of healthy simulated nodes, every critical fault; some 20 minutes on one core
 	BUSBAR_GATE_RUNS=1000 BUSBAR_GATE_FAULTS=all $(BIN)/pytest -q tests/lab/test_gate.py

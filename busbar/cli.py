@@ -208,7 +208,9 @@ def _diagnose(command: _Parser) -> None:
     command.add_argument("--all", dest="everything", action="store_true", help="print all findings, quotes and facts")
     text = "directory of PyTorch's flight recorder dumps, instead of logs"
     command.add_argument("--recorder", metavar="DIR", help=text)
-    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder))
+    text = "directory with the records of NCCL's Inspector plugin, instead of logs"
+    command.add_argument("--inspector", metavar="DIR", help=text)
+    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder, a.inspector))
 
 
 def _fill_from(module: str, name: str = "add") -> Fill:

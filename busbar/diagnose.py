@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, UNKNOWN, of_states, worst
 
-from . import recorder
+from . import inspector, recorder
 from .command_line import complain
 
 BLOCK = 1 << 20
@@ -44,16 +44,20 @@ def run(
     training: str | None = None,
     everything: bool = False,
     dumps: str | None = None,
+    records: str | None = None,
 ) -> int:
     """Read logs of one job, or of several ("-": standard input), and print the diagnosis. Return the exit code.
 
     training: path of a training log with step times and, where it has it, GPU utilisation.   everything: --all.
-    dumps: directory of flight recorder dumps, in place of logs.
+    dumps, records: directory of flight recorder dumps, or of Inspector's records, in place of logs.
     """
-    if (dumps is None) == (not paths) or (dumps is not None and training is not None):
-        return complain("diagnose", "name logs, or --recorder and a directory without --training")
+    given = [value for value in (dumps, records, paths or None) if value is not None]
+    if len(given) != 1 or (training is not None and not paths):
+        return complain("diagnose", "name logs, or --recorder or --inspector and a directory without --training")
     if dumps is not None:
         return recorder.run(dumps, as_json, everything)
+    if records is not None:
+        return inspector.run(records, as_json, everything)
     reader = Reader()
     codes: list[int] = []
     read = 0

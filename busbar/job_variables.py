@@ -17,8 +17,11 @@ from dataclasses import dataclass, replace
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment_sources import parse_nccl_conf, parse_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import (
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment_sources import (
+    parse_nccl_conf,
+    parse_unit,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import (
     MENTION,
     NAME,
     Assignment,

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import grammar
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import lint as nccl_lint
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import names as nccl_names
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import conf_files
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint_names as nccl_names
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import conf_files
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import Version, parse_version
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
 
@@ -50,7 +51,7 @@ def run(
     kind: one of job_variables.KINDS for all of them; None: by each file's name and content.
     """
     try:
-        wanted = nccl_variables.parse_version(version) if version is not None else None
+        wanted = parse_version(version) if version is not None else None
         scanned = [nccl_library.scan(path) for path in libraries]
     except (ParseError, ReadError) as error:
         return complain("lint", error)
@@ -100,7 +101,7 @@ def _job(
     text: str,
     name: str,
     libraries: Sequence[nccl_library.Library],
-    version: nccl_variables.Version | None,
+    version: Version | None,
 ) -> list[Finding]:
     findings: list[Finding] = []
     expanded = job_variables.expansions(text)

@@ -5,16 +5,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import DumpError
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement, Suspect
@@ -33,18 +29,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 
 from .command_line import complain
+from .job_files import JobFilesError, open_regular, screen, walk
 
-# Lines of the first screen, and findings on it.
-LINES, FINDINGS = 12, 3
 # nccl_trace_rank_3, comm_lib_trace_rank_3, _dump_3, rank_3.json
 _RANK = re.compile(r"(?:.*[^0-9])?([0-9]{1,7})(?:\.(?:json|pkl|pickle))?", re.DOTALL)
-_MOST_FILES = 200_000
-_CUT = " ..."
 STOPPED, DIFFERENT, OK, NOT_KNOWN = "stopped", "mismatch", "ok", "unknown"
-
-
-class RecorderError(Exception):
-    """The directory does not hold the dumps of one job; the message says why."""
 
 
 class Dumps(NamedTuple):
@@ -59,7 +48,7 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
     """Print the verdict on the dumps in a directory. Return the exit code."""
     try:
         dumps = load(Path(directory))
-    except (RecorderError, OSError) as error:
+    except (JobFilesError, OSError) as error:
         return complain("diagnose", error)
     judgement = recorder.judge(dumps.of_ranks, dumps.problems)
     if as_json:
@@ -71,54 +60,32 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
 
 
 def load(directory: Path) -> Dumps:
-    """Read the dumps below a directory. Raises RecorderError, OSError."""
+    """Read the dumps below a directory. Raises JobFilesError, OSError."""
     paths: dict[int, Path] = {}
     ignored = 0
-    for path in _files(directory):
+    for path in walk(directory):
         match = _RANK.fullmatch(path.name)
         if match is None:
             ignored += 1
             continue
         other = paths.setdefault(int(match.group(1)), path)
         if other != path:
-            raise RecorderError(
+            raise JobFilesError(
                 f"{other} and {path} are dumps of one rank: name a directory with the dumps of one job and run"
             )
     if not paths:
-        raise RecorderError(f"{directory} has no file whose name ends with a rank, such as nccl_trace_rank_0")
+        raise JobFilesError(f"{directory} has no file whose name ends with a rank, such as nccl_trace_rank_0")
     reader = Reader()
     dumps, problems = {}, {}
     for rank, path in sorted(paths.items()):
         try:
-            dumps[rank] = reader.read(_content(path))
+            with open_regular(path) as stream:
+                dumps[rank] = reader.read(stream.read(MOST_BYTES + 1))
         except DumpError as error:
             problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {error}"
         except OSError as error:
             problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {error_text(error)}"
     return Dumps(dumps, problems, ignored)
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    def fail(error: OSError) -> None:
-        raise error
-
-    count = 0
-    for folder, folders, names in os.walk(directory, onerror=fail):
-        folders.sort()
-        for name in sorted(names):
-            count += 1
-            if count > _MOST_FILES:
-                raise RecorderError(f"{directory} has more than {_MOST_FILES} files")
-            yield Path(folder, name)
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a file, one more than a dump may have at most. Raises DumpError, OSError."""
-    # A pipe must not hold the command.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise DumpError("it is not a regular file")
-        return stream.read(MOST_BYTES + 1)
 
 
 # -- the screen --------------------------------------------------------------------------------------------------------
@@ -154,45 +121,15 @@ def _is_in_cycle(suspect: Suspect, judgement: Judgement) -> bool:
 
 
 def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> list[str]:
-    """Return the first screen, at most LINES lines, or all of it."""
-    most = 1000 if everything else 2
+    """Return the first screen, or all of it."""
     word, sentence = verdict(judgement)
-    head = _lines(
-        f"verdict: {word}: {sentence}" if word != NOT_KNOWN else f"verdict: cannot tell: {sentence}", width, 1
-    )
-    groups = _groups(findings(judgement))
-    shown = groups if everything else groups[:FINDINGS]
-    lines = []
-    for group in shown:
-        first = group[0]
-        subject = _subject([finding.subject for finding in group])
-        because = " (follows)" if first.because else ""
-        text = f"{first.severity}: {subject}: {first.have} [{first.check}]{because}"
-        lines += _lines(text, width, most)
-        lines += _lines(f"    do: {first.fix}", width, 1000 if everything else 1)
-        if everything:
-            lines += _lines(f"    why: {first.why}", width, most)
-    rest = len(groups) - len(shown)
-    more = [f"{rest} more finding{'s' * (rest > 1)}: --all, or --json"] if rest else []
-    if everything:
-        for wait in judgement.waits:
-            collective = f"{wait.number} in {describe_group(wait.group)}, {describe_operation(wait.operation)}"
-            lines += _lines(f"waits: {describe_ranks(wait.ranks)}: collective {collective}", width, most)
-    return [*head, *lines, *more, *_lines(_facts(judgement, dumps), width, 1)]
-
-
-def _subject(subjects: Sequence[str]) -> str:
-    numbers = [int(text[5:]) for text in subjects if re.fullmatch(r"rank [0-9]{1,7}", text)]
-    return describe_ranks(numbers) if len(numbers) == len(subjects) else ", ".join(subjects)
-
-
-def _groups(found: Iterable[Finding]) -> list[list[Finding]]:
-    """Return findings that differ in their rank only as one."""
-    alike: dict[tuple[Any, ...], list[Finding]] = {}
-    for finding in found:
-        key = (finding.check, finding.state, finding.severity, finding.have, finding.fix, finding.because)
-        alike.setdefault(key, []).append(finding)
-    return list(alike.values())
+    waits = [
+        f"waits: {describe_ranks(wait.ranks)}: collective {wait.number} in {describe_group(wait.group)},"
+        f" {describe_operation(wait.operation)}"
+        for wait in judgement.waits
+    ]
+    head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
+    return screen(head, findings(judgement), _facts(judgement, dumps), width, waits if everything else None)
 
 
 def _facts(judgement: Judgement, dumps: Dumps) -> str:
@@ -207,16 +144,7 @@ def _facts(judgement: Judgement, dumps: Dumps) -> str:
         f"format {', '.join(formats) or 'unknown'}",
     ]
     parts += [f"{dumps.ignored} other files"] if dumps.ignored else []
-    return "facts: " + ", ".join(parts)
-
-
-def _lines(text: str, width: int, most: int) -> list[str]:
-    """Return the text in lines, the last one cut where it needs more than ``most``."""
-    indent = " " * (len(text) - len(text.lstrip()) + 4)
-    found = textwrap.wrap(printable(text), width, subsequent_indent=indent, drop_whitespace=True) or [""]
-    if len(found) > most:
-        found = [*found[: most - 1], found[most - 1][: width - len(_CUT)] + _CUT]
-    return found
+    return ", ".join(parts)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, wraps
+from typing import TYPE_CHECKING
 
 from ansible import constants as C
 from ansible import context
@@ -54,11 +54,54 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
 )
 
+if TYPE_CHECKING:
+    from ansible.executor.stats import AggregateStats
+    from ansible.executor.task_result import CallbackTaskResult
+    from ansible.inventory.host import Host
+    from ansible.parsing.dataloader import DataLoader
+    from ansible.playbook import Playbook
+    from ansible.playbook.play import Play
+    from ansible.playbook.task import Task
+    from ansible.vars.hostvars import HostVars
+
 _COLLECTION = "busbar.fabric."
 _VERDICT = _COLLECTION + "verdict"
 _QUESTION = _COLLECTION + "fleet_audit"
 _DEBUG = ("debug", "ansible.builtin.debug", "ansible.legacy.debug")
 _ORDERED = ("linear", "ansible.builtin.linear", "debug", "ansible.builtin.debug")
+_COLOURS = {
+    "ok": C.COLOR_OK,
+    "changed": C.COLOR_CHANGED,
+    "ignored": C.COLOR_WARN,
+    "rescued": C.COLOR_WARN,
+    "failed": C.COLOR_ERROR,
+    "unreachable": C.COLOR_UNREACHABLE,
+    "warn": C.COLOR_WARN,
+}
+
+
+def _event(handle: Callable[..., None]) -> Callable[..., None]:
+    """Handle an event under the lock, or leave it to Ansible's default callback where that prints the run."""
+
+    @wraps(handle)
+    def choose(self: CallbackModule, *given: object, **more: object) -> None:
+        if self._run is None:
+            getattr(super(CallbackModule, self), handle.__name__)(*given, **more)
+            return
+        with self._lock:
+            handle(self, self._run, *given, **more)
+
+    return choose
+
+
+def _leave_out(name: str) -> Callable[..., None]:
+    """Return an event whose text of Ansible's default callback is left out."""
+
+    def handle(self: CallbackModule, run: progress.Run, *given: object, **more: object) -> None:
+        pass
+
+    handle.__name__ = name
+    return _event(handle)
 
 
 class CallbackModule(Default):
@@ -78,14 +121,14 @@ class CallbackModule(Default):
         # Tasks whose items have reported why they failed: (host, task).
         self._itemised: set[tuple[str, str]] = set()
         # Arguments of the playbook's task of verdict, None where it has none; and the results it would judge.
-        self._judges: Mapping[str, Any] | None = None
+        self._judges: Mapping[str, object] | None = None
         self._hosts: dict[str, None] = {}
-        self._hostvars: Any = None
-        self._loader: Any = None
+        self._hostvars: HostVars = None
+        self._loader: DataLoader = None
 
     # The run.
 
-    def v2_playbook_on_start(self, playbook: Any) -> None:
+    def v2_playbook_on_start(self, playbook: Playbook) -> None:
         ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
         # ansible-runner derives its own from this one, and cuts what is printed into events.
         if self._display.verbosity or ci or self.__class__ is not CallbackModule:
@@ -103,195 +146,131 @@ class CallbackModule(Default):
         self._ticker.start()
         atexit.register(self._ended_early)
 
-    def v2_playbook_on_play_start(self, play: Any) -> None:
-        if self._run is None:
-            super().v2_playbook_on_play_start(play)
-            return
+    @_event
+    def v2_playbook_on_play_start(self, run: progress.Run, play: Play) -> None:
         variables = play.get_variable_manager().get_vars(play=play)
         nodes = set(variables.get("groups", {}).get(findings_file.GROUP) or ())
         self._hosts.update((host, None) for host in variables.get("ansible_play_hosts_all", ()) if host in nodes)
         self._hostvars, self._loader = variables.get("hostvars"), play.get_loader()
         hosts = len(variables.get("ansible_play_batch", ()))
-        with self._lock:
-            self._print(self._run.play(play.get_name().strip(), hosts, play.strategy in _ORDERED, bool(play.serial)))
+        self._print(run.play(play.get_name().strip(), hosts, play.strategy in _ORDERED, bool(play.serial)))
 
-    def v2_playbook_on_vars_prompt(self, varname: str, *given: Any, **more: Any) -> None:
+    def v2_playbook_on_vars_prompt(self, varname: str, *given: object, **more: object) -> None:
         if self._run is None:
             super().v2_playbook_on_vars_prompt(varname, *given, **more)
             return
+        # The lock is not held while the user is asked.
         with self._lock:
             self._print(self._run.pause())
 
-    def v2_playbook_on_stats(self, stats: Any) -> None:
-        if self._run is None:
-            super().v2_playbook_on_stats(stats)
-            return
-        with self._lock:
-            self._still()
-            self._print(self._run.finished(stats.processed))
-            if stats.custom and self.get_option("show_custom_stats"):
-                for name, said in sorted(stats.custom.items()):
-                    self._print([progress.Line(f"{name}: {progress.printable_lines(str(said))}")])
+    @_event
+    def v2_playbook_on_stats(self, run: progress.Run, stats: AggregateStats) -> None:
+        self._still()
+        self._print(run.finished(stats.processed))
+        if stats.custom and self.get_option("show_custom_stats"):
+            for name, said in sorted(stats.custom.items()):
+                self._print([progress.Line(f"{name}: {progress.printable_lines(str(said))}")])
 
-    def v2_playbook_on_no_hosts_matched(self) -> None:
-        if self._run is None:
-            super().v2_playbook_on_no_hosts_matched()
+    @_event
+    def v2_playbook_on_no_hosts_remaining(self, run: progress.Run) -> None:
+        self._print(run.lost())
 
-    def v2_playbook_on_no_hosts_remaining(self) -> None:
-        if self._run is None:
-            super().v2_playbook_on_no_hosts_remaining()
-            return
-        with self._lock:
-            self._print(self._run.lost())
+    v2_playbook_on_no_hosts_matched = _leave_out("v2_playbook_on_no_hosts_matched")
+    v2_playbook_on_include = _leave_out("v2_playbook_on_include")
+    v2_playbook_on_notify = _leave_out("v2_playbook_on_notify")
+    v2_runner_retry = _leave_out("v2_runner_retry")
+    v2_runner_on_async_poll = _leave_out("v2_runner_on_async_poll")
+    v2_runner_on_async_ok = _leave_out("v2_runner_on_async_ok")
+    v2_runner_on_async_failed = _leave_out("v2_runner_on_async_failed")
 
     # Tasks.
 
-    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        if self._run is None:
-            super().v2_playbook_on_task_start(task, is_conditional)
-            return
-        self._task(self._run, task)
+    @_event
+    def v2_playbook_on_task_start(self, run: progress.Run, task: Task, is_conditional: bool) -> None:
+        self._print(run.task(_name(task), _role(task), task.run_once is True))
 
-    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        if self._run is None:
-            super().v2_playbook_on_handler_task_start(task)
-            return
-        self._task(self._run, task)
+    @_event
+    def v2_playbook_on_handler_task_start(self, run: progress.Run, task: Task) -> None:
+        self._print(run.task(_name(task), _role(task), task.run_once is True))
 
-    def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        if self._run is None:
-            super().v2_runner_on_start(host, task)
-            return
-        with self._lock:
-            self._run.started(host.get_name())
-
-    def v2_playbook_on_include(self, included_file: Any) -> None:
-        if self._run is None:
-            super().v2_playbook_on_include(included_file)
-
-    def v2_playbook_on_notify(self, handler: Any, host: Any) -> None:
-        if self._run is None:
-            super().v2_playbook_on_notify(handler, host)
+    @_event
+    def v2_runner_on_start(self, run: progress.Run, host: Host, task: Task) -> None:
+        run.started(host.get_name())
 
     # Results.
 
-    def v2_runner_on_ok(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_on_ok(result)
-            return
-        with self._lock:
+    @_event
+    def v2_runner_on_ok(self, run: progress.Run, result: CallbackTaskResult) -> None:
+        self._handle_warnings(result.result)
+        self._ended(run, result, "changed" if result.result.get("changed") else "ok")
+        if not result.task.loop:
+            self._debug(run, result)
+        if result.task.action == _QUESTION:
+            self._unreached(run, result)
+
+    @_event
+    def v2_runner_on_skipped(self, run: progress.Run, result: CallbackTaskResult) -> None:
+        self._handle_warnings(result.result)
+        self._ended(run, result, "skipped")
+
+    @_event
+    def v2_runner_on_failed(self, run: progress.Run, result: CallbackTaskResult, ignore_errors: bool = False) -> None:
+        end, key = self._end(result, ignore_errors), (result.host.get_name(), result.task._uuid)
+        if key in self._itemised:
+            self._itemised.discard(key)
             self._handle_warnings(result.result)
-            self._ended(self._run, result, "changed" if result.result.get("changed") else "ok")
-            if not result.task.loop:
-                self._debug(self._run, result)
-            if result.task.action == _QUESTION:
-                self._unreached(self._run, result)
+        else:
+            self._failed(run, result, end)
+        self._ended(run, result, end)
 
-    def v2_runner_on_skipped(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_on_skipped(result)
-            return
-        with self._lock:
-            self._handle_warnings(result.result)
-            self._ended(self._run, result, "skipped")
+    @_event
+    def v2_runner_on_unreachable(self, run: progress.Run, result: CallbackTaskResult) -> None:
+        self._failed(run, result, "unreachable")
+        self._ended(run, result, "unreachable")
 
-    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        if self._run is None:
-            super().v2_runner_on_failed(result, ignore_errors)
-            return
-        end = self._end(result, ignore_errors)
-        with self._lock:
-            key = (result.host.get_name(), result.task._uuid)
-            if key in self._itemised:
-                self._itemised.discard(key)
-                self._handle_warnings(result.result)
-            else:
-                self._failed(self._run, result, end)
-            self._ended(self._run, result, end)
+    @_event
+    def v2_runner_item_on_ok(self, run: progress.Run, result: CallbackTaskResult) -> None:
+        self._handle_warnings(result.result)
+        self._debug(run, result)
 
-    def v2_runner_on_unreachable(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_on_unreachable(result)
-            return
-        with self._lock:
-            self._failed(self._run, result, "unreachable")
-            self._ended(self._run, result, "unreachable")
+    @_event
+    def v2_runner_item_on_skipped(self, run: progress.Run, result: CallbackTaskResult) -> None:
+        self._handle_warnings(result.result)
 
-    def v2_runner_item_on_ok(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_item_on_ok(result)
-            return
-        with self._lock:
-            self._handle_warnings(result.result)
-            self._debug(self._run, result)
+    @_event
+    def v2_runner_item_on_failed(self, run: progress.Run, result: CallbackTaskResult) -> None:
+        self._itemised.add((result.host.get_name(), result.task._uuid))
+        end = self._end(result, _ignored(result))
+        self._failed(run, result, end, f" (item {self._get_item_label(result.result)})")
 
-    def v2_runner_item_on_skipped(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_item_on_skipped(result)
-            return
-        with self._lock:
-            self._handle_warnings(result.result)
-
-    def v2_runner_item_on_failed(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_item_on_failed(result)
-            return
-        with self._lock:
-            self._itemised.add((result.host.get_name(), result.task._uuid))
-            end = self._end(result, _ignored(result))
-            self._failed(self._run, result, end, f" (item {self._get_item_label(result.result)})")
-
-    def v2_on_file_diff(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_on_file_diff(result)
-            return
+    @_event
+    def v2_on_file_diff(self, run: progress.Run, result: CallbackTaskResult) -> None:
         given = result.result
         for each in given["results"] if result.task.loop and "results" in given else [given]:
             if isinstance(each, Mapping) and each.get("diff") and each.get("changed"):
                 # Escaped first: what colours it is ours.
                 text = self._get_diff(_escaped(each["diff"]))
                 if text.strip():
-                    with self._lock:
-                        self._print_message(self._run, "diff", result, text.rstrip("\n"))
-
-    def v2_runner_retry(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_retry(result)
-
-    def v2_runner_on_async_poll(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_on_async_poll(result)
-
-    def v2_runner_on_async_ok(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_on_async_ok(result)
-
-    def v2_runner_on_async_failed(self, result: Any) -> None:
-        if self._run is None:
-            super().v2_runner_on_async_failed(result)
+                    self._print_message(run, "diff", result, text.rstrip("\n"))
 
     # Helpers.
 
-    def _task(self, run: progress.Run, task: Any) -> None:
-        with self._lock:
-            self._print(run.task(_name(task), _role(task), task.run_once is True))
-
-    def _ended(self, run: progress.Run, result: Any, end: str) -> None:
+    def _ended(self, run: progress.Run, result: CallbackTaskResult, end: str) -> None:
         # The verdict fails for all hosts, and not for the one on which it runs.
         counts = not _is_verdict(result.task)
         run.ended(result.host.get_name(), end, _role(result.task), counts)
 
-    def _end(self, result: Any, ignore_errors: bool) -> str:
+    def _end(self, result: CallbackTaskResult, ignore_errors: bool) -> str:
         return "ignored" if ignore_errors else "rescued" if _rescued(result.task) else "failed"
 
-    def _failed(self, run: progress.Run, result: Any, end: str, item: str = "") -> None:
+    def _failed(self, run: progress.Run, result: CallbackTaskResult, end: str, item: str = "") -> None:
         self._handle_warnings(result.result)
         if _is_verdict(result.task):
             self._print(run.not_ok(str(result.result.get("msg"))))
         else:
             self._print_message(run, end, result, progress.failure(result.result), _where(result.task), item)
 
-    def _unreached(self, run: progress.Run, result: Any) -> None:
+    def _unreached(self, run: progress.Run, result: CallbackTaskResult) -> None:
         """Count hosts that a task for all of them could not reach: the task has not failed for them."""
         for host, answer in (result.result.get("hosts") or {}).items():
             # A node that Slurm has lost is tried over its own connection, where roles are played.
@@ -302,7 +281,7 @@ class CallbackModule(Default):
                 self._print(run.message("unreachable", host, "", _name(result.task), text, "", address) or ())
                 run.unreached(host)
 
-    def _debug(self, run: progress.Run, result: Any) -> None:
+    def _debug(self, run: progress.Run, result: CallbackTaskResult) -> None:
         if result.task.action not in _DEBUG or not result.result.get("_ansible_verbose_always"):
             return
         self._clean_results(result.result, result.task.action)
@@ -310,18 +289,18 @@ class CallbackModule(Default):
         self._print_message(run, "says", result, "\n".join(more if message is None else [str(message), *more]))
 
     def _print_message(
-        self, run: progress.Run, kind: str, result: Any, text: str, where: str = "", item: str = ""
+        self, run: progress.Run, kind: str, result: CallbackTaskResult, text: str, where: str = "", item: str = ""
     ) -> None:
         address = result.host.vars.get("ansible_host")
         host, task = result.host.get_name(), _name(result.task) + item
         address = address if isinstance(address, str) else ""
         self._print(run.message(kind, host, _role(result.task), task, text, where, address) or ())
 
-    def _print(self, lines: Any) -> None:
+    def _print(self, lines: Iterable[progress.Line]) -> None:
         # The reader has gone.
         with contextlib.suppress(BrokenPipeError):
             for line in lines:
-                self._display.display(line.text, color=_colours().get(line.kind))
+                self._display.display(line.text, color=_COLOURS.get(line.kind))
             if lines:
                 sys.stdout.flush()
 
@@ -332,7 +311,7 @@ class CallbackModule(Default):
         if found and self._run is not None:
             self._run.responded(int(found[1]), int(found[2]))
 
-    def _bar(self, draw: Any, width: int) -> str:
+    def _bar(self, draw: Callable[[int, int, int], str], width: int) -> str:
         return self._run.moving_line(width, draw) if self._run is not None else ""
 
     def _tick(self) -> None:
@@ -387,19 +366,7 @@ class CallbackModule(Default):
         return [progress.Line(line) for line in ("", *text.splitlines(), "")]
 
 
-def _colours() -> dict[str, str | None]:
-    return {
-        "ok": C.COLOR_OK,
-        "changed": C.COLOR_CHANGED,
-        "ignored": C.COLOR_WARN,
-        "rescued": C.COLOR_WARN,
-        "failed": C.COLOR_ERROR,
-        "unreachable": C.COLOR_UNREACHABLE,
-        "warn": C.COLOR_WARN,
-    }
-
-
-def _judged(playbook: Any) -> Mapping[str, Any] | None:
+def _judged(playbook: Playbook) -> Mapping[str, object] | None:
     """Return the arguments of the playbook's task that is Busbar's verdict; None where it has none."""
     tasks = [task for play in playbook.get_plays() for task in play.get_tasks()]
     while tasks:
@@ -413,20 +380,20 @@ def _judged(playbook: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _is_verdict(task: Any) -> bool:
+def _is_verdict(task: Task) -> bool:
     return getattr(task, "action", None) == _VERDICT and not _role(task)
 
 
-def _name(task: Any) -> str:
+def _name(task: Task) -> str:
     return str(task.name or task.action)
 
 
-def _role(task: Any) -> str:
+def _role(task: Task) -> str:
     role = getattr(task, "_role", None)
     return "" if role is None else str(role.get_name()).removeprefix(_COLLECTION)
 
 
-def _where(task: Any) -> str:
+def _where(task: Task) -> str:
     """Return file and line, from where the run was started if that is shorter."""
     path, _colon, line = (task.get_path() or "").rpartition(":")
     if not path:
@@ -436,13 +403,13 @@ def _where(task: Any) -> str:
     return f"{path if near.startswith('..') else near}:{line}"
 
 
-def _ignored(result: Any) -> bool:
+def _ignored(result: CallbackTaskResult) -> bool:
     given = result.task.ignore_errors
     # A template is one up to 2.20; since 2.21 the task has its value, and the fields are deprecated.
     return bool(result.task_fields.get("ignore_errors") if isinstance(given, str) else given)
 
 
-def _rescued(task: Any) -> bool:
+def _rescued(task: Task) -> bool:
     """Return whether a block around the task has a rescue for it; tasks in rescue or always have none."""
     child, parent = task, getattr(task, "_parent", None)
     while parent is not None:
@@ -452,7 +419,7 @@ def _rescued(task: Any) -> bool:
     return False
 
 
-def _escaped(diff: Any) -> Any:
+def _escaped(diff: object) -> object:
     if isinstance(diff, str):
         return progress.printable_lines(diff) + ("\n" if diff.endswith("\n") else "")
     if isinstance(diff, Mapping):

@@ -16,6 +16,13 @@ options:
     description: Directory that holds the system's own directories, C(/etc) and C(/usr) among them, and the tools.
     type: path
     default: /
+notes:
+  - Returns, where they apply, C(findings), what is not ok after this run (in check mode, now), as in
+    C(docs/findings.md); C(passed), the ids of the checks that are ok; C(commands), what was run, or would be, to change
+    something; and C(notes), sentences for the verdict.
+  - Also returns C(repaired), the ids of the findings that this run repaired, or would in check mode; C(withheld), the
+    ids of those whose repair is blocked by the allowed disruption or because the node is in use; C(reboot_required),
+    reasons for a reboot; and C(backup_files), copies of replaced files.
 """
 
     PROFILE = r"""
@@ -86,5 +93,5 @@ attributes:
     description: Shows files and commands and touches nothing.
   diff_mode:
     support: full
-    description: Shows the files; all else that is changed is in RV(commands).
+    description: Shows the files; all else that is changed is in C(commands).
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
 from ansible_collections.busbar.fabric.plugins.plugin_utils.roce_chain import disagreements
 
 

@@ -94,78 +94,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Always empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Always empty.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-
-SPEC = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "schedule": {"type": "str", "default": "02:00"},
-    "delay": {"type": "str", "default": "10m"},
-    "user": {"type": "str", "default": "busbar"},
-    "directory": {"type": "path", "default": ""},
-    "command": {"type": "list", "elements": "str", "default": []},
-    "inventory": {"type": "list", "elements": "str", "default": []},
-    "options": {"type": "list", "elements": "str", "default": []},
-    "keep_days": {"type": "int", "default": 400},
-    "notify": {"type": "list", "elements": "str", "default": []},
-    "webhook_file": {"type": "path", "default": ""},
-    "environment": {"type": "dict", "default": {}},
-    "measure_schedule": {"type": "str"},
-    "measure_options": {"type": "list", "elements": "str", "default": []},
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.drift_timer import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    want = drift_timer.wanted(given)
-
-    def look() -> Plan:
-        units = effective_unit.overrides(host, drift_timer.UNITS, drift_timer.OWN if want else ())
-        return merge(drift_timer.plan(drift_timer.read(host, want), want), units)
-
-    return apply.converge(host, check_mode, look, drift_timer.execute)
 
 
 if __name__ == "__main__":

@@ -62,83 +62,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; it disturbs no job.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Empty; the files are Busbar's own.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-import base64
-import json
-import zlib
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-
-SPEC = {
-    "stages": {"type": "list", "elements": "str", "choices": list(gate.STAGES)},
-    "fail": {"type": "str", "choices": ["open", "closed"], "default": "open"},
-    "budget": {"type": "float", "default": 10},
-    "max_share": {"type": "float", "default": 0.1},
-    "ignore": {"type": "list", "elements": "str", "default": []},
-    "scontrol": {"type": "str", "default": "scontrol"},
-    "sums": {"type": "dict", "default": {}},
-    "texts": {"type": "str", "default": ""},
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.gate.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    texts = json.loads(zlib.decompress(base64.b64decode(given["texts"])).decode()) if given["texts"] else {}
-    node = str(gate.named(texts[gate.INTENT])) if texts else ""
-    stages = None if given["stages"] is None else tuple(given["stages"])
-    want = gate.Want(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
-
-    def judge() -> Plan:
-        others = effective_unit.owned_by_others(host, gate.FILES, gate.owned_files())
-        return merge(gate.plan(gate.read(host, want), want), Plan(tuple(others)))
-
-    return apply.converge(host, check_mode, judge, gate.execute)
 
 
 if __name__ == "__main__":

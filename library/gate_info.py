@@ -37,53 +37,15 @@ state:
   description: State of the gate, as in C(docs/gate.md); null if it has not run yet.
   type: dict
   returned: success
-findings:
-  description: Empty; those of the gate are in RV(state).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: What was run.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-
-SPEC = {"run": {"type": "bool", "default": False}, **module.ROOTS}
+from ansible_collections.busbar.fabric.plugins.module_utils.gate.info_module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
-    if host.mode_system(gate.PROGRAM) is None:
-        raise ReadError(gate.PROGRAM, "is not there: set gate_stages, then run site.yml --tags gate for this host")
-    commands = [gate.run(host)] if given["run"] and not check_mode else []
-    return dict(Plan().result(), commands=commands, state=gate.state(host))
 
 
 if __name__ == "__main__":

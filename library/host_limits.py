@@ -57,87 +57,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Why a reboot is needed; empty if none is.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Ids of the findings whose repair needs more than O(max_disruption) allows.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Backup copies that were made.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
-
-SPEC = {
-    "nofile": {"type": "int", "default": 1048576},
-    "shm": {"type": "str", "default": "8G"},
-    "container_runtimes": {
-        "type": "list",
-        "elements": "str",
-        "choices": ["docker", "containerd", "kubelet"],
-        "default": [],
-    },
-    "kubernetes_rdma_resources": {"type": "list", "elements": "str", "default": []},
-    **module.BACKUP,
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    if not 1024 <= given["nofile"] <= 1 << 30:
-        raise ParseError("nofile is %d, expected 1024 to %d" % (given["nofile"], 1 << 30))
-    limits = host_limits.Want(given["nofile"], parse_size(given["shm"]) if given["shm"] else 0)
-    runtimes, resources = tuple(given["container_runtimes"]), tuple(given["kubernetes_rdma_resources"])
-    want = container_limits.Want(runtimes, resources, limits)
-
-    def look() -> Plan:
-        found = merge(
-            host_limits.plan(host_limits.read(host), want.limits),
-            container_limits.plan(container_limits.read(host, want.runtimes), want),
-        )
-        return found.with_backup(given["backup"]).limit(given["max_disruption"])
-
-    return apply.converge(host, check_mode, look)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ description:
     M(busbar.fabric.kernel_args), and reads the mode in effect from the IOMMU groups of GPUs and NICs.
   - In a virtual machine it judges the vIOMMU that the guest sees; a guest without one has nothing to set.
   - Also sets the kernel arguments in the profile's C(kernel_args), in a virtual machine, too.
-  - Never reboots. What is not active yet is in RV(reboot_required).
+  - Never reboots. What is not active yet is in C(reboot_required).
 options:
   passthrough:
     description: Require passthrough; without it nothing of the IOMMU is checked or written.
@@ -39,84 +39,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Why a reboot is needed; empty if none is.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Ids of the findings whose repair needs more than O(max_disruption) allows.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Backup copies that were made.
-  type: list
-  elements: str
-  returned: success
-notes:
-  description: Sentences for the verdict, such as that this is a virtual machine.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import iommu, kernel_args
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-
-SPEC = {
-    "passthrough": {"type": "bool", "default": True},
-    **module.PROFILE,
-    "profile": {"type": "dict", "required": False},
-    **module.BACKUP,
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu_module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    state = iommu.read(host)
-    wanted = given["profile"]
-    asked = profile.parse(wanted, given["profile_name"]).kernel_args if wanted is not None else ()
-
-    def look() -> Plan:
-        boot = kernel_args.read(host) if asked or (given["passthrough"] and state.decides) else None
-        found = iommu.plan(state, boot, given["passthrough"], asked)
-        return found.with_backup(given["backup"]).limit(given["max_disruption"])
-
-    notes = [] if state.decides else ["the IOMMU is the hypervisor's (%s): there is nothing to set" % state.hypervisor]
-    done = apply.converge(host, check_mode, look)
-    return dict(done, notes=[*done["notes"], *notes])
 
 
 if __name__ == "__main__":

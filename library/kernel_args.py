@@ -15,7 +15,7 @@ description:
   - On Debian and Ubuntu the arguments are stored in C(/etc/default/grub.d/99-busbar.cfg), which is read after the other
     files, on EL in the boot entries by C(grubby), with systemd-boot in C(/etc/kernel/cmdline). A node whose boot loader
     stores none is reported as C(not_owned).
-  - Never reboots. What is not active yet is in RV(reboot_required).
+  - Never reboots. What is not active yet is in C(reboot_required).
 options:
   args:
     description: The wanted arguments.
@@ -59,89 +59,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md); two for each argument, persisted and live.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Why a reboot is needed; empty if none is.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Ids of the findings whose repair needs more than O(max_disruption) allows.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Backup copies that were made.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-from typing import Any, Dict, List, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args, kernel_line
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-
-
-def wanted(items: List[Dict[str, Any]]) -> List[kernel_line.Arg]:
-    """Raises ParseError."""
-    return [
-        kernel_line.Arg(item["name"], item["value"], item["state"] == "present", item["exclusive"]) for item in items
-    ]
-
-
-SPEC = {
-    "args": {
-        "type": "list",
-        "elements": "dict",
-        "required": True,
-        "options": {
-            "name": {"type": "str", "required": True},
-            "value": {"type": "str"},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "exclusive": {"type": "bool", "default": False},
-        },
-    },
-    **module.BACKUP,
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    args = wanted(given["args"])
-
-    def look() -> Plan:
-        found = kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
-        return found.with_backup(given["backup"]).limit(given["max_disruption"])
-
-    return apply.converge(host, check_mode, look)
 
 
 if __name__ == "__main__":

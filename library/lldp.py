@@ -84,81 +84,25 @@ neighbours:
   type: list
   elements: dict
   returned: success
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+findings: {type: list, elements: dict, returned: success, description: "What is not ok, as in C(docs/findings.md)."}
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 notes:
   description: Sentences for the verdict, such as that the switches send no DCBX.
   type: list
   elements: str
   returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
+commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
-
-from typing import Any, Dict, Mapping, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour, ports
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
-
-_NUMBERS = {"type": "list", "elements": "int"}
-SPEC = {
-    "asked": {"type": "str", "choices": list(ports.ASKED), "default": ports.AUTO},
-    "dcbx": {"type": "bool", "default": False},
-    "mtu": {"type": "int"},
-    "roce": {"type": "dict", "default": {}},
-    "trust": {"type": "str", "choices": ["", *chain.TRUSTS], "default": ""},
-    "dscp2prio": {"type": "dict", "default": {}},
-    "pfc": _NUMBERS,
-    "prio2tc": _NUMBERS,
-    "tsa": {"type": "list", "elements": "str"},
-    "tc_bandwidth": _NUMBERS,
-    **module.PROFILE,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    asked = profile.from_options(given)
-    settings = {name: given[name] for name in ("prio2tc", "tsa", "tc_bandwidth")}
-    roce = Want.from_values(chain.resolve(given["roce"], given), settings)
-    want = ports.LldpIntent(given["asked"], given["dcbx"], given["mtu"], roce)
-    own: Tuple[ports.Port, ...] = ()
-    if want.asked != ports.NONE and profile.roce_rails(asked):
-        machine = topology.read(host, ask_nvidia_smi=False)
-        own = ports.rail_ports(machine, rails.match(machine, asked), asked)
-    heard = neighbour.read(host) if own else neighbour.LldpState()
-    found = ports.plan(heard, own, want).result()
-    return dict(found, notes=ports.notes(heard, own, want), neighbours=ports.to_dicts(heard, own, want))
 
 
 if __name__ == "__main__":

@@ -64,85 +64,34 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
+commands: {type: list, elements: str, returned: success, description: "Commands that were run, or would be."}
 notes:
   description: Sentences for the verdict, such as that no policy is configured.
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
 withheld:
   description: Ids of the findings whose repair would move running traffic, which was not allowed.
   type: list
   elements: str
   returned: success
-backup_files:
-  description: Empty; the files are Busbar's own.
-  type: list
-  elements: str
-  returned: success
+backup_files: {type: list, elements: str, returned: success, description: "Empty; the files are Busbar's own."}
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import multirail
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-
-SPEC = {
-    "policy": {"type": "str", "choices": ["", *multirail.POLICIES, "custom"], "default": ""},
-    "values": {"type": "dict"},
-    "source_routing": {"type": "bool"},
-    "gateway": {"type": "str", "choices": ["", *multirail.GATEWAYS], "default": ""},
-    "mtu_judged": {"type": "bool", "default": False},
-    **module.PROFILE,
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    policy = multirail.policy(given["policy"], given["values"], given["source_routing"])
-    want = multirail.Want(policy, given["gateway"], given["mtu_judged"])
-    asked = profile.from_options(given)
-    # Without a policy the rails' NICs are not needed.
-    machine = topology.read(host, ask_nvidia_smi=False) if policy.name else None
-    nics = rails.ethernet(rails.match(machine, asked), asked) if machine is not None else {}
-    permitted = apply.Permission(host, [nic.pci for nic in nics.values()], given["max_disruption"])
-
-    def look() -> Plan:
-        names = ["systemd-sysctl.service"] if policy.values and nics else []
-        units = effective_unit.overrides(host, multirail.SETTINGS, (), names)
-        return merge(permitted(multirail.plan(multirail.read(host, nics, policy), want)), units)
-
-    done = apply.converge(host, check_mode, look, mends=apply.either)
-    return dict(done, notes=[*done["notes"], *multirail.undecided(policy, asked)])
 
 
 if __name__ == "__main__":

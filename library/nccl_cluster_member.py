@@ -11,7 +11,7 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Internal module of busbar.fabric. Reads the node's own short name, who uses it, its build of nccl-tests and the RDMA
-    devices of its rails. M(busbar.fabric.nccl_cluster_plan) makes jobs of it.
+    devices of its rails. M(busbar.fabric.nccl_campaign) makes jobs of it.
   - Changes nothing.
 options:
   nccl_tests_path:
@@ -42,7 +42,7 @@ EXAMPLES = r"""
   busbar.fabric.nccl_cluster_member:
     nccl_tests_path: /opt/nccl-tests
     profile: "{{ busbar_intent.profile }}"
-  register: nccl_cluster_member_result
+  register: member
 """
 
 RETURN = r"""
@@ -96,7 +96,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health import imex
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, parse_marker
 
 SPEC: Dict[str, Dict[str, Any]] = {

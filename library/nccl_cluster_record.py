@@ -40,7 +40,7 @@ EXAMPLES = r"""
 - name: Judge the last benchmark of the cluster
   busbar.fabric.nccl_cluster_record:
     scope: cluster
-  register: nccl_cluster_stored
+  register: stored
 """
 
 RETURN = r"""

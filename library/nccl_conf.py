@@ -25,10 +25,7 @@ attributes:
     support: full
     description: The difference of every file.
 options:
-  path:
-    description: The file; NCCL itself reads no other place.
-    type: path
-    default: /etc/nccl.conf
+  path: {type: path, default: /etc/nccl.conf, description: The file; NCCL itself reads no other place.}
   extra:
     description:
       - The site's own variables, name to value. They are linted like the rest. Without it the file retains those that
@@ -101,11 +98,7 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired; in check mode, that a run would repair.
   type: list
@@ -115,35 +108,16 @@ facts:
   description: Versions of the NCCL libraries, which the control node compares between hosts.
   type: dict
   returned: success
-variables:
-  description: The variables that the file should hold.
-  type: dict
-  returned: success
+variables: {type: dict, returned: success, description: The variables that the file should hold.}
 notes:
   description: Sentences for the verdict, such as that nothing could be proven without a library.
   type: list
   elements: str
   returned: success
-backup_files:
-  description: Copies of the files that were replaced.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; files are written, no command is run.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; jobs read the file when they start.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; writing this file disrupts nothing.
-  type: list
-  elements: str
-  returned: success
+backup_files: {type: list, elements: str, returned: success, description: Copies of the files that were replaced.}
+commands: {type: list, elements: str, returned: success, description: 'Empty; files are written, no command is run.'}
+reboot_required: {type: list, elements: str, returned: success, description: Empty; jobs read the file when they start.}
+withheld: {type: list, elements: str, returned: success, description: Empty; writing this file disrupts nothing.}
 """
 
 from dataclasses import replace
@@ -155,9 +129,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import apply,
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology, virtualization
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf, containers, environment, image_conf, proof
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import Version, format_version, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import containers, environment, image_conf, proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import (
+    Version,
+    format_version,
+    parse_version,
+)
 
 SPEC = {
     **module.PROFILE,

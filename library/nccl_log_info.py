@@ -14,15 +14,8 @@ description:
     failures, each connection once, for M(busbar.fabric.nccl_log_report) to judge those of all nodes together.
   - Only regular files, without a symbolic link in any part of the path. Nothing in them is loaded or executed.
 options:
-  logs:
-    description: Absolute paths of the files, at most 64.
-    type: list
-    elements: str
-    required: true
-  most:
-    description: MiB of each file that are read, from its beginning.
-    type: int
-    default: 1024
+  logs: {type: list, elements: str, required: true, description: 'Absolute paths of the files, at most 64.'}
+  most: {type: int, default: 1024, description: 'MiB of each file that are read, from its beginning.'}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.reads
@@ -41,31 +34,11 @@ logs:
   type: list
   elements: dict
   returned: success
-findings:
-  description: Files that could not be read.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
+findings: {type: list, elements: dict, returned: success, description: Files that could not be read.}
+passed: {type: list, elements: str, returned: success, description: Empty.}
+commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+reboot_required: {type: list, elements: str, returned: success, description: Empty.}
+withheld: {type: list, elements: str, returned: success, description: Empty.}
 """
 
 from dataclasses import asdict

@@ -38,26 +38,11 @@ options:
     choices: ["", all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, alltoallv, scatter, gather,
               sendrecv, hypercube]
     default: ""
-  min_bytes:
-    description: Smallest size, such as V(8) or V(1M).
-    type: str
-    default: "8"
-  max_bytes:
-    description: Largest size, such as V(8G).
-    type: str
-    default: 8G
-  step_factor:
-    description: Each size is this many times the one before.
-    type: int
-    default: 2
-  gpus:
-    description: GPUs per process.
-    type: int
-    default: 1
-  ranks:
-    description: GPUs that must take part, over all hosts.
-    type: int
-    required: true
+  min_bytes: {type: str, default: '8', description: 'Smallest size, such as V(8) or V(1M).'}
+  max_bytes: {type: str, default: 8G, description: 'Largest size, such as V(8G).'}
+  step_factor: {type: int, default: 2, description: Each size is this many times the one before.}
+  gpus: {type: int, default: 1, description: GPUs per process.}
+  ranks: {type: int, required: true, description: 'GPUs that must take part, over all hosts.'}
   hosts:
     description: Names of the hosts that must take part, as they call themselves. Where none is listed, this host alone.
     type: list
@@ -81,14 +66,8 @@ options:
         O(timeout), and when its parent process has ended.
       - Variables of O(environment) reach all hosts, by name.
     type: dict
-  iterations:
-    description: Measured iterations of each size.
-    type: int
-    default: 20
-  warmup:
-    description: Iterations before these.
-    type: int
-    default: 5
+  iterations: {type: int, default: 20, description: Measured iterations of each size.}
+  warmup: {type: int, default: 5, description: Iterations before these.}
   check:
     description: Let the program verify the values; without it there is no finding on correctness.
     type: bool
@@ -116,10 +95,7 @@ options:
     type: str
     choices: [network, nvlink]
     default: network
-  timeout:
-    description: Time limit of each run of the program in seconds.
-    type: float
-    default: 900
+  timeout: {type: float, default: 900, description: Time limit of each run of the program in seconds.}
   environment:
     description:
       - The run's environment, beside C(PATH), C(HOME) and C(LC_ALL). Nothing else is handed on, but that
@@ -133,9 +109,7 @@ options:
     description: Each run makes its own directory below; the link C(latest) leads to the last one.
     type: path
     default: /var/lib/busbar/nccl_perf
-  bar_busbw:
-    description: Minimum bus bandwidth in GB/s, out of place, of the largest size.
-    type: float
+  bar_busbw: {type: float, description: 'Minimum bus bandwidth in GB/s, out of place, of the largest size.'}
   when:
     description:
       - When the program is run. V(always); V(never), O(stored_result) is judged then.
@@ -148,18 +122,12 @@ options:
     description: Where nothing is run, judge this record of an earlier run, for example C(latest/record.json).
     type: path
     default: ""
-  max_age_days:
-    description: How old a stored result may be.
-    type: float
-    default: 30
+  max_age_days: {type: float, default: 30, description: How old a stored result may be.}
   require_idle:
     description: Run only if no process uses a GPU, no Slurm job is on the node and no pod has a GPU.
     type: bool
     default: true
-  keep:
-    description: How many runs are stored below O(result_directory).
-    type: int
-    default: 5
+  keep: {type: int, default: 5, description: How many runs are stored below O(result_directory).}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.no_diff
@@ -192,16 +160,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+findings: {type: list, elements: dict, returned: success, description: 'What is not ok, as in C(docs/findings.md).'}
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 commands:
   description: The command that was run, or would be. Where the program knows it, C(-J) is added to it.
   type: list
@@ -243,22 +203,13 @@ transport:
       stored.
   type: dict
   returned: success
-rails:
-  description: By host and HCA the bytes C(sent) and C(received) during that run.
-  type: dict
-  returned: success
-ranks:
-  description: By host how many ranks took part in a run over several hosts.
-  type: dict
-  returned: success
+rails: {type: dict, returned: success, description: By host and HCA the bytes C(sent) and C(received) during that run.}
+ranks: {type: dict, returned: success, description: By host how many ranks took part in a run over several hosts.}
 nccl_version:
   description: The NCCL that ran; more than one where hosts differ. Empty where it is not known.
   type: str
   returned: success
-stored:
-  description: Whether an earlier run is judged, and nothing was measured now.
-  type: bool
-  returned: success
+stored: {type: bool, returned: success, description: 'Whether an earlier run is judged, and nothing was measured now.'}
 due:
   description: Why it was measured, or in check mode would be; empty if the stored result is still valid.
   type: str
@@ -268,19 +219,12 @@ changed_since:
   type: list
   elements: str
   returned: success
-notes:
-  description: Values that could not be compared.
-  type: list
-  elements: str
-  returned: success
+notes: {type: list, elements: str, returned: success, description: Values that could not be compared.}
 finished_at:
   description: When the run that is judged ended, in seconds since 1970; null where there is none.
   type: float
   returned: success
-simulated:
-  description: Whether the figures are simulated.
-  type: bool
-  returned: success
+simulated: {type: bool, returned: success, description: Whether the figures are simulated.}
 run_directory:
   description: Directory with the output of the run; empty where nothing was run.
   type: str
@@ -289,16 +233,8 @@ record:
   description: The run as one file, for O(stored_result); empty where nothing was run.
   type: str
   returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
 from typing import Any, Dict, Mapping
@@ -306,8 +242,11 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_transport
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import NOTHING, PerfRun
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.checks import WHEN
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.run import NOTHING, PerfRun
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "binary": {"type": "path", "required": True},
@@ -331,7 +270,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "environment": {"type": "dict", "default": {}, "no_log": True},
     "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
     "bar_busbw": {"type": "float"},
-    "when": {"type": "str", "choices": [*perf.WHEN], "default": "always"},
+    "when": {"type": "str", "choices": [*WHEN], "default": "always"},
     "stored_result": {"type": "path", "default": ""},
     "max_age_days": {"type": "float", "default": 30},
     "require_idle": {"type": "bool", "default": True},
@@ -359,7 +298,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Ma
     if check_mode or not due:
         return {**last.result(), "due": due, **asked.result(last.plan, "")}
     # The nightly check runs nothing, and is not sent what does.
-    from ansible_collections.busbar.fabric.plugins.module_utils import nccl_measure
+    from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import measure as nccl_measure
 
     plan, found, directory = nccl_measure.measure(asked)
     return {**NOTHING.result(), **found, "due": due, **asked.result(plan, directory)}

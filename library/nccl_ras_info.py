@@ -49,46 +49,26 @@ addresses:
   type: list
   elements: str
   returned: success
-silent:
-  description: Ports without a valid response.
-  type: list
-  elements: dict
-  returned: success
+silent: {type: list, elements: dict, returned: success, description: Ports without a valid response.}
 findings:
   description: What this node's view of its jobs shows; see docs/findings.md, C(nccl_hang).
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the findings that are ok.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the findings that are ok.}
+commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
+reboot_required: {type: list, elements: str, returned: success, description: Empty.}
+withheld: {type: list, elements: str, returned: success, description: Empty.}
 """
 
 from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_views
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
 
 SPEC = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
 

@@ -24,10 +24,7 @@ attributes:
     support: full
     description: What the build is made from, before and after.
 options:
-  path:
-    description: Directory of the build.
-    type: path
-    default: /opt/nccl-tests
+  path: {type: path, default: /opt/nccl-tests, description: Directory of the build.}
   commit:
     description: The commit, as 40 hex digits. If it is empty, nothing is checked or built.
     type: str
@@ -40,10 +37,7 @@ options:
     description: Archive of the sources on the node, for sites without access to O(repository).
     type: path
     default: ""
-  sha256:
-    description: SHA-256 of O(tarball).
-    type: str
-    default: ""
+  sha256: {type: str, default: '', description: SHA-256 of O(tarball).}
   cuda_home:
     description: Directory of the CUDA toolkit. If empty, the usual places are searched.
     type: path
@@ -64,10 +58,7 @@ options:
     description: Directory of the MPI with C(include) and C(lib). If empty, mpicc and the usual places are searched.
     type: path
     default: ""
-  build_timeout:
-    description: Seconds for fetching and building.
-    type: int
-    default: 1800
+  build_timeout: {type: int, default: 1800, description: Seconds for fetching and building.}
   build:
     description: Whether to build if needed. With V(false) nothing is changed, and RV(share) has what could be done.
     type: bool
@@ -83,12 +74,8 @@ options:
       - File on this host, not below O(system_root), with the build of another host. It is installed if it is complete
         and made from the same versions as on this host, and refused otherwise. The file is removed.
     type: path
-  prebuilt_from:
-    description: The host that O(prebuilt) comes from.
-    type: str
-  prebuilt_sha256:
-    description: SHA-256 of O(prebuilt).
-    type: str
+  prebuilt_from: {type: str, description: The host that O(prebuilt) comes from.}
+  prebuilt_sha256: {type: str, description: SHA-256 of O(prebuilt).}
 extends_documentation_fragment:
   - busbar.fabric.node
 """
@@ -109,11 +96,7 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired; in check mode, that a run would repair.
   type: list
@@ -123,10 +106,7 @@ build:
   description: The marker of the build that is there now, see C(module_utils/nccl_tests/marker.py); null for none.
   type: dict
   returned: success
-path:
-  description: Directory of the build.
-  type: str
-  returned: success
+path: {type: str, returned: success, description: Directory of the build.}
 class_id:
   description:
     - Id of equal hosts, of which one may build for the others. Sources, toolkits and operating system are equal. Null
@@ -137,45 +117,23 @@ origin:
   description: C(built), C(copied from HOST) or C(unchanged); in check mode, what it would be.
   type: str
   returned: success
-current:
-  description: Whether the existing build is the configured one.
-  type: bool
-  returned: success
+current: {type: bool, returned: success, description: Whether the existing build is the configured one.}
 share:
   description:
     - With O(build=false), what this host can do in its class, each true or false. C(has) the build, C(can_build) it,
       C(can_copy) it. Otherwise null.
   type: dict
   returned: success
-packed:
-  description: Whether O(pack) has written it.
-  type: bool
-  returned: success
-notes:
-  description: Why O(pack) has not written it, or empty.
-  type: list
-  elements: str
-  returned: success
+packed: {type: bool, returned: success, description: Whether O(pack) has written it.}
+notes: {type: list, elements: str, returned: success, description: 'Why O(pack) has not written it, or empty.'}
 commands:
   description: What was executed, in check mode what would be; empty where the build stays.
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; a build needs no reboot.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; a build disrupts nothing.
-  type: list
-  elements: str
-  returned: success
-argv:
-  description: The command that failed.
-  type: list
-  elements: str
-  returned: failure of a command
+reboot_required: {type: list, elements: str, returned: success, description: Empty; a build needs no reboot.}
+withheld: {type: list, elements: str, returned: success, description: Empty; a build disrupts nothing.}
+argv: {type: list, elements: str, returned: failure of a command, description: The command that failed.}
 log:
   description: File with all that the commands printed. That of a successful build is C(build.log) in its directory.
   type: str

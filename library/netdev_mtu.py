@@ -45,31 +45,19 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
   elements: str
   returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
+commands: {type: list, elements: str, returned: success, description: "Commands that were run, or would be."}
 notes:
   description: Sentences for the verdict, such as that no MTU is configured, or one too small for RDMA.
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
 withheld:
   description: Ids of the findings whose repair would stop traffic, which was not allowed.
   type: list
@@ -82,37 +70,13 @@ backup_files:
   returned: success
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-
-SPEC = {"mtu": {"type": "int"}, **module.PROFILE, **module.DISRUPTION, **module.ROOTS}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    asked = profile.from_options(given)
-    if given["mtu"] is None:
-        return dict(apply.converge(host, check_mode, Plan), notes=netdev_mtu.undecided(asked))
-    if not netdev_mtu.LEAST <= given["mtu"] <= netdev_mtu.MOST:
-        raise ParseError("mtu is %d, expected %d to %d" % (given["mtu"], netdev_mtu.LEAST, netdev_mtu.MOST))
-    want = netdev_mtu.Want(given["mtu"])
-    nics = tuple(rails.ethernet(rails.match(topology.read(host, ask_nvidia_smi=False), asked), asked).values())
-    permitted = apply.Permission(host, [nic.pci for nic in nics], given["max_disruption"])
-
-    def look() -> Plan:
-        return permitted(netdev_mtu.plan(netdev_mtu.read(host, nics), want))
-
-    done = apply.converge(host, check_mode, look, mends=netdev_mtu.mends)
-    return dict(done, notes=[*done["notes"], *netdev_mtu.notes(nics, want)])
 
 
 if __name__ == "__main__":

@@ -63,123 +63,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: The commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
-notes:
-  description: Sentences for the verdict.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Reasons, one for each card that loads its settings by a reboot only.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Ids of the findings whose repair is blocked by O(max_disruption), or because the node is in use.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Empty; RV(findings) of check mode has the old values.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-import contextlib
-from typing import Any, Dict, List, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain
-
-PATIENCE = 120.0
-SPEC = {
-    "settings": {"type": "dict", "default": {}},
-    "recommended": {"type": "bool", "default": False},
-    "devices": {"type": "list", "elements": "str", "default": []},
-    "roce": {"type": "dict", "default": {}},
-    "firmware": {"type": "dict", "default": {}},
-    **module.PROFILE,
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    devices = tuple(pci.parse_address(address) for address in given["devices"])
-    expected = profile.from_options(given)
-    usual = None
-    if given["recommended"]:
-        roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
-        usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
-    settings, firmware = wanted.parse(given["settings"]), wanted.versions(given["firmware"])
-    asked = nic_firmware.Asked(settings, usual, devices, wanted.profile_settings(expected), firmware)
-    if not asked.settings and not asked.of_profile and usual is None:
-        # Nothing is wanted: nothing is looked at.
-        return dict(apply.converge(host, True, Plan), diff=[], notes=[])
-    # Tools that a killed run has left running on a card must end before the card is judged.
-    with contextlib.nullcontext() if check_mode else locks.hold(host, "nic_firmware.lock", PATIENCE):
-        return bring_to(host, given, expected, asked, check_mode)
-
-
-def bring_to(
-    host: Host, given: Mapping[str, Any], expected: profile.Profile, asked: nic_firmware.Asked, check_mode: bool
-) -> Dict[str, Any]:
-    """Bring the cards to what is wanted of them, and return the module's result."""
-    machine = topology.read(host, ask_nvidia_smi=False)
-    matched = rails.match(machine, expected)
-    cards, _absent = nic_firmware.cards(machine, expected, matched, asked)
-    functions = [address for card in cards for address in card.functions]
-    permit = apply.Permission(host, functions, given["max_disruption"])
-    hands = nic_firmware.Hands()
-    seen: List[nic_firmware.Have] = []
-
-    plans: List[Plan] = []
-
-    def look() -> Plan:
-        seen.append(nic_firmware.read(host, machine, expected, matched, asked, hands.failed))
-        plans.append(permit(nic_firmware.plan(seen[-1])))
-        return plans[-1]
-
-    def mends(finding: Finding) -> bool:
-        return finding.id in nic_firmware.mended(plans[0])
-
-    found = apply.converge(host, check_mode, look, hands, mends)
-    if not check_mode:
-        nic_firmware.remember(host, seen[-1])
-        found["changed"] = nic_firmware.changed(plans[0], seen[0], seen[-1])
-    return dict(found, diff=nic_firmware.diff(seen[0]), notes=nic_firmware.notes(seen[0]))
 
 
 if __name__ == "__main__":

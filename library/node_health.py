@@ -55,16 +55,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
 imex:
   description: C(domain), the UUID and clique of the node's NVLink domain, and C(nodes), the addresses of IMEX's list.
   type: dict
@@ -72,11 +62,6 @@ imex:
 facts:
   description: VBIOS of the GPUs, which the control node compares between hosts.
   type: dict
-  returned: success
-notes:
-  description: Sentences for the verdict, such as that persistence mode is off.
-  type: list
-  elements: str
   returned: success
 devices:
   description:
@@ -116,81 +101,15 @@ ports:
       speed: NDR
       seconds: 86400.0
       grown: {port_rcv_packets: 812345678, symbol_error: 1}
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
 """
-
-from dataclasses import replace
-from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    device_report,
-    driver_library,
-    imex,
-    judge,
-    judge_modules,
-    judge_ports,
-    node,
-    page_size,
-    record,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
-
-SPEC = {
-    "power_limit": {"type": "int", "default": 0},
-    "tool_timeout": {"type": "float", "default": 20},
-    "states_only": {"type": "bool", "default": False},
-    "record": {"type": "bool", "default": True},
-    "since_boot": {"type": "bool", "default": False},
-    **module.PROFILE,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.health.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    asked, timeout = profile.from_options(given), module.seconds(given)
-    if given["power_limit"] < 0:
-        raise ParseError("power_limit is %d, expected watts, or 0 for the GPUs' default" % given["power_limit"])
-    machine = topology.read(host, ask_nvidia_smi=False)
-    have = node.read(host, machine, asked, timeout, given["states_only"], since_boot=given["since_boot"])
-    if given["since_boot"] and have.before is None and have.uptime:
-        have = replace(have, before=record.since_boot(judge.counters(have), have.uptime))
-    wanted = judge.Wanted(asked, given["power_limit"] or None)
-    version = machine.driver.version if machine.driver else None
-    system = Plan((*page_size.judge(host, asked.page_size), *driver_library.judge(host, version)))
-    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), system)
-    found = merge(found, judge_modules.plan(have, found.findings))
-    if given["record"]:
-        found = judge.store_counters(host, have, found)
-    devices = device_report.devices(host, have, machine, asked, found.findings)
-    notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have), *found.notes]
-    domain = imex.fleet_facts(have.imex, have.gpus or {})
-    more: Dict[str, Any] = {} if domain is None else {"imex": domain}
-    images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})
-    more["facts"] = {"vbios": None if images is None else ", ".join(images)}
-    more["boot_id"] = have.boot_id
-    return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.fleet_counters(have), **more)
 
 
 if __name__ == "__main__":

@@ -49,11 +49,7 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
@@ -69,61 +65,18 @@ notes:
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; writing these registers disrupts nothing.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Empty; the files are Busbar's own.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
+withheld: {type: list, elements: str, returned: success, description: Empty; writing these registers disrupts nothing.}
+backup_files: {type: list, elements: str, returned: success, description: "Empty; the files are Busbar's own."}
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
-
-SPEC = {
-    "clear_acs": {"type": "bool", "default": True},
-    "max_read_request": {"type": "int", "choices": [0, *pcie_path.SIZES], "default": 4096},
-    "persist": {"type": "bool", "default": True},
-    **module.PROFILE,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    want = pcie_path.Want(given["clear_acs"], given["max_read_request"], given["persist"])
-    asked = profile.from_options(given)
-    machine = topology.read(host, ask_nvidia_smi=False)
-    nics = pcie_path.compute_nics(machine, rails.match(machine, asked))
-    missing = platform.missing(machine, asked, platform.GPU_COUNT, platform.RAIL_DEVICE)
-    seen = []
-
-    def look() -> Plan:
-        seen.append(pcie_path.read(host, machine, nics))
-        units = effective_unit.overrides(host, pcie_path.AT_BOOT, pcie_path.OWN)
-        return merge(pcie_path.plan(seen[-1], want, missing), units)
-
-    found = apply.converge(host, check_mode, look, pcie_path.execute, apply.either)
-    return dict(found, notes=[*found["notes"], *pcie_path.notes(seen[0], want)])
 
 
 if __name__ == "__main__":

@@ -113,11 +113,7 @@ findings:
   type: list
   elements: dict
   returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
+passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
 repaired:
   description: Ids of the findings that this run repaired, or would repair in check mode.
   type: list
@@ -133,11 +129,7 @@ notes:
   type: list
   elements: str
   returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
+reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
 withheld:
   description: Ids of the findings whose repair needs more than O(max_disruption) allows, or would disturb a running
     job.
@@ -146,84 +138,13 @@ withheld:
   returned: success
 """
 
-from typing import Any, Dict, List, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.health import record
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain, execute, port, qos, setters, unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS, Want
-
-_NUMBERS = {"type": "list", "elements": "int"}
-SETTINGS = {
-    "trust": {"type": "str", "choices": ["", *chain.TRUSTS], "default": ""},
-    "dscp2prio": {"type": "dict", "default": {}},
-    "pfc": _NUMBERS,
-    "prio2tc": _NUMBERS,
-    "tsa": {"type": "list", "elements": "str"},
-    "tc_bandwidth": _NUMBERS,
-    "cable_length": {"type": "int"},
-    "prio2buffer": _NUMBERS,
-    "buffer_size": _NUMBERS,
-    "ecn": _NUMBERS,
-    "tos": {"type": "int"},
-    "traffic_class": {"type": "int"},
-    "dcbx": {"type": "str", "choices": list(OWNERS), "default": ""},
-    "pause_off": {"type": "bool", "default": True},
-}
-SPEC = {
-    "roce": {"type": "dict"},
-    **SETTINGS,
-    **module.PROFILE,
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    asked = profile.from_options(given)
-    roce = given["roce"]
-    want = Want.from_values(chain.resolve(roce or {}, given), given)
-    machine = topology.read(host, ask_nvidia_smi=False)
-    is_roce = any("Ethernet" in rail.link_layers for rail in asked.rails)
-    ports = port.ports(machine, rails.match(machine, asked)) if is_roce else ()
-    permit = apply.Permission(host, [one.pci for one in ports], given["max_disruption"])
-    stored = host.read_system(unit.INTENT)
-    kept, settings, notes = unit.with_unset(stored, roce, {name: given[name] for name in SETTINGS})
-    want_at_boot = Want.from_values(chain.resolve(kept, settings), settings)
-    at_boot = unit.intent(ports, want_at_boot, kept, settings, host.hardware_root, host.system_root)
-    missing = platform.missing(machine, asked, platform.RAIL_DEVICE) if is_roce else None
-
-    def look_at_boot() -> Plan:
-        if at_boot is None and roce != {}:
-            return Plan()
-        return merge(unit.plan(unit.read(host, at_boot), at_boot, ports, missing), setters.overrides(host, at_boot))
-
-    have = qos.read(host, ports, want)
-    others = Plan(tuple(setters.findings(host, ports, want)))
-    live, files = merge(permit(qos.plan(have, want)), others), look_at_boot()
-    planned = after = merge(live, files)
-    steps: List[Command] = list(planned.commands)
-    if planned.changed and not check_mode:
-        if any(step.disruption != "none" for step in live.commands):
-            record.begin_ports_anew(host)
-        done, failed = execute.execute(host, have, want, permit)
-        unit.execute(host, files)
-        steps = [*done, *files.commands]
-        # The present state counts.
-        live = merge(permit(qos.plan(qos.read(host, ports, want), want, failed)), others)
-        after = merge(live, look_at_boot())
-    found = apply.result(planned, after, apply.either)
-    found.update(changed=bool(steps or files.changes), commands=[str(step) for step in steps])
-    found["diff"] = qos.diff(planned) + found["diff"]
-    return dict(found, notes=[*found["notes"], *notes, *qos.notes(want.chain, asked, ports)])
 
 
 if __name__ == "__main__":

@@ -47,69 +47,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-notes:
-  description: Sentences for the verdict, such as what this check cannot prove.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-from typing import Any, Dict, Mapping
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-
-SPEC = {
-    **module.PROFILE,
-    "directories": {"type": "list", "elements": "path", "default": []},
-    "manager": {"type": "str", "default": ""},
-    "nodes": {"type": "int", "default": 0},
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.sharp.module import SPEC, work
 
 
 def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    for path in given["directories"]:
-        if not path.startswith("/") or not path.isprintable():
-            raise ParseError("sharp_directories: %r is not an absolute path" % path[:200])
-    want = sharp.Want(profile.from_options(given), tuple(given["directories"]), given["manager"], given["nodes"])
-    impossible = sharp.impossible(want.profile)
-    if impossible is not None:
-        return Plan((impossible,)).result()
-    return dict(sharp.plan(sharp.read(host, want), want).result(), notes=[sharp.UNPROVEN])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ attributes:
     description: Reports what it would do.
   diff_mode:
     support: none
-    description: RV(commands) lists all changes.
+    description: C(commands) lists all changes.
 options:
   scheduler:
     description: V(none) queries nothing and finds nothing.
@@ -82,99 +82,15 @@ ours:
   description: Whether it is drained by Busbar.
   type: bool
   returned: success
-notes:
-  description: That an administrator has drained it, and why.
-  type: list
-  elements: str
-  returned: success
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: What was run, or would be, to change something.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Empty; draining a node repairs nothing.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Ids of the findings that wait for a job.
-  type: list
-  elements: str
-  returned: success
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import slurm
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.slurm import SPEC, work
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "scheduler": {"type": "str", "choices": ["none", "slurm"], "default": "slurm"},
-            "node": {"type": "str", "required": True},
-            "state": {
-                "type": "str",
-                "choices": ["drained", "resumed", "undone", "reported"],
-                "default": "reported",
-            },
-            "reason": {"type": "str", "default": ""},
-            "run": {"type": "str", "default": ""},
-            "wait": {"type": "bool", "default": False},
-            "timeout": {"type": "int", "default": 30},
-            **ROOTS,
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    if given["scheduler"] == "none":
-        module.exit_json(**Plan().result(), drained=False, jobs=[], ours=False, repaired=[])
-    host = Host(given["hardware_root"], given["system_root"], timeout=float(given["timeout"]))
-    wanted = (given["node"], given["state"], given["reason"], given["run"], given["wait"])
-    have = slurm.read(host, given["node"])
-    planned = after = slurm.plan(have, *wanted)
-    if planned.commands and not module.check_mode:
-        try:
-            apply.execute(host, planned)
-            have = slurm.read(host, given["node"])
-        except ReadError as error:
-            have = slurm.Have(None, problem=error.problem)
-        after = slurm.plan(have, *wanted)
-        if after.commands:
-            have = slurm.Have(None, problem=Problem(str(after.commands[0]), "ended with 0 and is not done"))
-            after = slurm.plan(have, *wanted)
-    result = apply.result(planned, after)
-    node = have.node
-    result.update(
-        # What a command did not do is not done; what it would do in check mode is foreseen.
-        drained=node is not None and not have.jobs and (node.drained or bool(module.check_mode and planned.commands)),
-        jobs=list(have.jobs),
-        ours=node is not None and node.ours,
-        notes=[],
-        repaired=[],
-    )
-    if node is not None and node.drained and not node.ours:
-        result["notes"] = ["Slurm has %s %s; Busbar leaves that as it is" % (node.name, node)]
-    module.exit_json(**result)
+    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
 
 if __name__ == "__main__":

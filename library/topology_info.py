@@ -182,7 +182,6 @@ withheld: {type: list, elements: str, returned: success, description: Empty; not
 from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import persisted_address
 from ansible_collections.busbar.fabric.plugins.module_utils.change.module import PROFILE, ROOTS, seconds
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
@@ -205,7 +204,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     rdma,
     topology,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import persisted_address
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 
 # Another one after each boot, which sets the counters of the HCAs back.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -26,7 +26,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Opt
 from .core.bundle import LIBRARY
 from .core.host import Host, Output, ToolHung
 from .machine import netdev, netdev_address, pci, rdma, topology
-from .nccl import perf_depends
+from .nccl_perf import fingerprint as perf_depends
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
 # Modules whose ``read`` several steps call.

@@ -14,12 +14,12 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .change import apply, written
-from .core import redaction
+from .change import apply, module, written
+from .core import effective_unit, redaction
 from .core.check import Check
 from .core.finding import Finding, printable
 from .core.host import Host, ParseError
-from .core.plan import Command, FileChange, Plan
+from .core.plan import Command, FileChange, Plan, merge
 
 _FOLDER = "/etc/systemd/system"
 STATE = "/var/lib/busbar-drift"
@@ -114,7 +114,7 @@ OWN = (*DRIFT.paths, *MEASURE.paths)
 
 
 @dataclass(frozen=True)
-class Want:
+class TimerWanted:
     """command: argv of busbar, the first an absolute path. inventory: below ``directory`` where not absolute.
 
     options: of busbar drift. notify: argv. webhook: file with the address, empty for none.
@@ -137,7 +137,7 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Have:
+class TimerState:
     """files: of OWN, None if absent. user: it exists. config: the directory has an ansible.cfg.
 
     timer, service: properties as systemctl show gives them. missing: paths that the service needs, and what is wrong.
@@ -153,12 +153,12 @@ class Have:
     measure: Optional[Tuple[Mapping[str, str], Mapping[str, str]]] = None
 
 
-def wanted(given: Mapping[str, Any]) -> Optional[Want]:
+def wanted(given: Mapping[str, Any]) -> Optional[TimerWanted]:
     """Return the wanted state of the module's options; None for absent. Raises ParseError that names the option."""
     if given["state"] == "absent":
         return None
     environment = {str(name): str(value) for name, value in given["environment"].items()}
-    want = Want(
+    want = TimerWanted(
         schedule=given["schedule"],
         delay=given["delay"],
         user=given["user"],
@@ -196,14 +196,14 @@ def wanted(given: Mapping[str, Any]) -> Optional[Want]:
     return want
 
 
-def read(host: Host, want: Optional[Want]) -> Have:
+def read(host: Host, want: Optional[TimerWanted]) -> TimerState:
     """Raises ReadError, and ParseError for a time that systemd does not take."""
     files = {path: host.read_system(path) for path in OWN}
     timer, service = _units(host, DRIFT)
     asked_for = want is not None and want.measure_schedule
     measure = _units(host, MEASURE) if asked_for or any(files[path] is not None for path in MEASURE.paths) else None
     if want is None:
-        return Have(files, timer, service, measure=measure)
+        return TimerState(files, timer, service, measure=measure)
     times = [("schedule", "calendar", want.schedule), ("delay", "timespan", want.delay)]
     times += [("measure_schedule", "calendar", want.measure_schedule)] if want.measure_schedule else []
     for name, verb, text in times:
@@ -213,7 +213,7 @@ def read(host: Host, want: Optional[Want]) -> Have:
     asked = host.run(["getent", "passwd", want.user])
     if asked.rc != 2:
         asked.answer()
-    return Have(
+    return TimerState(
         files=files,
         timer=timer,
         service=service,
@@ -240,7 +240,7 @@ def _properties(host: Host, unit: str, *names: str) -> Dict[str, str]:
     return found
 
 
-def _missing(host: Host, want: Want) -> List[Tuple[str, str]]:
+def _missing(host: Host, want: TimerWanted) -> List[Tuple[str, str]]:
     programs = [want.command[0], *(path for path in want.notify[:1] if path.startswith("/"))]
     others = [want.directory, *(_below(want.directory, path) for path in want.inventory)]
     found = []
@@ -262,7 +262,7 @@ def _below(directory: str, path: str) -> str:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def render(want: Want, config: bool) -> Dict[str, str]:
+def render(want: TimerWanted, config: bool) -> Dict[str, str]:
     """Return path -> text of our files."""
     environment = {"PATH": "%s:%s" % (want.command[0].rpartition("/")[0], _PATH)}
     if config:
@@ -282,7 +282,7 @@ def render(want: Want, config: bool) -> Dict[str, str]:
 
 
 def _rendered(
-    job: Job, want: Want, environment: Mapping[str, str], argv: Sequence[str], schedule: str
+    job: Job, want: TimerWanted, environment: Mapping[str, str], argv: Sequence[str], schedule: str
 ) -> Dict[str, str]:
     values = {
         "name": job.name,
@@ -305,7 +305,7 @@ def _quoted(word: str) -> str:
     return '"%s"' % word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
-def plan(have: Have, want: Optional[Want]) -> Plan:
+def plan(have: TimerState, want: Optional[TimerWanted]) -> Plan:
     texts = render(want, have.config) if want else {}
     stops: List[Command] = []
     starts: List[Command] = []
@@ -386,3 +386,34 @@ def _judged(
     """wrong: what is not as it should be; empty where it is."""
     source = subject if subject.startswith("/") else "systemctl show" if check is not USER else "getent passwd"
     return check.judge(subject, "drift" if wrong else "ok", want, wrong or "as wanted", source, fix, aspect=aspect)
+
+
+# -- the module --------------------------------------------------------------------------------------------------
+
+SPEC = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "schedule": {"type": "str", "default": "02:00"},
+    "delay": {"type": "str", "default": "10m"},
+    "user": {"type": "str", "default": "busbar"},
+    "directory": {"type": "path", "default": ""},
+    "command": {"type": "list", "elements": "str", "default": []},
+    "inventory": {"type": "list", "elements": "str", "default": []},
+    "options": {"type": "list", "elements": "str", "default": []},
+    "keep_days": {"type": "int", "default": 400},
+    "notify": {"type": "list", "elements": "str", "default": []},
+    "webhook_file": {"type": "path", "default": ""},
+    "environment": {"type": "dict", "default": {}},
+    "measure_schedule": {"type": "str"},
+    "measure_options": {"type": "list", "elements": "str", "default": []},
+    **module.ROOTS,
+}
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    want = wanted(given)
+
+    def look() -> Plan:
+        units = effective_unit.overrides(host, UNITS, OWN if want else ())
+        return merge(plan(read(host, want), want), units)
+
+    return apply.converge(host, check_mode, look, execute)

@@ -12,17 +12,18 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from . import kernel_args
 from .change import written
 from .core import fix_command, os_release
 from .core.check import Check
 from .core.host import Host, ParseError, Problem, ReadError, attempt, read_each
 from .core.plan import FileChange, Plan, merge
-from .driver import kernels, module_file, module_lists, ofed_state, peermem
+from .driver import kernels, module_file, module_lists, peermem
 from .driver.module_file import ModuleFile
 from .driver.peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
+from .kernel_args import plan as kernel_args
 from .machine import gpu
 from .machine.pci import parse_text, read_value
+from .ofed import read as ofed_state
 
 LEGACY = "nv_peer_mem"
 LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"

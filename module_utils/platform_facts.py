@@ -11,24 +11,27 @@ import os
 from collections import Counter
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from . import container_limits, multirail
 from .core.finding import printable
 from .core.host import Host, attempt
+from .limits import container_limits
 from .lldp import dcbx, neighbour
 from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import CPUINFO, PRODUCT
+from .multirail.policy import KEYS
+from .multirail.read import CONF
 from .recognise import ARM, NEAR, X86
-from .roce import nouns, qos
-from .roce.chain import Chain
-from .roce.port import State, ports
-from .roce.want import Want
+from .roce_qos import attributes
+from .roce_qos import read as qos
+from .roce_qos.chain import Chain
+from .roce_qos.config import PortConfig
+from .roce_qos.port import PortState, ports
 
 _NVIDIA, _NVSWITCH, _AMD, _ACCELERATOR = 0x10DE, 0x0680, 0x1002, 0x1200
 # Each setting of a port is read once; the values do not matter here.
-_EVERY = Want(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
+_EVERY = PortConfig(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
 
 
 Values = Dict[str, Any]
@@ -111,7 +114,7 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
             own["partitions"] = sorted(set(table.values()))[:64] if isinstance(table, Mapping) else None
             own.update(psid=nic.rdma.board_id, firmware=nic.rdma.firmware)
         for netdev in nic.netdevs[:1] if number in on_ethernet else ():
-            paths = {key: "%s/%s/%s" % (multirail.CONF, netdev.name, key) for key in multirail.KEYS}
+            paths = {key: "%s/%s/%s" % (CONF, netdev.name, key) for key in KEYS}
             own.update({key: pci.read_value(host, path, pci.parse_decimal, []) for key, path in paths.items()})
             sources = {one.address for one in (addresses or {}).get(netdev.name, ())}
             switches = heard.switches(netdev.name)
@@ -120,11 +123,11 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
     return [{name: value for name, value in values[nic.pci].items() if value is not None} for nic in nics]
 
 
-def _setting(state: State) -> Values:
+def _setting(state: PortState) -> Values:
     """Return the port's settings; None for one that could not be read."""
     dcb, port, numbers = state.dcb, state.port, state.numbers
-    cnp = [numbers.get(path) for path in nouns.cnp_paths(port)]
-    on = [priority for priority in range(8) if numbers.get(nouns.enable_path(port, "np", priority))]
+    cnp = [numbers.get(path) for path in attributes.cnp_paths(port)]
+    on = [priority for priority in range(8) if numbers.get(attributes.enable_path(port, "np", priority))]
     return {
         "trust": dcb.trust if dcb.trust in ("dscp", "pcp") else None,
         "dscp2prio": {str(dscp): to for dscp, to in dcb.dscp2prio} if dcb.trust == "dscp" else None,
@@ -132,8 +135,8 @@ def _setting(state: State) -> Values:
         "owner": dcb.owner,
         "ecn": None if "ecn" in state.gaps else on,
         "cnp": None if None in cnp else cnp,
-        "tos": numbers.get(nouns.tos_path(port)),
-        "traffic_class": numbers.get(nouns.class_path(port)),
+        "tos": numbers.get(attributes.tos_path(port)),
+        "traffic_class": numbers.get(attributes.class_path(port)),
     }
 
 

@@ -18,11 +18,11 @@ from .machine.rail_address import interfaces
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
 from .machine.virtualization import PRODUCT
-from .roce import qos as roce_qos
-from .roce.chain import Chain
-from .roce.nouns import parse_traffic_class
-from .roce.port import ports
-from .roce.want import Want
+from .roce_qos import read as roce_qos
+from .roce_qos.attributes import parse_traffic_class
+from .roce_qos.chain import Chain
+from .roce_qos.config import PortConfig
+from .roce_qos.port import ports
 
 DRIVER = "/sys/module/%s/version"
 RELEASE = "/proc/sys/kernel/osrelease"
@@ -205,7 +205,7 @@ def _qos(host: Host, machine: Topology, found: Rails, dscp: Optional[int]) -> Di
     if dscp is None:
         return {}
     # Values do not matter here: they only select what is read.
-    asked = Want(chain=Chain(trust="dscp", dscp2prio={dscp: 0}, pfc=()))
+    asked = PortConfig(chain=Chain(trust="dscp", dscp2prio={dscp: 0}, pfc=()))
     said: Dict[str, Optional[str]] = {}
     for state in roce_qos.read(host, ports(machine, found), asked).ports:
         known = not any(noun in state.gaps for noun in ("trust", "dscp2prio", "pfc"))

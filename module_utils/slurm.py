@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from .change import apply, module
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, Problem, ReadError, problem_of
@@ -62,7 +63,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Have:
+class SlurmState:
     """jobs: on the node, a line each.   node is None if it could not be read; then problem has the reason."""
 
     node: Optional[Node]
@@ -99,7 +100,7 @@ def parse_jobs(text: str) -> Tuple[str, ...]:
     return tuple(jobs)
 
 
-def read(host: Host, name: str) -> Have:
+def read(host: Host, name: str) -> SlurmState:
     show = ("scontrol", "-o", "show", "node", name)
     try:
         # It would be taken for a list, or for an option.
@@ -108,13 +109,13 @@ def read(host: Host, name: str) -> Have:
         node = parse_node(host.query(show), name)
         jobs = parse_jobs(host.query(("squeue", "--noheader", "--nodelist=" + name, "--format=%i|%u|%T|%j")))
     except (ReadError, ParseError) as error:
-        return Have(None, problem=problem_of(error, " ".join(show)))
+        return SlurmState(None, problem=problem_of(error, " ".join(show)))
     if not jobs and any(state in _USED for state in node.states):
         jobs = ("a Slurm job that this user is not shown (the node is %s)" % "+".join(node.states),)
-    return Have(node, jobs)
+    return SlurmState(node, jobs)
 
 
-def plan(have: Have, name: str, state: str, reason: str = "", run: str = "", wait: bool = False) -> Plan:
+def plan(have: SlurmState, name: str, state: str, reason: str = "", run: str = "", wait: bool = False) -> Plan:
     """Plan a wanted state.
 
     state: "drained", for ``reason``, followed by ``run``; with ``wait`` also while jobs are on the node.
@@ -154,7 +155,7 @@ def _drain(node: Node, reason: str, run: str) -> List[Command]:
     return [Command(argv, text, timeout=60.0)]
 
 
-def _judge(have: Have, node: Node, state: str) -> Finding:
+def _judge(have: SlurmState, node: Node, state: str) -> Finding:
     source = "scontrol show node %s, squeue" % node.name
     if state == "drained":
         want = "no job on the node"
@@ -170,3 +171,48 @@ def _judge(have: Have, node: Node, state: str) -> Finding:
         )
         return LEFT_OVER.judge("the node", "drift", want, str(node), source, fix)
     return LEFT_OVER.judge("the node", "ok", want, str(node), source)
+
+
+# -- the module ------------------------------------------------------------------------------------------------------
+
+SPEC = {
+    "scheduler": {"type": "str", "choices": ["none", "slurm"], "default": "slurm"},
+    "node": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": ["drained", "resumed", "undone", "reported"], "default": "reported"},
+    "reason": {"type": "str", "default": ""},
+    "run": {"type": "str", "default": ""},
+    "wait": {"type": "bool", "default": False},
+    "timeout": {"type": "int", "default": 30},
+    **module.ROOTS,
+}
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    """Bring the node to the wanted state; the result of module ``slurm_node``."""
+    if given["scheduler"] == "none":
+        return dict(Plan().result(), drained=False, jobs=[], ours=False, repaired=[])
+    host = Host(host.hardware_root, host.system_root, timeout=float(given["timeout"]))
+    wanted = (given["node"], given["state"], given["reason"], given["run"], given["wait"])
+    have = read(host, given["node"])
+    planned = after = plan(have, *wanted)
+    if planned.commands and not check_mode:
+        try:
+            apply.execute(host, planned)
+            have = read(host, given["node"])
+        except ReadError as error:
+            have = SlurmState(None, problem=error.problem)
+        after = plan(have, *wanted)
+        if after.commands:
+            have = SlurmState(None, problem=Problem(str(after.commands[0]), "ended with 0 and is not done"))
+            after = plan(have, *wanted)
+    node = have.node
+    left_alone = node is not None and node.drained and not node.ours
+    return dict(
+        apply.result(planned, after),
+        # What a command did not do is not done; what it would do in check mode is foreseen.
+        drained=node is not None and not have.jobs and (node.drained or bool(check_mode and planned.commands)),
+        jobs=list(have.jobs),
+        ours=node is not None and node.ours,
+        notes=["Slurm has %s %s; Busbar leaves that as it is" % (node.name, node)] if node and left_alone else [],
+        repaired=[],
+    )

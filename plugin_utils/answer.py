@@ -17,13 +17,14 @@ from ipaddress import ip_address, ip_interface
 from re import Pattern
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate, multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import ASPECTS, DISRUPTIONS, SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 
 # Characters of a whole result. That of a node with eight rails and every fault of the lab has less than a tenth.
 LIMIT = 4 << 20

@@ -17,10 +17,10 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding, from_dict, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import OVER_NVLINK
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, lldp_leaf, nodeset, slowdown_causes
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Row, Scaling

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import NVLINK
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Measured

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Build the gate's program and its intent on the control node (module_utils/gate_program.py).
+"""Build the gate's program and its intent on the control node (module_utils/gate/program.py).
 
 The gate makes the queries of the roles in a smaller form: only roles with a critical check, since nothing else keeps a
 node out, and without second sources.
@@ -12,9 +12,9 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
 from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 # Roles with critical checks of a node alone, and whether a job may wait for them: sysfs and nvidia-smi.
@@ -41,8 +41,8 @@ _HEAD = """\
 # Python modules of the collection busbar.fabric without their comments.
 """
 _MAIN = f"""
-from {bundle.PACKAGE} import gate_program
-gate_program.main(sys.argv[1:])
+from {bundle.PACKAGE}.gate import program
+program.main(sys.argv[1:])
 """
 _LAUNCHER = """\
 #!/bin/sh
@@ -65,7 +65,7 @@ _SETTINGS = ("scontrol", "budget", "fail", "max_share", "ignore", "hardware_root
 def names() -> list[str]:
     """Return the names of all modules in the program."""
     modules = [suite.AUDITED[role].module for role in ROLES]
-    return [f"{bundle.PACKAGE}.gate_program", *(f"{bundle.LIBRARY}.{module}" for module in modules)]
+    return [f"{bundle.PACKAGE}.gate.program", *(f"{bundle.LIBRARY}.{module}" for module in modules)]
 
 
 def program(source_of: Callable[[str], str] = bundle.source_of) -> str:

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_hang, nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     SEVERITIES,
     Finding,
@@ -20,8 +19,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     printable,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_join
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import (
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import (
     Absent,
     Communicator,
     Group,
@@ -30,7 +30,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer impo
     RasStatus,
     Row,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import Silence, View, ranges
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.checks import RAS, READABLE
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, Seen
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import seen as seen_processes
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import Silence, View, ranges
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, exit_code, nodeset, screen, terminal
 
 MODULE = "nccl_ras_info"
@@ -161,7 +164,7 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
     idle = [] if not every else [host for host in answers if _idle(answers[host])]
     for host, found in answers.items():
         for item in found["findings"]:
-            of_node = item["check"] in (nccl_ras.RAS.id, nccl_ras.READABLE.id)
+            of_node = item["check"] in (RAS.id, READABLE.id)
             if of_node and host not in idle:
                 findings.append((host, from_dict({k: v for k, v in item.items() if k != "id"})))
     bad = [finding for _host, finding in findings if not finding.ok]
@@ -181,19 +184,17 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
     }
 
 
-def _known(answers: Mapping[str, Mapping[str, Any]]) -> nccl_hang.Known:
+def _known(answers: Mapping[str, Mapping[str, Any]]) -> Known:
     owners: dict[str, set[str]] = {}
-    processes: dict[tuple[str, int], nccl_hang.Seen] = {}
+    processes: dict[tuple[str, int], Seen] = {}
     for host, found in answers.items():
         # Each has the same 172.17.0.1 of docker0, which identifies none.
         for address in found["addresses"]:
             owners.setdefault(address, set()).add(host)
-        processes.update(nccl_hang.seen(host, found["processes"]))
+        processes.update(seen_processes(host, found["processes"]))
     names = {address: next(iter(of)) for address, of in owners.items() if len(of) == 1}
-    unread = {
-        host for host, found in answers.items() if any(f["check"] == nccl_ras.READABLE.id for f in found["findings"])
-    }
-    return nccl_hang.Known(names, frozenset(answers.keys() - unread), processes)
+    unread = {host for host, found in answers.items() if any(f["check"] == READABLE.id for f in found["findings"])}
+    return Known(names, frozenset(answers.keys() - unread), processes)
 
 
 def _idle(found: Mapping[str, object]) -> bool:
@@ -213,7 +214,7 @@ def _sorted(findings: Sequence[tuple[str | None, Finding]]) -> list[tuple[str | 
     )
 
 
-def _jobs(views: Mapping[str, Sequence[View]], known: nccl_hang.Known) -> list[dict[str, Any]]:
+def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, Any]]:
     found = []
     for of_job in ras_join.jobs([view for of_host in views.values() for view in of_host]):
         asked = [host for host, of_host in views.items() if any(view in of_job for view in of_host)]
@@ -238,7 +239,7 @@ def _jobs(views: Mapping[str, Sequence[View]], known: nccl_hang.Known) -> list[d
     return found
 
 
-def _communicator(one: ras_join.Joined, known: nccl_hang.Known) -> dict[str, Any]:
+def _communicator(one: ras_join.Joined, known: Known) -> dict[str, Any]:
     launched = one.now.launched
     missing = {lost.rank: lost for lost in one.now.missing}
     ranks = []
@@ -270,9 +271,7 @@ def _communicator(one: ras_join.Joined, known: nccl_hang.Known) -> dict[str, Any
     }
 
 
-def _collect(
-    views: Sequence[View], known: nccl_hang.Known, inventory: Sequence[str], asked: set[str]
-) -> list[dict[str, Any]]:
+def _collect(views: Sequence[View], known: Known, inventory: Sequence[str], asked: set[str]) -> list[dict[str, Any]]:
     """Return, for each process that others wait for, commands that save its state before it is killed."""
     found = []
     for place, why in [*nccl_hang.suspects(views, known).items()][:_SHOWN]:
@@ -302,7 +301,7 @@ def _collect(
     return found
 
 
-def _recorded(seen: nccl_hang.Seen | None) -> list[str]:
+def _recorded(seen: Seen | None) -> list[str]:
     if seen is None:
         return []
     told = seen.told

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, from_dict
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, roce_chain
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import multirail, netdev_mtu, perftest
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
@@ -23,10 +23,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import nv_s
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, PARTS, VALUES, Value, of_role
 
@@ -331,7 +333,7 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     settings = roce_chain.settings(values)
     try:
         chain = resolve(values["busbar_roce"] or {}, settings, roce_chain.PREFIX)
-        Want.from_values(chain, settings, roce_chain.PREFIX)
+        PortConfig.from_values(chain, settings, roce_chain.PREFIX)
     except ParseError as error:
         return [str(error)]
     classes = {} if chain.dscp is None else {"NCCL_IB_TC": nccl_conf.traffic_class(chain.dscp)}

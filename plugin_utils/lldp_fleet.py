@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import NEIGHBOUR
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 
 from . import cabling_neighbours, lldp_leaf, lldp_uplinks, suite

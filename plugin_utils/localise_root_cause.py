@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_repeats
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     cluster_judge,
@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding
 
 # A slow node, rail or rank explains a slow job, but not wrong sums, or none.
-EXPLAINED = (perf.BUSBW.id, perf_repeats.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)
+EXPLAINED = (perf.BUSBW.id, perf.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)
 # Findings on one node, which its health explains; the likeliest first.
 _OF_NODE = (localise_judge.RAIL.id, localise_judge.RANK.id, localise_judge.NODE.id, localise_judge.ALONE.id)
 # Then findings that several nodes share.

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Choose and judge the benchmark of one node: runs of the intent, joint findings, table of all nodes.
 
-Bars come from busbw.py, predictions from prediction.py, the judgement of one run from module_utils/nccl/perf.py. Pure.
+Bars come from busbw.py, predictions from prediction.py, the judgement of one run from nccl_perf/judge.py. Pure.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -22,7 +22,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size, size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform as platform_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_depends, perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     busbw,
     model_sizes,

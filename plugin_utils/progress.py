@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
 
 # Progress lines of fleet_audit.
 HEARD = re.compile(r"(\d+) of (\d+) hosts have responded")
@@ -301,7 +302,7 @@ class Run:
         for fold in section.folds.values():
             names = {printable(host) for host in fold.rest if host}
             if names:
-                said = f"{fold.head}  the same on {counted(len(names))}: {nodeset.fold(names)}"
+                said = f"{fold.head}  the same on {counted(len(names), 'host')}: {nodeset.fold(names)}"
                 lines.append(Line(said, fold.kind))
             fold.rest = []
         counts = section.counts()
@@ -319,7 +320,11 @@ class Run:
     def _line(self, section: _Section) -> Line:
         worked = section.worked_on()
         if section.role or worked > 1 or self._hosts == 1:
-            hosts = counted(worked) if worked or not section.ends else f"nothing to do on {counted(len(section.ends))}"
+            hosts = (
+                counted(worked, "host")
+                if worked or not section.ends
+                else f"nothing to do on {counted(len(section.ends), 'host')}"
+            )
         else:
             hosts = ""
         text = f"{self._name(section):<20}  {hosts:<12}  {clock_text(section.spent):>6}  {self._counted(section, 60)}"
@@ -355,32 +360,27 @@ class Run:
         for end in ENDS[2:]:
             hosts = section.hosts(end)
             if hosts:
-                word = "would change" if end == "changed" and self._check else end
-                who = ""
-                if names and len(hosts) < len(section.ends):
-                    who = f" ({nodeset.brief(map(printable, hosts), names)})"
-                words.append(f"{len(hosts)} {word}{who}")
+                which = f" ({nodeset.brief(map(printable, hosts), names)})" * (
+                    names > 0 and len(hosts) < len(section.ends)
+                )
+                words.append(f"{len(hosts)} {self._verb(end)}{which}")
         return ", ".join(words)
+
+    def _verb(self, end: str) -> str:
+        return "would change" if end == "changed" and self._check else end
 
     def _summary(self, hosts: int, when: str) -> list[Line]:
         if not hosts:
             return [Line(f"No host took part; {when}", "warn")]
         by_end = {end: [host for host, got in self._ends.items() if got == end] for end in ENDS[2:]}
-        words = []
-        for end, names in by_end.items():
-            if names:
-                words.append(f"{len(names)} {'would change' if end == 'changed' and self._check else end}")
+        words = [f"{len(names)} {self._verb(end)}" for end, names in by_end.items() if names]
         worst = "failed" if self._verdict else next((end for end in reversed(ENDS[2:]) if by_end[end]), "ok")
         done = ", ".join(words) or "nothing changed" + ("" if self._verdict else ", nothing failed")
-        lines = [Line(f"{counted(hosts)} {when}: {done}{self._verdict}", worst)]
+        lines = [Line(f"{counted(hosts, 'host')} {when}: {done}{self._verdict}", worst)]
         for end in ("failed", "unreachable", "rescued", "ignored"):
             if by_end[end]:
                 lines.append(Line(f"  {end:<12} {nodeset.fold(map(printable, by_end[end]))}", end))
         return lines
-
-
-def counted(hosts: int) -> str:
-    return f"{hosts} host" if hosts == 1 else f"{hosts} hosts"
 
 
 def clock_text(seconds: float) -> str:

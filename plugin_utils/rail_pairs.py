@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds

@@ -51,13 +51,13 @@ class Difference:
     collective: str
     algorithm: str
     hosts: tuple[str, ...]
-    size: int | None
-    before: Point | None
-    after: Point | None
-    change: float | None
-    noise: float | None
-    measured: bool
-    verdict: str
+    size: int | None = None
+    before: Point | None = None
+    after: Point | None = None
+    change: float | None = None
+    noise: float | None = None
+    measured: bool = False
+    verdict: str = NOT
     why: str = ""
     largest: bool = False
 
@@ -78,7 +78,7 @@ def compare(before: Results, after: Results, declared: float | None = None, vers
 
 
 def _whole(run: Run, why: str) -> Difference:
-    return Difference(*run.kind, run.hosts, None, None, None, None, None, False, NOT, why)
+    return Difference(*run.kind, run.hosts, why=why)
 
 
 def _other_hosts(run: Run, others: Iterable[Run], when: str) -> str:
@@ -119,18 +119,18 @@ def _sizes(old: Run, new: Run, declared: float | None) -> list[Difference]:
 
 
 def _judged(run: Run, size: int, old: Point, new: Point, declared: float | None, largest: bool) -> Difference:
-    change = _change(size, old, new)
-    if change is None:
+    one = Difference(*run.kind, run.hosts, size, old, new, _change(size, old, new), largest=largest)
+    if one.change is None:
         lacking = " and ".join(when for when, point in (("before", old), ("after", new)) if not _figure(size, point))
         why = f"no figure {lacking}" if lacking else "figures of which one is next to nothing"
-        return Difference(*run.kind, run.hosts, size, old, new, None, None, False, NOT, why, largest)
+        return replace(one, why=why)
     noise, measured = noise_of(old, new, declared)
     if noise is None:
         repeats = "nccl_benchmark_node_repeats" if run.scope == "node" else "nccl_benchmark_repeats"
         why = f"fewer than {REPEATS} repeats on a side, so its noise is not known: repeat with {repeats}: {FULL + 1}"
-        return Difference(*run.kind, run.hosts, size, old, new, change, None, False, UNJUDGED, why, largest)
-    verdict = WITHIN if abs(change) <= noise else BETTER if change > 0 else WORSE
-    return Difference(*run.kind, run.hosts, size, old, new, change, noise, measured, verdict, "", largest)
+        return replace(one, verdict=UNJUDGED, why=why)
+    verdict = WITHIN if abs(one.change) <= noise else BETTER if one.change > 0 else WORSE
+    return replace(one, noise=noise, measured=measured, verdict=verdict)
 
 
 def _figure(size: int, point: Point) -> bool:

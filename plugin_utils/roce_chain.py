@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain
 
 # Prefix of the variables of a site that refine busbar_roce.
 PREFIX = "roce_qos_"

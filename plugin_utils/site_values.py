@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf import WHEN
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import FLAVOURS as OFED_FLAVOURS
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import TRUSTS
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import OWNERS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.checks import WHEN
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import FLAVOURS as OFED_FLAVOURS
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import TRUSTS
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import OWNERS
 
 # "node" is measured in any case.
 SCOPES = ("node", *cluster_member.SCOPES)

@@ -22,8 +22,8 @@ LEAST = 20
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 job``, ``2 jobs``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """Return ``1 job``, ``2 jobs``, ``2 switches``."""
+    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("ch") else "s")
 
 
 def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:

@@ -108,6 +108,7 @@ ELSEWHERE = {
     "preflight": "`busbar preflight`, inside a job (`docs/gate.md#preflight`)",
     "remediate": "`playbooks/remediate.yml`, also by `busbar remediate` (`docs/repair.md#remediate`)",
     "nccl_log": "`busbar diagnose`, in the NCCL_DEBUG output of a job (`docs/diagnose.md`)",
+    "inspector": "`busbar diagnose --inspector`, in records of NCCL's Inspector (`docs/diagnose.md#inspector-records`)",
     "recorder": "`busbar diagnose --recorder`, in PyTorch's dumps (`docs/diagnose.md#flight-recorder-dumps`)",
 }
 TYPES = {

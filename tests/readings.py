@@ -6,13 +6,19 @@ PARSER is the function's name below module_utils (``machine.gpu.parse_xml``). NA
 the machine and the tool's version; what was made by hand or by the lab begins with ``synthetic-``.
 
     python -m tests.readings FILE.txt...     writes each NAME.json anew: read it before you commit it
+
+``tests/unit/readings/FUNCTION.json`` is a table of short inputs: a row has the arguments and what the function returns,
+or ``{"error": PATTERN}`` for a ParseError. FUNCTION is named as PARSER is.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import re
 import sys
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +31,45 @@ def outputs() -> list[Path]:
     return sorted(FOLDER.glob("*/*.txt"))
 
 
+def rows() -> list[tuple[str, list[Any], Any]]:
+    """Return function, arguments and expected result of each row of the tables."""
+    tables = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
+    return [(name, arguments, result) for name, table in tables.items() for *arguments, result in table]
+
+
+def function(name: str) -> Callable[..., Any]:
+    """Return the function, or the method of an object, with this name below module_utils."""
+    module, attributes = name, []
+    while not (FOLDER.parents[2] / "module_utils" / f"{module.replace('.', '/')}.py").exists():
+        module, _dot, attribute = module.rpartition(".")
+        attributes.append(attribute)
+    found: Any = importlib.import_module(f"{PACKAGE}.{module}")
+    for attribute in reversed(attributes):
+        found = getattr(found, attribute)
+    return found  # type: ignore[no-any-return]
+
+
+def parsers() -> dict[str, list[str]]:
+    """Return inputs of each function that takes one text."""
+    inputs = {folder.name: [path.read_text() for path in folder.glob("*.txt")] for folder in FOLDER.glob("*/")}
+    for name, arguments, _result in rows():
+        if [type(argument) for argument in arguments] == [str]:
+            inputs.setdefault(name, []).append(arguments[0])
+    return {name: texts for name, texts in inputs.items() if len(inspect.signature(function(name)).parameters) == 1}
+
+
 def read(output: Path) -> Any:
     """What the parser makes of an output, as plain data. Raises what the parser raises."""
-    module, _dot, function = output.parent.name.rpartition(".")
-    parser = getattr(importlib.import_module(f"{PACKAGE}.{module}"), function)
-    return plain(parser(output.read_text(encoding="utf-8")))
+    return plain(function(output.parent.name)(output.read_text(encoding="utf-8")))
+
+
+def agrees(name: str, arguments: list[Any], expected: Any) -> bool:
+    """Return whether a row of a table is right; an error has to match its pattern."""
+    try:
+        found = plain(function(name)(*arguments))
+    except function("core.host.ParseError") as error:  # type: ignore[misc]
+        return isinstance(expected, dict) and re.search(expected.get("error", "$^"), str(error)) is not None
+    return bool(found == expected)
 
 
 def expected(output: Path) -> Any:

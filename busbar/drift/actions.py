@@ -14,7 +14,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 
-from .related_results import ABSENT, DAY, NO_ACTIONS, RelatedResults, moment
+from .related_results import ABSENT, DAY, NO_ACTIONS, RelatedResults, limited, moment
+from .run import Plain
 
 # Days before the run's end whose actions are shown; nodes still out of service are shown regardless of age.
 WINDOW = 30
@@ -76,7 +77,7 @@ class Repair:
         return next((value for one in reversed(self.entries) if (value := getattr(one, when)) is not None), None)
 
 
-def latest(beside: RelatedResults) -> dict[str, Any]:
+def latest(beside: RelatedResults) -> Plain:
     """Return the section of the report. Keys: docs/report.md."""
     found, log = beside.actions
     if log is None:
@@ -92,18 +93,14 @@ def latest(beside: RelatedResults) -> dict[str, Any]:
     lines.sort(key=lambda line: line["at"], reverse=True)
     done = [line for line in lines if line["result"] not in _NOT_DONE]
     refused = [line for line in lines if line["result"] in _NOT_DONE]
-    out, out_left = _out(log.entries, beside)
     return {
         **found,
         "days": WINDOW,
         "torn": log.torn,
         "said": [*_sentences(recent, stories, of_node, log.torn)],
-        "out": out,
-        "out_left_out": out_left,
-        "done": done[:ROWS],
-        "done_left_out": len(done[ROWS:]),
-        "refused": refused[:ROWS],
-        "refused_left_out": len(refused[ROWS:]),
+        **limited("out", _out(log.entries, beside), ROWS),
+        **limited("done", done, ROWS),
+        **limited("refused", refused, ROWS),
     }
 
 
@@ -149,7 +146,7 @@ def _grouped(stories: Sequence[Repair], of_node: Mapping[tuple[str, str], str]) 
     return [*groups.values()]
 
 
-def _line(group: Sequence[Repair], of_node: Mapping[tuple[str, str], str], beside: RelatedResults) -> dict[str, Any]:
+def _line(group: Sequence[Repair], of_node: Mapping[tuple[str, str], str], beside: RelatedResults) -> Plain:
     first = group[0]
     result, why = first.result
     moments = [one.at for story in group for one in story.entries]
@@ -177,7 +174,7 @@ def _range(group: Sequence[Repair], when: str) -> list[float] | None:
     return [min(found), max(found)] if found else None
 
 
-def _out(entries: Sequence[Entry], beside: RelatedResults) -> tuple[list[dict[str, Any]], int]:
+def _out(entries: Sequence[Entry], beside: RelatedResults) -> list[Plain]:
     left, held = action_log.open_drains(entries), action_log.held(entries)
     reasons: dict[str, Entry] = {}
     since: dict[str, float] = {}
@@ -198,7 +195,7 @@ def _out(entries: Sequence[Entry], beside: RelatedResults) -> tuple[list[dict[st
             reason = reasons.get(host)
             key = ("left drained", reason.check if reason else "", reason.why if reason else "")
         groups.setdefault((*key[:2], nodeset.nameless(key[2], host) or ""), []).append(host)
-    lines = [
+    return [
         {
             "state": state,
             "nodes": beside.text(nodeset.brief(hosts, NAMES), NAMES),
@@ -210,7 +207,6 @@ def _out(entries: Sequence[Entry], beside: RelatedResults) -> tuple[list[dict[st
         }
         for (state, check, reason), hosts in groups.items()
     ]
-    return lines[:ROWS], len(lines[ROWS:])
 
 
 def _sentences(

@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
 from .related_results import RelatedResults
+from .run import Plain
 
 
-def latest(beside: RelatedResults) -> dict[str, Any]:
+def latest(beside: RelatedResults) -> Plain:
     """Return the section of the report. Keys: docs/report.md."""
     path = cluster_record.folder(beside.results) / "latest" / cluster_record.NAME
     way = "playbooks/benchmark.yml with nccl_benchmark_scope: cluster measures it"
@@ -34,7 +34,7 @@ def latest(beside: RelatedResults) -> dict[str, Any]:
     }
 
 
-def _table(beside: RelatedResults, heads: Sequence[str], lines: Sequence[Line], left_out: int) -> dict[str, Any]:
+def _table(beside: RelatedResults, heads: Sequence[str], lines: Sequence[Line], left_out: int) -> Plain:
     return {
         "heads": [*heads],
         "lines": [

@@ -19,7 +19,6 @@ import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
@@ -55,7 +54,7 @@ from .findings_part import PartError
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
 from .progress import Progress
-from .run import HostResult, Run
+from .run import HostResult, Plain, Run
 from .waivers import WaiverError
 
 RESULTS = Path("busbar-results")
@@ -345,9 +344,9 @@ def _fail(nights: History, number: int, error: BaseException, manifest: Manifest
         nights.fail(number, state, _now(), runner.clean(said, manifest.secrets if manifest else ()))
 
 
-def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
+def _engine(arguments: argparse.Namespace) -> Plain:
     """Return variables for Ansible; without the options the inventory decides."""
-    given: dict[str, Any] = {"busbar_engine": arguments.engine} if arguments.engine else {}
+    given: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
     return given | ({"busbar_engine_overlap": True} if arguments.engine_overlap else {})
 
 
@@ -392,7 +391,7 @@ def _report_of(nights: History, number: int) -> tuple[str, ...]:
     return ("busbar", "report", "--history", str(nights.path.resolve()), "--run", str(number))
 
 
-def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequence[str] = ()) -> dict[str, Any]:
+def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequence[str] = ()) -> Plain:
     """Store the run in the history and return its report. It ends now, unless it has an end."""
     earlier = nights.nights(run)
     past = {host: earlier.get(host, []) for host in hosts}
@@ -411,7 +410,7 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
     return data
 
 
-def built(run: Run, since: str | None, nights: History, again: Sequence[str] = ()) -> dict[str, Any]:
+def built(run: Run, since: str | None, nights: History, again: Sequence[str] = ()) -> Plain:
     """Return the report of a run of the history."""
     hosts, marks = nights.hosts(run.id)
     past = nights.nights(run)
@@ -485,7 +484,7 @@ def show(arguments: argparse.Namespace) -> int:
         return complain("report", error)
 
 
-def _print_nodes(data: Mapping[str, Any], group: str) -> None:
+def _print_nodes(data: Plain, group: str) -> None:
     groups, hosts = {*group.split(",")}, data["hosts"].items()
     names = [host for host, found in hosts if groups & {finding["group"] for finding in found["findings"]}]
     if not names:
@@ -543,7 +542,7 @@ def _newer(begun: Run, nights: History) -> None:
             )
 
 
-def _line(run: Run, summary: Mapping[str, Any]) -> str:
+def _line(run: Run, summary: Plain) -> str:
     said = run.message
     if run.state == "done":
         counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in summary["hosts"].items() if number)
@@ -554,7 +553,7 @@ def _line(run: Run, summary: Mapping[str, Any]) -> str:
 
 def _emit(
     arguments: argparse.Namespace,
-    data: Mapping[str, Any],
+    data: Plain,
     nights: History,
     manifest: Manifest | None,
     again: Sequence[str],
@@ -605,7 +604,7 @@ def _write(
     return failed
 
 
-def _with_evidence(data: Mapping[str, Any]) -> dict[str, object]:
+def _with_evidence(data: Plain) -> dict[str, object]:
     hosts = {
         name: {**host, "evidence": findings_file.unpacked(host["evidence"])} for name, host in data["hosts"].items()
     }

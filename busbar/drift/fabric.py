@@ -18,7 +18,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import En
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
 
-from .related_results import ABSENT, RelatedResults, moment
+from .related_results import ABSENT, RelatedResults, limited, moment
+from .run import Plain
 
 # Of the page: planes, drawn ones, lines of leaves and of bad links.
 PLANES, PICTURES, LEAVES, BAD = 64, 8, 40, 60
@@ -28,7 +29,7 @@ IN_ROW, BELOW = 40, 160
 SAID, NAMES, NAME = 400, 160, 80
 
 
-def latest(beside: RelatedResults) -> dict[str, Any] | None:
+def latest(beside: RelatedResults) -> Plain | None:
     """Return the report's section, None where no fabric was swept from here. Keys: docs/report.md."""
     path = fabric_record.folder(beside.results) / "latest" / fabric_record.NAME
     found, record = beside.read(path, lambda: fabric_record.read(path), "")
@@ -49,10 +50,8 @@ def latest(beside: RelatedResults) -> dict[str, Any] | None:
         "complete": record.complete,
         "asked": beside.text(nodeset.brief(record.asked, NAMES), NAMES),
         "said": [beside.text(text) for text in _sentences(record, known)],
-        "planes": planes[:PLANES],
-        "planes_left_out": len(planes[PLANES:]),
-        "bad": bad[:BAD],
-        "bad_left_out": len(bad[BAD:]),
+        **limited("planes", planes, PLANES),
+        **limited("bad", bad, BAD),
     }
 
 
@@ -99,7 +98,7 @@ def _of_links(bad: int, read: bool, complete: bool) -> str:
     return "no bad link was seen" if complete else "no bad link in the part that was read"
 
 
-def _bad_link(known: Known, mark: Mark, beside: RelatedResults) -> dict[str, Any]:
+def _bad_link(known: Known, mark: Mark, beside: RelatedResults) -> Plain:
     return {
         "where": beside.text(" - ".join(map(known.fabric.end, mark.ends)) or "-", NAMES),
         "check": mark.check,
@@ -124,7 +123,7 @@ def _bad(known: Known, leaf: Leaf) -> int:
     return sum(known.mark(*link) is not None for link in links) + lost
 
 
-def _plane(known: Known, plane: Plane, beside: RelatedResults) -> dict[str, Any]:
+def _plane(known: Known, plane: Plane, beside: RelatedResults) -> Plain:
     best = plane.best
     leaves = _leaves(known, plane)
     short = _short([known.fabric.node(guid) for guid in plane.switches])
@@ -149,9 +148,7 @@ def _plane(known: Known, plane: Plane, beside: RelatedResults) -> dict[str, Any]
     }
 
 
-def _rows(
-    known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
-) -> list[dict[str, Any]]:
+def _rows(known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults) -> list[Plain]:
     """The leaves as a table: those with bad links by themselves, first; of the others those that are alike are one."""
     alike: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
     for guid, leaf in leaves.items():
@@ -198,25 +195,25 @@ def _hosts(known: Known, leaves: Iterable[Leaf]) -> set[str]:
 
 def _picture(
     known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
-) -> dict[str, Any] | None:
+) -> Plain | None:
     """Switches in rows, those next to hosts last; bundles of cables between them; the HCAs below each leaf."""
     tiers = _tiers(plane, leaves, known)
     if not tiers:
         return None
     wrong = Counter(end[0] for end in known.of_end)
-    rows: list[list[dict[str, Any]]] = []
+    rows: list[list[Plain]] = []
     left_out, place = 0, dict[str, tuple[int, int]]()
     for tier in reversed(tiers):
         drawn = sorted(tier, key=lambda guid: (-wrong[guid] if len(tier) > IN_ROW else 0, _natural(known, guid)))
         left_out += len(drawn[IN_ROW:])
         drawn = sorted(drawn[:IN_ROW], key=lambda guid: _natural(known, guid))
-        row: list[dict[str, Any]] = []
+        row: list[Plain] = []
         for guid in drawn:
             name = known.fabric.node(guid)
             place[guid] = (len(rows), len(row))
             row.append({"name": beside.text(short[name], NAME), "title": beside.text(name, NAME), "bad": wrong[guid]})
         rows.append(row)
-    cables: dict[tuple[Any, Any], dict[str, Any]] = {}
+    cables: dict[tuple[Any, Any], Plain] = {}
     for end, other in known.fabric.links(plane):
         _bundle(cables, place, end, other, known.mark(end, other), False, known, beside)
     for end, other, mark in known.lost:
@@ -256,7 +253,7 @@ def _tiers(plane: Plane, leaves: Mapping[str, Leaf], known: Known) -> list[list[
 
 
 def _bundle(
-    cables: dict[tuple[Any, Any], dict[str, Any]],
+    cables: dict[tuple[Any, Any], Plain],
     place: Mapping[str, tuple[int, int]],
     end: End,
     other: End,
@@ -279,7 +276,7 @@ def _bundle(
         one["said"].append(beside.text(f"{known.fabric.cable(end, other)}: {mark.said}", SAID))
 
 
-def _below(known: Known, leaf: Leaf, beside: RelatedResults) -> list[dict[str, Any]]:
+def _below(known: Known, leaf: Leaf, beside: RelatedResults) -> list[Plain]:
     """The HCAs of a leaf in the order of its ports. Of what is well there is nothing to say."""
     found = []
     for port, end in sorted(leaf.down.items()):

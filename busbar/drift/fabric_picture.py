@@ -8,8 +8,9 @@ HCA is larger and crossed out. Each stands in words in the table of bad links, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from .run import Plain
 
 # Pixels: the least and the most width of a switch's column, of all of them; a switch; a row; a character; an HCA.
 LEAST, MOST, WIDTH = 32, 110, 1280
@@ -19,7 +20,7 @@ PAD = 8
 LABEL = 16
 
 
-def drawn(picture: Mapping[str, Any], title: str) -> dict[str, Any]:
+def drawn(picture: Plain, title: str) -> Plain:
     """picture: of a plane of the report."""
     rows = picture["rows"]
     widest = max(map(len, rows), default=1)
@@ -89,7 +90,7 @@ def _x(width: int, count: int, number: int) -> int:
     return PAD + round((width - 2 * PAD) * (2 * number + 1) / (2 * count))
 
 
-def _bundle(one: Mapping[str, Any], places: Sequence[Sequence[int]], tops: Sequence[int]) -> dict[str, Any]:
+def _bundle(one: Plain, places: Sequence[Sequence[int]], tops: Sequence[int]) -> Plain:
     (upper, i), (lower, j) = one["upper"], one["lower"]
     x, y = places[upper][i], tops[upper] + BOX
     to_x, to_y = places[lower][j], tops[lower]

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, findings_file, suite
 
 from .inventory import Manifest
-from .run import HostResult, Run
+from .run import HostResult, Plain, Run
 from .runner import clean, typed
 
 # Bytes of all parts: 10,000 hosts that differ in everything have about 1 GB, as many healthy ones 130 MB.
@@ -131,7 +131,7 @@ def _part(path: Path, content: bytes) -> Part:
         raise PartError(f"{path} is not a findings file, or is incomplete: {clean(str(error), ())[:300]}") from error
 
 
-def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_object(pairs: list[tuple[str, Any]]) -> Plain:
     """Return a JSON object. Raises ValueError for two values with one name, of which the first would be lost."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -140,7 +140,7 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return findings_file.compacted(found)
 
 
-def _parse(path: Path, data: Mapping[str, Any]) -> Part:
+def _parse(path: Path, data: Plain) -> Part:
     """Return the part. Raises ValueError, and PartError for a sound file of another kind of run."""
     if "run" not in data and "hosts" in data:
         raise PartError(f"{path} does not name its run, because an older Busbar wrote it; audit its hosts again")

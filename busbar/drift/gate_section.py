@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
-from .run import HostResult
+from .run import HostResult, Plain
 
 KEPT_OUT, HELD, VERDICT = gate.KEPT_OUT.id, gate.HELD.id, gate.VERDICT.id
 # Lines of each kind; characters of names and of a text.
@@ -22,7 +21,7 @@ _SINCE = re.compile(r"out since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ): (.*)", re.DOT
 _HOURS = re.compile(r", -?\d{1,9} h ago")
 
 
-def build(hosts: Mapping[str, HostResult]) -> dict[str, Any] | None:
+def build(hosts: Mapping[str, HostResult]) -> Plain | None:
     """Return the section; None where no node has a gate. Keys: docs/report.md."""
     asked, passed = set[str](), set[str]()
     said: dict[str, dict[tuple[str, str], list[tuple[str, str]]]] = {KEPT_OUT: {}, HELD: {}, VERDICT: {}}
@@ -54,7 +53,7 @@ def build(hosts: Mapping[str, HostResult]) -> dict[str, Any] | None:
     }
 
 
-def _lines(groups: Mapping[tuple[str, str], list[tuple[str, str]]]) -> list[dict[str, Any]]:
+def _lines(groups: Mapping[tuple[str, str], list[tuple[str, str]]]) -> list[Plain]:
     found = []
     for (state, text), nodes in groups.items():
         found.append(

@@ -10,20 +10,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from .run import HostResult
+from .related_results import limited
+from .run import HostResult, Plain
 
 _DAY = 86400.0
 # Rows of each table, devices that a counter names, counters that a device names, nights that make a device bad.
 ROWS, NAMED, COUNTERS, WEEK = 15, 3, 4, 7
 _LINK = re.compile(r"link [0-9]+ (.*)")
-Devices = Sequence[Mapping[str, Any]]
+Devices = Sequence[Plain]
 
 
-def build(
-    before: Sequence[tuple[str, Mapping[str, Devices]]], hosts: Mapping[str, HostResult]
-) -> dict[str, Any] | None:
+def build(before: Sequence[tuple[str, Mapping[str, Devices]]], hosts: Mapping[str, HostResult]) -> Plain | None:
     """Return the section; None where no host reported a device. Keys: docs/report.md.
 
     before: start of each earlier run -> host -> its devices, oldest first.   hosts: of this run.
@@ -36,17 +34,15 @@ def build(
     counters = sorted({name for grown in daily[-1].values() for name in grown})
     rows = [_counter(name, daily) for name in counters]
     rows.sort(key=lambda row: (-row["devices"], row["counter"]))
-    worst = sorted(_devices(hosts, tonight, daily[-WEEK:]), key=lambda row: row["order"])
+    worst = sorted(_devices(hosts, tonight, daily[-WEEK:]), key=lambda row: row[0])
     return {
         "nights": len(nights),
-        "counters": rows[:ROWS],
-        "counters_left_out": len(rows[ROWS:]),
-        "worst": [{name: value for name, value in row.items() if name != "order"} for row in worst[:ROWS]],
-        "worst_left_out": len(worst[ROWS:]),
+        **limited("counters", rows, ROWS),
+        **limited("worst", [row for _order, row in worst], ROWS),
     }
 
 
-def per_day(device: Mapping[str, Any]) -> dict[str, float]:
+def per_day(device: Plain) -> dict[str, float]:
     """Return counter -> growth of a day, summed over NVLinks; {} where there is no earlier value."""
     found: dict[str, float] = {}
     if not device["seconds"]:
@@ -65,7 +61,7 @@ def growth_text(counter: str, value: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:.2g}"
 
 
-def _counter(name: str, daily: Sequence[Mapping[tuple[str, str], Mapping[str, float]]]) -> dict[str, Any]:
+def _counter(name: str, daily: Sequence[Mapping[tuple[str, str], Mapping[str, float]]]) -> Plain:
     tonight = {device: grown[name] for device, grown in daily[-1].items() if name in grown}
     most = sorted(tonight.items(), key=lambda item: (-item[1], item[0]))[:NAMED]
     return {
@@ -81,8 +77,8 @@ def _devices(
     hosts: Mapping[str, HostResult],
     tonight: Mapping[str, Devices],
     week: Sequence[Mapping[tuple[str, str], Mapping[str, float]]],
-) -> Iterator[dict[str, Any]]:
-    """Yield devices that are wrong, then those that grew in most runs, then those that grew most."""
+) -> Iterator[tuple[tuple[object, ...], Plain]]:
+    """Yield order and row of each device: wrong ones first, then those that grew in most runs, or grew most."""
     for host, devices in tonight.items():
         of_device: dict[str, list[str]] = {}
         for finding in hosts[host].findings:
@@ -96,7 +92,8 @@ def _devices(
             if not wrong and not grown:
                 continue
             size = sum(math.log1p(value) for value in grown.values())
-            yield {
+            order = (-len(wrong), -nights, -size, host, one["pci"])
+            row = {
                 "host": host,
                 "pci": one["pci"],
                 "name": one["name"],
@@ -106,5 +103,5 @@ def _devices(
                 "wrong": wrong,
                 "grown": [f"{name} {growth_text(name, value)}" for name, value in most[:COUNTERS]],
                 "more": len(most[COUNTERS:]),
-                "order": (-len(wrong), -nights, -size, host, one["pci"]),
             }
+            yield order, row

@@ -9,8 +9,9 @@ A slow cell differs by background and weight, not by colour alone; its figure is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from .run import Plain
 
 # Pixels: a cell of four digits, a character of a label, and the margin.
 WIDTH, HEIGHT, CHAR, PAD = 36, 20, 6.7, 6
@@ -22,7 +23,7 @@ NEAR = 0.9
 TOLD = 20
 
 
-def drawn(grid: Mapping[str, Any]) -> dict[str, Any]:
+def drawn(grid: Plain) -> Plain:
     """Return the drawing. grid: one of ``maps`` of the report."""
     of_part = grid["kind"] in ("rails", "gpus")
     rows = [_label(name, WAY if of_part else LABEL) for name in grid["rows"]]
@@ -76,13 +77,13 @@ def _label(name: str, room: int) -> str:
     return name if len(name) <= room else f"{name[:half]}...{name[-half:]}"
 
 
-def _kind(cell: Mapping[str, Any]) -> str:
+def _kind(cell: Plain) -> str:
     if cell["outcome"] == "fail" and cell["bar"] and cell["figure"] and cell["figure"] >= NEAR * cell["bar"]:
         return "near"
     return str(cell["outcome"])
 
 
-def _text(cell: Mapping[str, Any]) -> str:
+def _text(cell: Plain) -> str:
     figure = cell["figure"]
     if figure is None:
         return "?"

@@ -29,7 +29,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findi
 from .. import private_tempdir
 from . import lock, waivers
 from .compare import NIGHTS, ORIGINS, EarlierRun, Mark
-from .run import CLASSES, ENDS, HostResult, Run
+from .run import CLASSES, ENDS, HostResult, Plain, Run
 
 # "BsBr" identifies the file: another program's database is not taken for a history.
 APPLICATION = 0x42734272
@@ -275,7 +275,7 @@ class History:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def runs(self) -> list[tuple[Run, dict[str, Any]]]:
+    def runs(self) -> list[tuple[Run, Plain]]:
         """Return every run with its summary, the newest first."""
         rows = self._db.execute(f"SELECT {_RUN}, summary FROM run ORDER BY id DESC")
         with _sound(self.path):
@@ -371,7 +371,7 @@ class History:
                 )
         return nights
 
-    def trail(self, run: Run, count: int) -> list[tuple[Run, dict[str, Any], dict[str, tuple[str, Any, Any]]]]:
+    def trail(self, run: Run, count: int) -> list[tuple[Run, Plain, dict[str, tuple[str, Any, Any]]]]:
         """Return the last runs of the inventory, oldest first: run, summary, host -> class, busbw, health."""
         rows = self._db.execute(
             f"SELECT {_RUN}, summary FROM run WHERE state = 'done' AND inventory = ? AND id < ?"
@@ -405,7 +405,7 @@ class History:
             said = [(_is(started, str), from_dict(json.loads(body))) for started, body in rows]
         return [(started, finding) for started, finding in said if finding.identity == identity]
 
-    def health_of(self, run: Run, host: str, count: int) -> list[tuple[str, tuple[dict[str, Any], ...]]]:
+    def health_of(self, run: Run, host: str, count: int) -> list[tuple[str, tuple[Plain, ...]]]:
         """Return start and devices of the host in the last runs up to this one, oldest first."""
         rows = self._db.execute(
             "SELECT r.started, d.text FROM host h JOIN run r ON r.id = h.run LEFT JOIN json d ON d.id = h.health"
@@ -553,15 +553,15 @@ def _mark(first: Any, origin: Any, carried: Any) -> Mark:
     return Mark(_is(first, int), _among(origin, ORIGINS), bool(carried))
 
 
-def _busbw(text: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = _is(json.loads(text), dict)
+def _busbw(text: str) -> dict[str, Plain]:
+    found: dict[str, Plain] = _is(json.loads(text), dict)
     for values in found.values():
         _is(values["busbw"], int, float)
         _is(values["bar"], int, float, type(None))
     return found
 
 
-def _health(text: str | None) -> tuple[dict[str, Any], ...]:
+def _health(text: str | None) -> tuple[Plain, ...]:
     found = _is(json.loads(text or "[]"), list)
     for device in found:
         for name in ("pci", "name"):
@@ -572,9 +572,9 @@ def _health(text: str | None) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def _summary(text: str, whole: bool = True) -> dict[str, Any]:
+def _summary(text: str, whole: bool = True) -> Plain:
     """Return a run's summary. whole: of a complete run; a failed one has none."""
-    found: dict[str, Any] = _is(json.loads(text), dict)
+    found: Plain = _is(json.loads(text), dict)
     for name, kind in (_SUMMARY if whole else {}).items():
         _is(found[name], kind)
     if whole:

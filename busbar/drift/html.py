@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_group
 
 from . import actions, fabric_picture, heat_map
 from .report import OPEN
-from .run import CLASSES
+from .run import CLASSES, Plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 # More columns do not fit; the other checks share one.
@@ -42,7 +42,7 @@ def _template(name: str) -> Any:
     return environment.get_template(name)
 
 
-def render(report: Mapping[str, Any]) -> str:
+def render(report: Plain) -> str:
     """Return the page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def _embedded(data: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _details(report: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def _details(report: Plain) -> tuple[Plain, int]:
     """Return what the script unfolds for a host, and the number of findings left out. Equal texts are stored once."""
     texts: dict[str, int] = {}
     bodies: dict[tuple[int, ...], int] = {}
@@ -91,7 +91,7 @@ def _details(report: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
 
     room = DETAILS
     left_out = 0
-    hosts: dict[str, Any] = {}
+    hosts: Plain = {}
     order = {name: place for place, name in enumerate(("drift", *CLASSES))}
     for name, said in sorted(report["hosts"].items(), key=lambda item: (order[item[1]["class"]], item[0])):
         found = []
@@ -135,7 +135,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
 
 
-def _grid(report: Mapping[str, Any]) -> dict[str, Any]:
+def _grid(report: Plain) -> Plain:
     """Return hosts by checks, worst first: a column for each failed check, a row for hosts with equal results."""
     columns = list(dict.fromkeys(group["check"] for group in (*report["groups"], *report["waived"])))
     shown = columns[:COLUMNS]
@@ -170,7 +170,7 @@ def _grid(report: Mapping[str, Any]) -> dict[str, Any]:
     return {"columns": names, "rows": rows}
 
 
-def _strip(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _strip(history: Sequence[Plain]) -> Plain:
     """Return a bar for each run, of heights in percent, from below: in sync, waived, drift, no result."""
     bars = []
     for place, night in enumerate(history):
@@ -193,7 +193,7 @@ def _line(values: Sequence[float]) -> str:
     return " ".join(f"{i * step:.1f},{38 - 36 * value / high:.1f}" for i, value in enumerate(values))
 
 
-def _trends(runs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _trends(runs: Mapping[str, Plain]) -> list[Plain]:
     """Return this run's spread of each benchmark, and the slowest and the median host as lines over the runs."""
     found = []
     for name, run in runs.items():

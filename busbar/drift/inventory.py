@@ -8,10 +8,9 @@ import json
 import shlex
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
@@ -20,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import Mani
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import build
 
 from ..ansible_process import environment, passed, reaped
+from .run import Plain
 
 
 class InventoryError(ValueError):
@@ -48,7 +48,7 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
         target_nodes(groups, sorted(chosen), limit, [str(path) for path in paths])
     except AnsibleError as error:
         raise InventoryError(str(error)) from error
-    variables: Mapping[str, Any] = everything.get("_meta", {}).get("hostvars", {})
+    variables: Plain = everything.get("_meta", {}).get("hostvars", {})
     return build(nodes, chosen, variables.items())
 
 
@@ -57,13 +57,13 @@ def sources(paths: Sequence[Path]) -> list[str]:
     return [str(path) if "," in str(path) else str(path.resolve()) for path in paths]
 
 
-def variables(paths: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
+def variables(paths: Sequence[Path]) -> dict[str, Plain]:
     """Return node -> its variables, as ansible-inventory prints them: templates and vaults stay closed.
 
     Raises InventoryError.
     """
     everything = _list(_argv(paths))
-    of_host: Mapping[str, Any] = everything.get("_meta", {}).get("hostvars", {})
+    of_host: Plain = everything.get("_meta", {}).get("hostvars", {})
     return {node: of_host.get(node, {}) for node in _members(everything, GROUP)}
 
 
@@ -103,7 +103,7 @@ def _argv(paths: Sequence[Path]) -> list[str]:
     ]
 
 
-def _list(argv: list[str]) -> dict[str, Any]:
+def _list(argv: list[str]) -> Plain:
     try:
         done = subprocess.run(reaped(argv), env=environment(), capture_output=True, text=True, timeout=600, check=False)
         data = json.loads(done.stdout) if done.returncode == 0 else None
@@ -114,7 +114,7 @@ def _list(argv: list[str]) -> dict[str, Any]:
     return data
 
 
-def _members(data: Mapping[str, Any], group: str, seen: frozenset[str] = frozenset()) -> list[str]:
+def _members(data: Plain, group: str, seen: frozenset[str] = frozenset()) -> list[str]:
     """Return the hosts of a group and of its children, each once, in the inventory's order."""
     of_group = data.get(group) or {}
     hosts = [str(host) for host in of_group.get("hosts") or []]

@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
-from typing import Any
 
 from .report import OPEN
+from .run import Plain
 
 
-def render(report: Mapping[str, Any]) -> str:
+def render(report: Plain) -> str:
     root = ET.Element("testsuites", name="busbar drift" + (" (simulated)" if report["simulated"] else ""))
     coverage = ET.SubElement(root, "testsuite", name="coverage")
     suites: dict[str, ET.Element] = {}

@@ -31,7 +31,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
 
-from .related_results import RelatedResults, moment
+from .related_results import RelatedResults, limited, moment
+from .run import Plain
 
 # Rows and columns of a map of hosts, of leaves, and of one node's rails or GPUs; number of nodes with a map.
 ITEMS, LEAVES_DRAWN, OF_NODE, NODES = 32, 16, 16, 6
@@ -65,7 +66,7 @@ class Grid:
     def put(self, row: int, column: int, state: str, figure: float | None, bar: float | None, said: str) -> None:
         self.cells.setdefault((row, column), []).append((state, figure, bar, said))
 
-    def plain(self, beside: RelatedResults) -> dict[str, Any]:
+    def plain(self, beside: RelatedResults) -> Plain:
         """Return the map as data: of several tests in one cell the last, whose text names the others."""
         cells = []
         for (row, column), tests in sorted(self.cells.items()):
@@ -85,14 +86,14 @@ class Grid:
         }
 
 
-def latest(beside: RelatedResults) -> dict[str, Any]:
+def latest(beside: RelatedResults) -> Plain:
     """Return the section of the report. Keys: docs/report.md."""
     path = localise_record.folder(beside.results) / "latest" / localise_record.NAME
     way = "playbooks/localise.yml, which finds slow nodes, has not run here"
     found, record = beside.read(path, lambda: localise_record.read(path), way)
     if record is None:
         return found
-    causes, left_out = _causes(record, _given_back(record.finished, beside), beside)
+    causes = _causes(record, _given_back(record.finished, beside), beside)
     accused = _accused(record)
     measured = {host for test in record.tests if test.kind == PAIR for host in test.hosts}
     passed = {host for test in record.tests if (test.kind, test.outcome) == (PAIR, PASS) for host in test.hosts}
@@ -118,8 +119,7 @@ def latest(beside: RelatedResults) -> dict[str, Any]:
             "accused": len(accused),
         },
         "said": [beside.text(text) for text in _sentences(record, measured, passed, accused)],
-        "causes": causes,
-        "causes_left_out": left_out,
+        **limited("causes", causes, CAUSES),
         "maps": [grid.plain(beside) for grid in grids],
         # Nodes with measured rails or GPUs that have no map.
         "maps_left_out": rails_left_out + gpus_left_out,
@@ -165,7 +165,7 @@ def _given_back(since: float, beside: RelatedResults) -> frozenset[str]:
     return frozenset(host for host, what in last.items() if what == ("resumed", "done"))
 
 
-def _causes(record: Record, given_back: Collection[str], beside: RelatedResults) -> tuple[list[dict[str, Any]], int]:
+def _causes(record: Record, given_back: Collection[str], beside: RelatedResults) -> list[Plain]:
     """Return root findings that are not ok, worst first; nodes with equal findings are one line."""
     follows = Counter(
         (host, one.finding.because) for one in record.findings if not one.finding.ok for host in one.hosts
@@ -188,12 +188,12 @@ def _causes(record: Record, given_back: Collection[str], beside: RelatedResults)
             lines += [_cause(group, 1, follows, given_back, beside) for group in groups]
     order = {name: place for place, name in enumerate(SEVERITIES)}
     lines.sort(key=lambda line: (STATES.index(line["state"]), order[line["severity"]], -line["count"]))
-    return lines[:CAUSES], len(lines[CAUSES:])
+    return lines
 
 
 def _cause(
     group: Sequence[HostFinding], texts: int, follows: Counter[Any], given_back: Collection[str], beside: RelatedResults
-) -> dict[str, Any]:
+) -> Plain:
     finding = group[0].finding
     hosts = {host for one in group for host in one.hosts}
     have = finding.have or "-"

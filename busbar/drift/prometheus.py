@@ -7,7 +7,8 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+
+from .run import Plain
 
 _HELP = {
     "busbar_drift_last_run_timestamp_seconds": "End of the last run; alert when it is older than a day.",
@@ -22,7 +23,7 @@ _HELP = {
 }
 
 
-def render(report: Mapping[str, Any], complete: str | None) -> str:
+def render(report: Plain, complete: str | None) -> str:
     """Return the metrics. complete: end of the last run with a full result of every host, None without one."""
     run, counts = report["run"], report["counts"]
     common = {"simulated": "true"} if report["simulated"] else {}

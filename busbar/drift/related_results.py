@@ -9,11 +9,11 @@ report but through ``RelatedResults.text``.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
@@ -21,6 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
+
+from .run import Plain
 
 DAY = 86400.0
 NO_ACTIONS = "no repair was started from here; busbar remediate writes it"
@@ -50,12 +52,12 @@ class RelatedResults:
         """Return the end of the run in seconds since 1970."""
         return datetime.datetime.fromisoformat(self.ended).timestamp()
 
-    def aged(self, finished: float) -> dict[str, Any]:
+    def aged(self, finished: float) -> Plain:
         """Return ``finished``, ``age_days`` at the end of the run, ``old``. finished: seconds since 1970."""
         days = (self.now - finished) / DAY
         return {"finished": moment(finished), "age_days": round(days, 2), "old": days > self.max_age_days}
 
-    def read(self, path: Path, what: Callable[[], _Read], absent: str) -> tuple[dict[str, Any], _Read | None]:
+    def read(self, path: Path, what: Callable[[], _Read], absent: str) -> tuple[Plain, _Read | None]:
         """Return ``path``, ``state``, ``why`` and ``simulated`` of a section, and the content, None without one.
 
         what: the reader; raises OSError and ParseError that names the file.   absent: how the file is made.
@@ -69,9 +71,14 @@ class RelatedResults:
             return {**found, "state": UNREADABLE, "why": self.text(error_text(error))}, None
 
     @cached_property
-    def actions(self) -> tuple[dict[str, Any], action_log.Log | None]:
+    def actions(self) -> tuple[Plain, action_log.Log | None]:
         """Return the state of the action log and the log, read once."""
         return self.read(action_log.file(self.results), lambda: action_log.read(self.results), NO_ACTIONS)
+
+
+def limited(name: str, rows: Sequence[object], most: int) -> Plain:
+    """Return the first rows by their name, and the number of the others: ``bad``, ``bad_left_out``."""
+    return {name: rows[:most], f"{name}_left_out": len(rows[most:])}
 
 
 def moment(seconds: float) -> str:

@@ -4,19 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
 from .actions import span
+from .run import Plain
 
 # Lines of each kind, and characters of names; the HTML and JSON reports have all, and the maps.
 LINES, NAMES = 12, 60
 _MORE = "busbar report --html FILE or --json FILE has them"
 
 
-def sections(report: Mapping[str, Any]) -> list[list[str]]:
+def sections(report: Plain) -> list[list[str]]:
     """Return the sentences of each section."""
     found = []
     for name, sentences in (("fabric", _swept), ("localised", _searched), ("actions", _repaired)):
@@ -27,7 +25,7 @@ def sections(report: Mapping[str, Any]) -> list[list[str]]:
     return [*found, _at_gate(report["gate"])] if report["gate"] else found
 
 
-def _swept(section: Mapping[str, Any]) -> list[str]:
+def _swept(section: Plain) -> list[str]:
     if section["state"] != "measured":
         return [f"fabric: {section['why']}"]
     first, *rest = section["said"]
@@ -37,14 +35,14 @@ def _swept(section: Mapping[str, Any]) -> list[str]:
     return [f"fabric, swept {_when(section)}: {first}", *rest]
 
 
-def _when(section: Mapping[str, Any]) -> str:
+def _when(section: Plain) -> str:
     old = ", too old to show the current state of the cluster" if section["old"] else ""
     days = int(max(section["age_days"], 0))
     age = f"{days} day{'s' * (days != 1)} old" if days else "less than a day old"
     return f"{section['finished']}, {age}{old}"
 
 
-def _searched(section: Mapping[str, Any]) -> list[str]:
+def _searched(section: Plain) -> list[str]:
     if section["state"] != "measured":
         return [f"slow nodes: {section['why']}"]
     first, *rest = section["said"]
@@ -58,7 +56,7 @@ def _searched(section: Mapping[str, Any]) -> list[str]:
     return found + ([f"and {more} more causes: {_MORE}"] if more else [])
 
 
-def _repaired(section: Mapping[str, Any]) -> list[str]:
+def _repaired(section: Plain) -> list[str]:
     if section["state"] != "measured":
         return [f"repaired: {section['why']}"]
     found = [f"repaired: {text}" for text in section["said"]]
@@ -71,7 +69,7 @@ def _repaired(section: Mapping[str, Any]) -> list[str]:
     return found + ([f"and {more} more actions: {_MORE}"] if more else [])
 
 
-def _done(line: Mapping[str, Any]) -> str:
+def _done(line: Plain) -> str:
     attempt = f", attempt {line['attempt']}" if line["attempt"] > 1 else ""
     figures = [f"{when} {span(line[when])}" for when in ("before", "after") if line[when]]
     why = [line["why"]] if line["why"] not in ("", "ok") else []
@@ -80,7 +78,7 @@ def _done(line: Mapping[str, Any]) -> str:
     return f"{head}: {'; '.join(filter(None, words))}{attempt}"
 
 
-def _at_gate(section: Mapping[str, Any]) -> list[str]:
+def _at_gate(section: Plain) -> list[str]:
     found = [f"gate: {section['in_service']:,} of {section['asked']:,} nodes with a gate are in service by it"]
     for kind, word in (
         ("kept_out", "kept out"),

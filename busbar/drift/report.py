@@ -9,7 +9,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
@@ -19,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups impor
 
 from . import gate_section, health, waivers
 from .compare import NIGHTS, Changes, Mark
-from .run import CLASSES, HostResult, Run
+from .run import CLASSES, HostResult, Plain, Run
 
 FORMAT = 1
 OPEN = CLASSES[:4]
@@ -31,8 +30,8 @@ SCORE = 3.5
 SHARE = 0.98
 
 # Class, busbw and devices of a host.
-Past = tuple[str, Mapping[str, Mapping[str, Any]], Sequence[Mapping[str, Any]]]
-Trail = Sequence[tuple[Run, Mapping[str, Any], Mapping[str, Past]]]
+Past = tuple[str, Mapping[str, Plain], Sequence[Plain]]
+Trail = Sequence[tuple[Run, Plain, Mapping[str, Past]]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class ReportInput:
     since: int | None = None
 
 
-def build(night: ReportInput) -> dict[str, Any]:
+def build(night: ReportInput) -> Plain:
     """Return the report. Keys and meaning: docs/report.md."""
     found_waivers = waivers.parse(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
@@ -68,7 +67,7 @@ def build(night: ReportInput) -> dict[str, Any]:
     counts["ways"].update({kind: len(found) for kind, found in folded.items()})
     code = exit_code(night, waived, classes)
     figures = _busbw(night)
-    data: dict[str, Any] = {
+    data: Plain = {
         "format": FORMAT,
         "simulated": night.run.simulated,
         "run": _run(night),
@@ -107,7 +106,7 @@ def _devices(hosts: Mapping[str, Past]) -> dict[str, health.Devices]:
     return {name: devices for name, (_class, _busbw, devices) in hosts.items() if devices}
 
 
-def _notes(night: ReportInput) -> list[dict[str, Any]]:
+def _notes(night: ReportInput) -> list[Plain]:
     """Return what limits the result without being wrong, with its hosts, such as another run at work there."""
     hosts: dict[str, list[str]] = {}
     for host in night.hosts.values():
@@ -158,7 +157,7 @@ def exit_code(
     return UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
 
 
-def headline(counts: Mapping[str, Any], simulated: bool) -> str:
+def headline(counts: Plain, simulated: bool) -> str:
     """Return the result in one sentence."""
     hosts = counts["hosts"]
     total, judged = counts["total"], counts["total"] - sum(hosts[name] for name in OPEN)
@@ -167,7 +166,7 @@ def headline(counts: Mapping[str, Any], simulated: bool) -> str:
     differ, found = counts["hosts_differ"], counts["groups"]
     text = ", ".join(parts) + "; " + (f"{differ:,} differ{'s' * (differ == 1)}" if differ else "no drift found")
     if found:
-        severities = Counter(counts["severity"]).elements()
+        severities: Iterable[str] = Counter(counts["severity"]).elements()
         text += f"; {found} finding{'s' * (found != 1)}: {finding_groups.tally(severities, counts['follow'])}"
     return text + (f"; {hosts['waived']:,} accepted" if hosts["waived"] else "") + (" (simulated)" if simulated else "")
 
@@ -181,7 +180,7 @@ def _news(night: ReportInput, classes: Mapping[str, str], ways: Mapping[str, int
     return other or code != summary["exit_code"] or any(ways[kind] for kind in ("new", "fixed", "gone"))
 
 
-def summary_of(run: Run, counts: Mapping[str, Any], code: int, figures: Mapping[str, Any]) -> dict[str, Any]:
+def summary_of(run: Run, counts: Plain, code: int, figures: Plain) -> Plain:
     """Return what the history strip stores of a run."""
     middle = {name: values["tonight"] for name, values in figures.get("runs", {}).items()}
     return {
@@ -208,7 +207,7 @@ def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Ro
             yield Row(host.host, by_id[name], follows, waived.get(name))
 
 
-def _group(group: Group, night: ReportInput) -> dict[str, Any]:
+def _group(group: Group, night: ReportInput) -> Plain:
     finding = group.finding
     marks = [night.marks.get(row.host, {}).get(row.finding.id) for row in group.rows]
     first = min((mark.first for mark in marks if mark), default=night.run.id)
@@ -257,7 +256,7 @@ def _group(group: Group, night: ReportInput) -> dict[str, Any]:
     }
 
 
-def _host(night: ReportInput, name: str, kind: str, of_group: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+def _host(night: ReportInput, name: str, kind: str, of_group: Mapping[tuple[str, str], str]) -> Plain:
     host, changes, marks = night.hosts[name], night.changes[name], night.marks.get(name, {})
     found = []
     for finding in host.by_id.values():
@@ -290,7 +289,7 @@ def _host(night: ReportInput, name: str, kind: str, of_group: Mapping[tuple[str,
     }
 
 
-def _ids(night: ReportInput, kind: str) -> list[dict[str, Any]]:
+def _ids(night: ReportInput, kind: str) -> list[Plain]:
     """Return findings by id, folded: the hosts for which each is new, fixed and so on."""
     hosts: dict[str, set[str]] = {}
     subjects: dict[str, set[str]] = {}
@@ -310,7 +309,7 @@ def _ids(night: ReportInput, kind: str) -> list[dict[str, Any]]:
     ]
 
 
-def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -> dict[str, Any]:
+def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -> Plain:
     used = any(row.host in waiver.hosts and waiver.covers(row.finding) for row in rows)
     state = "expired" if waiver.until < today else "active" if used else "unused"
     words = waiver.to_dict()
@@ -318,7 +317,7 @@ def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -
     return {"subject": "", **words, "hosts": nodeset.fold(waiver.hosts), "state": state}
 
 
-def _counts(night: ReportInput, classes: Mapping[str, str], standing: Sequence[Group]) -> dict[str, Any]:
+def _counts(night: ReportInput, classes: Mapping[str, str], standing: Sequence[Group]) -> Plain:
     of_class = Counter(classes.values())
     differ = [group for group in standing if group.finding.state in DIFFERS]
     roots = {(row.host, row.finding.id) for group in standing for row in group.rows}
@@ -343,7 +342,7 @@ def _counts(night: ReportInput, classes: Mapping[str, str], standing: Sequence[G
     }
 
 
-def _run(night: ReportInput) -> dict[str, Any]:
+def _run(night: ReportInput) -> Plain:
     run = night.run
     previous = night.trail[-1][0] if night.trail else None
     return {
@@ -364,7 +363,7 @@ def _run(night: ReportInput) -> dict[str, Any]:
 # -- the fleet ---------------------------------------------------------------------------------------------------------
 
 
-def _outliers(night: ReportInput, groups: Sequence[Group]) -> list[dict[str, Any]]:
+def _outliers(night: ReportInput, groups: Sequence[Group]) -> list[Plain]:
     """Return findings of one host of a fleet, or of one in a hundred, where all others with the check are ok."""
     asked: Counter[str] = Counter()
     checks: dict[frozenset[str], set[str]] = {}
@@ -383,12 +382,12 @@ def _outliers(night: ReportInput, groups: Sequence[Group]) -> list[dict[str, Any
     return found
 
 
-def _busbw(night: ReportInput) -> dict[str, Any]:
+def _busbw(night: ReportInput) -> Plain:
     """Return benchmark figures: this run's spread and the trend of each, per host the figure of the first."""
     tonight = {name: {run: dict(of_run) for run, of_run in host.busbw.items()} for name, host in night.hosts.items()}
     names = sorted({run for of_host in tonight.values() for run in of_host})
     slow: dict[str, list[tuple[float, str]]] = {}
-    runs: dict[str, Any] = {}
+    runs: Plain = {}
     for name in names:
         values = {host: of_host[name]["busbw"] for host, of_host in tonight.items() if name in of_host}
         bars = {of_host[name]["bar"] for of_host in tonight.values() if name in of_host and of_host[name]["bar"]}

@@ -11,6 +11,8 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 
+# What JSON has: sections of a report, and what nodes and files report. Keys: docs/report.md.
+Plain = dict[str, Any]
 # How a host's part of a run ended. Only the last two have results of the host's checks.
 ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")
 JUDGED = ("incomplete", "complete")
@@ -34,9 +36,9 @@ class HostResult:
     findings: tuple[Finding, ...] = ()
     passed: frozenset[str] = frozenset()
     intent: str | None = None
-    busbw: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    busbw: Mapping[str, Plain] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    health: tuple[Mapping[str, Any], ...] = ()
+    health: tuple[Plain, ...] = ()
     evidence: str = ""
     acceptances: tuple[Acceptance, ...] = ()
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
@@ -32,7 +32,7 @@ from .. import ansible_process, private_tempdir
 from . import signals
 from .inventory import Expected, InventoryError, Manifest, sources
 from .progress import Progress
-from .run import ENDS, HostResult
+from .run import ENDS, HostResult, Plain
 
 PLAYBOOK = "busbar.fabric.drift"
 # The findings file is not read beyond this; a host that differs in everything has about 100 kB.
@@ -64,7 +64,7 @@ class _Watch:
     failed: str = ""
     deadline: float = field(default_factory=lambda: time.monotonic() + START)
 
-    def __call__(self, event: Mapping[str, Any]) -> bool:
+    def __call__(self, event: Plain) -> bool:
         """Return False: the runner stores no file of the event. There would be two for each task of each host."""
         self.look()
         name, data = event.get("event", ""), event.get("event_data") or {}
@@ -164,7 +164,7 @@ def _unusable(limit: str | None, text: str) -> str:
     return tail(text).rpartition("target_nodes' failed: ")[2] + hint
 
 
-def until_now(answers: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> str:
+def until_now(answers: Mapping[str, Plain], manifest: Manifest) -> str:
     """Return the verdict's table of a run that was ended before its own. answers: host -> result, as they had come."""
     roles = suite.judged(nightly=True)
     found = {name: due_roles.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
@@ -191,7 +191,7 @@ def tail(text: str, playbook: str = PLAYBOOK) -> str:
     return said
 
 
-def _read(file: Path, hosts: int) -> Mapping[str, Any]:
+def _read(file: Path, hosts: int) -> Plain:
     """Return the findings file. Raises RunnerError where it is none, or larger than so many hosts can make it."""
     limit = LEAST_BYTES + hosts * HOST_BYTES
     with file.open("rb") as stream:
@@ -208,7 +208,7 @@ def _read(file: Path, hosts: int) -> Mapping[str, Any]:
     raise RunnerError("the findings file has no hosts")
 
 
-def results(data: Mapping[str, Any], manifest: Manifest, ends: Mapping[str, str]) -> dict[str, HostResult]:
+def results(data: Plain, manifest: Manifest, ends: Mapping[str, str]) -> dict[str, HostResult]:
     """Return every host of the manifest with its result in the findings file and the events.
 
     An invalid result costs no other host its verdict.
@@ -269,7 +269,7 @@ def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostR
     )
 
 
-def _devices(items: object) -> tuple[dict[str, Any], ...]:
+def _devices(items: object) -> tuple[Plain, ...]:
     """Return the devices, checked by the schema of a node's result. Raises ValueError."""
     devices = typed(items, list, "health")
     try:

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, repair, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
 
 from . import related_text
+from .run import Plain
 
 # Characters of node names, and columns of a chat.
 NODES, COLUMNS = 300, 100
@@ -24,9 +24,7 @@ _WORDS = {"in sync": "OK", "drift": "NOT OK", "incomplete": "INCOMPLETE"}
 _FIELDS = ("check", "aspect", "state", "severity", "source", "why", "fix", "disruption")
 
 
-def rendered(
-    report: Mapping[str, Any], again: Sequence[str] = (), width: int = terminal.WIDTH, verbose: bool = False
-) -> str:
+def rendered(report: Plain, again: Sequence[str] = (), width: int = terminal.WIDTH, verbose: bool = False) -> str:
     """Return one screen for a terminal, or all with ``verbose``. again: the command that shows the run."""
     rows = screen.rows(_groups(report))
     counts, hosts = report["counts"], report["counts"]["hosts"]
@@ -50,7 +48,7 @@ def rendered(
     return screen.render(head, mode, rows, rest, command, width, MORE, verbose, remarks) + "\n"
 
 
-def _groups(report: Mapping[str, Any]) -> list[Group]:
+def _groups(report: Plain) -> list[Group]:
     # Groups that differ in severity only share a fingerprint.
     groups = {(group["fingerprint"], group["severity"]): group for group in report["groups"]}
     found: dict[tuple[str, str], list[Row]] = {key: [] for key in groups}
@@ -64,14 +62,14 @@ def _groups(report: Mapping[str, Any]) -> list[Group]:
     return [Group(key[0], of[0].finding, None, tuple(of), not groups[key]["alike"]) for key, of in found.items()]
 
 
-def markdown(report: Mapping[str, Any], again: Sequence[str]) -> str:
+def markdown(report: Plain, again: Sequence[str]) -> str:
     """Return the screen for a chat. Indented, so that nothing in it is markup and nothing can end the block."""
     run = report["run"]
     lines = [f"**{report['verdict'].upper()}**: run {run['id']}, {run['started']}", ""]
     return "\n".join([*lines, *(f"    {line}" for line in rendered(report, again, COLUMNS).splitlines())]) + "\n"
 
 
-def brief(report: Mapping[str, Any], again: Sequence[str]) -> str:
+def brief(report: Plain, again: Sequence[str]) -> str:
     """Return the text of a notification: checks and nodes, no output of tools. again: command that shows the run."""
     groups = report["groups"]
     lines = [report["headline"]]
@@ -84,7 +82,7 @@ def brief(report: Mapping[str, Any], again: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _changes(report: Mapping[str, Any]) -> Iterator[str]:
+def _changes(report: Plain) -> Iterator[str]:
     for kind, text in (
         ("fixed", "fixed"),
         ("flapping", "flapping, so find the cause before the next repair"),
@@ -100,13 +98,13 @@ def _changes(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"compared with run {run['previous']['id']}" if run["previous"] else "no earlier run to compare with"
 
 
-def _accepted(report: Mapping[str, Any]) -> Iterator[str]:
+def _accepted(report: Plain) -> Iterator[str]:
     for waiver in report["waivers"]:
         text = f"accepted, {waiver['state']}: {waiver['check']} on {_cut(waiver['hosts'])}, {waiver['owner']}"
         yield f"{text}, until {waiver['expires']}: {waiver['reason']}"
 
 
-def _history(group: Mapping[str, Any]) -> str:
+def _history(group: Plain) -> str:
     """Return ``new, corrective``, or since when and why."""
     parts = [f"since {group['first']['started'][:10]}"] if group["standing"] else []
     parts += ["new on some" if group["standing"] else "new"] if group["new"] else []

@@ -18,20 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gate as gate_files
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_collect
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Program
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
-    launch,
-    perf_answer,
-    perf_launch,
-    perf_run,
-    roll_call,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate_files
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, roll_call
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import collect as nccl_perf_collect
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import launch_command as perf_launch
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slurm_step
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError

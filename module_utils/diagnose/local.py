@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import AbstractSet, Dict, List, Sequence, Set
 
 from ..core.finding import Finding
-from ..nccl.grammar import strtoll
+from ..nccl_conf.grammar import strtoll
 from .checks import LOCAL, NVLINK
 from .names import UNNAMED, hosts_of, names, numbers
 from .network import one_host

@@ -8,11 +8,10 @@ from collections import Counter
 from typing import Dict, List, Set, Tuple
 
 from ..core.finding import Finding, printable
-from ..nccl.grammar import strtoll
-from ..nccl.perf_transport import HOSTS, Nvlink
+from ..nccl_conf.grammar import strtoll
 from .checks import MNNVL, NVLINK
 from .names import UNNAMED, hosts_of, names
-from .state import COMPLETED, Job, Process
+from .state import COMPLETED, Job
 
 _ENABLE = "NCCL_MNNVL_ENABLE"
 # Variables that make a clique of another number, or another domain; and those that switch it off, by value.
@@ -53,23 +52,6 @@ def _between(job: Job) -> List[Finding]:
     have = "NVLink between hosts is off; %s" % ("cause: %s" % "; ".join(reasons) if reasons else unknown)
     fix = "take %s out of the job and out of /etc/nccl.conf, then run it again" % names(variables)
     return [MNNVL.judge(job.name, "drift", want, have, source, fix if variables else None)]
-
-
-def read(job: Job) -> Nvlink:
-    """Return what the log proves of a run that is to go over NVLink."""
-    ranks: Dict[int, Process] = dict(job.world.began) if job.world is not None else {}
-    shown = {process.mnnvl for process in ranks.values()}
-    on = None if not shown or None in shown else shown == {True}
-    joined: Set[str] = set()
-    for process in job.processes:
-        for pair in process.bridged:
-            hosts = {_short(ranks[rank].host) for rank in pair if rank in ranks}
-            joined |= hosts if len(hosts) > 1 else set()
-        if process.nvls_group and on and job.nodes == 1:
-            # The multicast group is of all that NCCL counts as one node.
-            joined.add(_short(process.host))
-    reasons, variables = ([], []) if on and job.nodes == 1 else causes(job)
-    return Nvlink(on, tuple(sorted(joined))[:HOSTS], tuple(reasons), tuple(variables))
 
 
 def causes(job: Job) -> Tuple[List[str], List[str]]:

@@ -8,7 +8,7 @@ import re
 from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
-from ..nccl.grammar import strtoll
+from ..nccl_conf.grammar import strtoll
 from .checks import AGAIN, GDR, HCA_SPEED, HCAS, INTERFACE, NET_PLUGIN, NETWORK
 from .names import UNNAMED, hosts_of, names
 from .state import SOCKETS, Job, Process, nodes_of

@@ -9,10 +9,10 @@ from typing import List, Sequence, Union
 from ..core.check import Check
 from ..core.finding import Finding, worst_first
 from ..core.host import ParseError
-from ..nccl import known_bad
-from ..nccl.known_bad import HANG, SCALE
-from ..nccl.ras_views import ranges
-from ..nccl.variables import parse_version
+from ..nccl_conf import known_bad
+from ..nccl_conf.known_bad import HANG, SCALE
+from ..nccl_conf.version import parse_version
+from ..ras.views import ranges
 from .recorder import ABSENT, BEHIND, LIKELY, PAIR, SUSPECT, Judgement, Mismatch, Suspect, Wait
 from .recorder_dump import Group, Operation
 

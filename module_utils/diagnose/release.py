@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import FrozenSet, List, Optional, Sequence, Set
 
 from ..core.finding import Finding
-from ..nccl import known_bad
-from ..nccl.known_bad import ARM, CRASH, HANG, X86
+from ..nccl_conf import known_bad
+from ..nccl_conf.known_bad import ARM, CRASH, HANG, X86
 from .checks import RELEASE
 from .event import Group
 from .state import Job

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import List, Optional, Tuple
 
 from ..core.finding import Finding
-from ..nccl.grammar import strtoll
-from ..nccl.lint import lint_variable
+from ..nccl_conf.grammar import strtoll
+from ..nccl_conf.lint import lint_variable
 from .checks import EFFECT, SAME
 from .names import hosts_of, names
 from .state import SOCKETS, Job

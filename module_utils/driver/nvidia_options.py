@@ -39,7 +39,7 @@ _OPTION = re.compile(r"NVreg_([A-Za-z0-9]+)=(\S*)")
 
 
 @dataclass(frozen=True)
-class Have:
+class OptionsState:
     """branch: of the driver that is loaded, 580; None: not known.   params: of it; None where they were not read.
 
     files: of modprobe.d, path -> text, in the order in which they count.   own: that of FILE.
@@ -70,7 +70,7 @@ def parse_options(text: str) -> Dict[str, str]:
     return found
 
 
-def read(host: Host) -> Have:
+def read(host: Host) -> OptionsState:
     problems: List[Problem] = []
     driver = read_value(host, VERSION, parse_driver_version, problems)
     text = attempt(lambda: host.read(PARAMS), PARAMS, problems)
@@ -78,10 +78,10 @@ def read(host: Host) -> Have:
     files = module_lists.read(host, module_lists.MODPROBE, problems)
     own = attempt(lambda: host.read_system(FILE), FILE, problems)
     branch = whole(driver.version.partition(".")[0]) if driver is not None else None
-    return Have(branch, params, files, own, tuple(problems))
+    return OptionsState(branch, params, files, own, tuple(problems))
 
 
-def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:
+def plan(have: OptionsState, asked: Sequence[DriverOption]) -> Plan:
     """Plan the file of options; if the profile needs none, FILE is removed."""
     wanted = [one for one in asked if one.before is None or have.branch is None or have.branch < one.before]
     elsewhere: Dict[str, Tuple[str, str]] = {}
@@ -103,7 +103,7 @@ def plan(have: Have, asked: Sequence[DriverOption]) -> Plan:
     return Plan(tuple(findings), files.changes, reboot=tuple(reboot), notes=files.notes)
 
 
-def _persisted(have: Have, one: DriverOption, other: Optional[Tuple[str, str]], same: bool) -> Finding:
+def _persisted(have: OptionsState, one: DriverOption, other: Optional[Tuple[str, str]], same: bool) -> Finding:
     name, want = "NVreg_%s" % one.name, one.value
     if have.problems and any(problem.source != PARAMS for problem in have.problems):
         said = str(have.problems[0])
@@ -116,7 +116,7 @@ def _persisted(have: Have, one: DriverOption, other: Optional[Tuple[str, str]], 
     return OPTIONS.judge(name, state, want, other[0], other[1], fix, aspect="persisted", disruption="none")
 
 
-def _live(have: Have, one: DriverOption, persisted: Finding) -> Finding:
+def _live(have: OptionsState, one: DriverOption, persisted: Finding) -> Finding:
     name = "NVreg_%s" % one.name
     if have.params is None:
         fix = "load the NVIDIA driver, and run this again"

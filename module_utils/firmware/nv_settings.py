@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}|0x[0-9a-fA-F]{1,8}")
 _ROW = re.compile(r"[* ] *(?:(RO) +)?([A-Z][A-Z0-9_]*(?:\[[0-9.]+\])?) +(\S.*)")
 _HEADER = re.compile(r"Configurations: +(\S.*)")
 _COLUMNS = ("Default", "Current", "Next Boot")
-Want = Union[int, str]
+WantedValue = Union[int, str]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Value:
     def __str__(self) -> str:
         return self.text
 
-    def matches(self, want: Want) -> bool:
+    def matches(self, want: WantedValue) -> bool:
         """Compare with a wanted value: a number by its number, a word by its word, ignoring case."""
         number = want if isinstance(want, int) else parse_number(want)
         if number is not None:

@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..machine.profile import NicSetting, Profile
-from .nv_settings import NAME, WORD, Want, parse_number
+from .nv_settings import NAME, WORD, Value, WantedValue, parse_number
 
 # Settings that a card has once per port. The tool's names end in _P1, _P2.
 OF_A_PORT = frozenset(
@@ -83,7 +83,7 @@ class Wanted:
     """
 
     name: str
-    value: Want
+    value: WantedValue
     why: str
     declared: bool = True
 
@@ -91,6 +91,18 @@ class Wanted:
     def argument(self) -> str:
         """Return the argument for mstconfig's set."""
         return "%s=%s" % (self.name, self.value)
+
+    def matches(self, value: Optional[Value]) -> bool:
+        return value is not None and value.matches(self.value)
+
+    def differs(self, value: Optional[Value]) -> bool:
+        """Return whether the card reports another value: one that it does not report differs from none."""
+        return value is not None and not value.matches(self.value)
+
+
+def text(settings: Sequence[Wanted]) -> str:
+    """Return settings as one line."""
+    return " ".join(one.argument for one in settings)
 
 
 @dataclass(frozen=True)
@@ -122,8 +134,8 @@ def profile_settings(profile: Profile) -> Dict[str, NicSetting]:
     return {name: NicSetting(value, profile.nic_firmware[name].why) for name, value in typed.items()}
 
 
-def _typed(settings: Mapping[Any, Any], where: str) -> Dict[str, Want]:
-    found: Dict[str, Want] = {}
+def _typed(settings: Mapping[Any, Any], where: str) -> Dict[str, WantedValue]:
+    found: Dict[str, WantedValue] = {}
     for name, value in settings.items():
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
             raise ParseError("%s: %.80r is not a name of a setting such as LINK_TYPE" % (where, name))
@@ -160,8 +172,8 @@ def card_settings(
     return tuple(found[name] for name in sorted(found))
 
 
-def _usual(usual: Usual, ports: Mapping[int, str]) -> Dict[str, Want]:
-    found: Dict[str, Want] = {"PCI_WR_ORDERING": 0, "ATS_ENABLED": 0}
+def _usual(usual: Usual, ports: Mapping[int, str]) -> Dict[str, WantedValue]:
+    found: Dict[str, WantedValue] = {"PCI_WR_ORDERING": 0, "ATS_ENABLED": 0}
     for number, layer in ports.items():
         of_port = {"LINK_TYPE": LINK_TYPES.get(layer)}
         if layer == "Ethernet":

@@ -16,7 +16,7 @@ from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
 from . import judge, record
-from .node import Have
+from .node import NodeState
 
 SLOTS = "/sys/bus/pci/slots"
 BOARD = "/sys/class/dmi/id/product_serial"
@@ -28,7 +28,9 @@ _COUNTERS = 50
 _NORMAL = "slowed sw_power_cap"
 
 
-def devices(host: Host, have: Have, topology: Topology, profile: Profile, findings: Sequence[Finding]) -> List[Any]:
+def devices(
+    host: Host, have: NodeState, topology: Topology, profile: Profile, findings: Sequence[Finding]
+) -> List[Any]:
     """One dict a device: pci, name, seconds, grown, product, serial, part, firmware, slot, board.
 
     seconds: since the baseline, None without one.   grown: counter -> growth above 0; ``slowed ...`` in microseconds.
@@ -69,7 +71,7 @@ def devices(host: Host, have: Have, topology: Topology, profile: Profile, findin
     return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0]), board=serial) for one in found]
 
 
-def _errors(have: Have, pci: str) -> Tuple[Dict[str, int], float]:
+def _errors(have: NodeState, pci: str) -> Tuple[Dict[str, int], float]:
     """Return growth of AER counters since the previous run, and over how many seconds."""
     before = have.before
     if before is None or pci not in before.pci:

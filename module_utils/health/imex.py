@@ -96,7 +96,7 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Have:
+class ImexState:
     """installed, active, enabled: of the service; None: not known.   mask: the file that masks it.
     nodes: the list, None where there is none.
 
@@ -158,7 +158,7 @@ def _word(entry: Dict[str, Any], key: str) -> str:
     return value[:60] if isinstance(value, str) else ""
 
 
-def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> Have:
+def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> ImexState:
     """Read IMEX on this node. ask: query the state of the whole domain, which may take seconds."""
     problems: Dict[str, Problem] = {}
     channel = _channel(host, problems)
@@ -181,16 +181,16 @@ def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> Have:
     return replace(service, nodes=nodes, domain=seen, channel=channel, asked=ask, off=off, problems=problems)
 
 
-def _service(host: Host, problems: Dict[str, Problem]) -> Have:
+def _service(host: Host, problems: Dict[str, Problem]) -> ImexState:
     try:
         mask = mask_of(host, UNIT)
         if not mask and not unit_files(host, UNIT):
-            return Have(False, False, False, "not installed")
+            return ImexState(False, False, False, "not installed")
         active, state = running(host, UNIT)
-        return Have(True, active, wanted_at_boot(host, UNIT), state, mask=mask)
+        return ImexState(True, active, wanted_at_boot(host, UNIT), state, mask=mask)
     except ReadError as error:
         problems["service"] = error.problem
-    return Have()
+    return ImexState()
 
 
 def _channel(host: Host, problems: Dict[str, Problem]) -> str:
@@ -214,7 +214,7 @@ def _channel(host: Host, problems: Dict[str, Problem]) -> str:
     return ""
 
 
-def judge(have: Have, domain: NvlinkDomain, driver: Optional[str], options: Sequence[str] = ()) -> List[Finding]:
+def judge(have: ImexState, domain: NvlinkDomain, driver: Optional[str], options: Sequence[str] = ()) -> List[Finding]:
     """Judge IMEX. driver: its version, None if not known.   options: of the driver, that the profile wants."""
     found = [_judge_channel(have, _OPTION in options)]
     if domain.imex != "rack":
@@ -224,7 +224,7 @@ def judge(have: Have, domain: NvlinkDomain, driver: Optional[str], options: Sequ
     return found + _judge_state(have, driver, service) if have.asked else found
 
 
-def _judge_channel(have: Have, by_driver: bool) -> Finding:
+def _judge_channel(have: ImexState, by_driver: bool) -> Finding:
     path, want = CHANNELS + "/channel0", "a device with the driver's major number"
     if "channel" in have.problems:
         problem = have.problems["channel"]
@@ -233,7 +233,7 @@ def _judge_channel(have: Have, by_driver: bool) -> Finding:
     return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, because=because)
 
 
-def _judge_owner(have: Have) -> List[Finding]:
+def _judge_owner(have: ImexState) -> List[Finding]:
     """Judge the host's own service where jobs start IMEX; a job may have started this very unit."""
     want, source = "not started by the host: jobs do that", "systemctl show %s" % UNIT
     if "service" in have.problems:
@@ -249,7 +249,7 @@ def _judge_owner(have: Have) -> List[Finding]:
     return [SERVICE.judge(UNIT, "ok", want, text, source)] if known else []
 
 
-def _judge_service(have: Have) -> Finding:
+def _judge_service(have: ImexState) -> Finding:
     want, source = "active and enabled", "systemctl show %s" % UNIT
     if "service" in have.problems:
         said = str(have.problems["service"])
@@ -271,7 +271,7 @@ def _judge_service(have: Have) -> Finding:
     return SERVICE.judge(UNIT, "ok", want, want, source)
 
 
-def _judge_nodes(have: Have, domain: NvlinkDomain, service: Finding) -> Finding:
+def _judge_nodes(have: ImexState, domain: NvlinkDomain, service: Finding) -> Finding:
     want = "one address a line, of %d nodes at most" % domain.nodes
     if "nodes" in have.problems:
         return NODES_CONFIG.judge(NODES, "unknown", want, str(have.problems["nodes"]), NODES)
@@ -288,7 +288,7 @@ def _judge_nodes(have: Have, domain: NvlinkDomain, service: Finding) -> Finding:
     return NODES_CONFIG.judge(NODES, "ok", want, "%d addresses" % len(have.nodes))
 
 
-def _judge_state(have: Have, driver: Optional[str], service: Finding) -> List[Finding]:
+def _judge_state(have: ImexState, driver: Optional[str], service: Finding) -> List[Finding]:
     subject, want, source = "imex domain", "UP, every node READY", " ".join(TOOL)
     if have.domain is None:
         problem = have.problems.get("state")
@@ -369,7 +369,7 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
     return found
 
 
-def fleet_facts(have: Optional[Have], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, Any]]:
+def fleet_facts(have: Optional[ImexState], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, Any]]:
     """Return what the control node compares over all nodes of a domain; None if there is nothing to compare."""
     pairs = {pair_of(gpu) for gpu in gpus.values()}
     pair = pairs.pop() if len(pairs) == 1 else None

@@ -21,7 +21,7 @@ from ..machine.profile import Profile
 from ..machine.topology import Topology
 from . import fabric_manager, imex, judge_gpu, judge_kernel_log, limits, nvlink, record, smi, xid
 from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, RECHECK, REPLACE, Growth, counts, within
-from .node import Have
+from .node import NodeState
 
 GPU_COUNT = Check(
     "node_health.gpu_count",
@@ -85,7 +85,7 @@ class Wanted:
     power_limit: Optional[float] = None
 
 
-def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
+def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
     """Judge all that the node reports, GPUs only where there are some; the notes are of the kernel's log."""
     path = judge_kernel_log.places(topology, wanted.profile)
     logged, troubles = judge_kernel_log.plan(have, topology, path)
@@ -123,7 +123,7 @@ def plan(have: Have, topology: Topology, wanted: Wanted) -> Plan:
     return Plan(tuple(found), notes=notes)
 
 
-def notes(have: Have) -> List[str]:
+def notes(have: NodeState) -> List[str]:
     """Return facts for the reader that are not findings."""
     said = []
     off = [pci for pci, gpu in (have.gpus or {}).items() if gpu.persistence is False]
@@ -138,7 +138,7 @@ def notes(have: Have) -> List[str]:
     return said
 
 
-def counters(have: Have) -> record.Record:
+def counters(have: NodeState) -> record.Record:
     """Return this run's counters, with the events for the history."""
     gpus: Dict[str, Dict[str, int]] = {}
     for gpu in (have.gpus or {}).values():
@@ -166,7 +166,7 @@ def counters(have: Have) -> record.Record:
 # -- state --------------------------------------------------------------------------------------------------
 
 
-def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> List[Finding]:
+def _listed(have: NodeState, topology: Topology, troubles: Mapping[str, Finding]) -> List[Finding]:
     command = " ".join(smi.COMMAND)
     if have.gpus is None:
         problem = next((one for one in have.problems if command in one.source), None)
@@ -188,7 +188,7 @@ def _listed(have: Have, topology: Topology, troubles: Mapping[str, Finding]) -> 
     return found or [GPU_COUNT.judge("gpus", "ok", want, "%d" % len(have.gpus), command)]
 
 
-def grown(have: Have, now: record.Record, uuid: Optional[str]) -> Growth:
+def grown(have: NodeState, now: record.Record, uuid: Optional[str]) -> Growth:
     """Return growth of a GPU's counters since the baseline, and seconds since then; ({}, 0) without a baseline."""
     before = have.before
     if before is None or uuid is None or not before.same_driver(now, "nvidia"):
@@ -196,7 +196,7 @@ def grown(have: Have, now: record.Record, uuid: Optional[str]) -> Growth:
     return record.grown(before.gpus.get(uuid, {}), now.gpus.get(uuid, {})), have.now - before.at
 
 
-def _links(have: Have, gpu: smi.Gpu, name: str, growth: Growth, fastest: float) -> List[Finding]:
+def _links(have: NodeState, gpu: smi.Gpu, name: str, growth: Growth, fastest: float) -> List[Finding]:
     """Judge the NVLinks of a GPU; nothing if nvidia-smi nvlink lists no links at all, which platform.nvlinks judges."""
     found, active = [], 0
     if any((have.speeds or {}).values()):
@@ -209,7 +209,7 @@ def _links(have: Have, gpu: smi.Gpu, name: str, growth: Growth, fastest: float) 
     return found
 
 
-def _nvlinks(have: Have) -> List[Finding]:
+def _nvlinks(have: NodeState) -> List[Finding]:
     """Judge calls of nvidia-smi nvlink that failed. If nvidia-smi failed altogether, that is reported already."""
     found = []
     for check, argv in ((NVLINK_STATE, nvlink.STATUS), (NVLINK_ERRORS, nvlink.ERRORS)):
@@ -221,7 +221,7 @@ def _nvlinks(have: Have) -> List[Finding]:
     return found
 
 
-def _aer(have: Have, names: Mapping[str, str], logged: Sequence[Finding]) -> List[Finding]:
+def _aer(have: NodeState, names: Mapping[str, str], logged: Sequence[Finding]) -> List[Finding]:
     """Judge PCIe errors of each device. names: address -> subject."""
     errors = {one.identity: one for one in logged if one.check == judge_kernel_log.PCIE_ERROR.id}
     before = have.before
@@ -251,7 +251,7 @@ def _aer(have: Have, names: Mapping[str, str], logged: Sequence[Finding]) -> Lis
 # -- the fabric ------------------------------------------------------------------------------------------------------
 
 
-def _fabric(have: Have, topology: Topology, profile: Profile) -> List[Finding]:
+def _fabric(have: NodeState, topology: Topology, profile: Profile) -> List[Finding]:
     """Judge whether all GPUs are in one NVLink fabric; across nodes imex.domain does."""
     found = []
     if have.fabric_manager is not None:
@@ -334,7 +334,7 @@ def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) 
 # -- the record ------------------------------------------------------------------------------------------------------
 
 
-def _events(have: Have) -> List[record.Event]:
+def _events(have: NodeState) -> List[record.Event]:
     """Return GPUs in trouble for the history, without those caused by another's. A program's fault is not trouble."""
     uuids = {gpu.pci: gpu.uuid for gpu in (have.gpus or {}).values()}
     return [
@@ -344,7 +344,7 @@ def _events(have: Have) -> List[record.Event]:
     ]
 
 
-def _again(have: Have, names: Mapping[str, str]) -> List[Finding]:
+def _again(have: NodeState, names: Mapping[str, str]) -> List[Finding]:
     boots: Dict[str, Dict[str, int]] = {}
     for event in record.history(have.kept, _events(have), have.now):
         boots.setdefault(event.gpu, {}).setdefault(event.boot_id, event.xid)
@@ -358,7 +358,7 @@ def _again(have: Have, names: Mapping[str, str]) -> List[Finding]:
     return found
 
 
-def _record(have: Have) -> List[Finding]:
+def _record(have: NodeState) -> List[Finding]:
     if have.unkept is not None:
         fix = "run rm -r %s on the node: the next run begins a new record" % record.FILE
         return [RECORD.judge(record.FILE, "unknown", "a record", have.unkept.message, record.FILE, fix)]
@@ -368,7 +368,7 @@ def _record(have: Have) -> List[Finding]:
     return [RECORD.judge(record.FILE, "ok", "the boot's id", have.boot_id, record.FILE)]
 
 
-def store_counters(host: Host, have: Have, found: Plan) -> Plan:
+def store_counters(host: Host, have: NodeState, found: Plan) -> Plan:
     """Store this run's counters for the next. Return the plan, with a finding if they could not be stored.
 
     If nvidia-smi failed, the counters of the previous run stay.

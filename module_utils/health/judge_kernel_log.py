@@ -19,7 +19,7 @@ from . import xid
 from .judge_gpu import RECHECK, RESET
 from .kernel_log import Log, Series
 from .kernel_log_rules import BY_NAME, LOADED, NONE, NOTE, Rule, counts
-from .node import Have
+from .node import NodeState
 
 XID = Check(
     "node_health.xid",
@@ -112,7 +112,7 @@ def places(topology: Topology, profile: Profile) -> Places:
     return Places(subjects, {nic.pci: nic for nic in rails.nics.values()}, aliases, bool(rails.missing))
 
 
-def faults(have: Have, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
+def faults(have: NodeState, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
     """Return what counts, by the part of the rule's name before the dot, and subject; the worst first, notes last."""
     log, healthy = have.log, settled(have)
     # For a line without a device: an Xid has named it, and no GPU needs anything any more.
@@ -155,7 +155,7 @@ def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
     return "major" if severity == "critical" else NOTE
 
 
-def plan(have: Have, topology: Topology, path: Places) -> Tuple[List[Finding], Dict[str, Finding]]:
+def plan(have: NodeState, topology: Topology, path: Places) -> Tuple[List[Finding], Dict[str, Finding]]:
     """Return the findings of the kernel's log but those of Xid, which are by the address of their GPU or switch."""
     log, complete = have.log, _complete(have.log)
     xids = _xids(have, {gpu.pci: path.names[gpu.pci] for gpu in topology.gpus}, complete)
@@ -222,7 +222,7 @@ _NOTES = {
 }
 
 
-def notes(have: Have, path: Places) -> List[str]:
+def notes(have: NodeState, path: Places) -> List[str]:
     """Return sentences about lines that are no finding: of programs, of readers, and those without a rule."""
     sums: Dict[Tuple[str, str, int], int] = {}
     in_trouble = {one.pci for one in troubles(have)}
@@ -245,12 +245,12 @@ def notes(have: Have, path: Places) -> List[str]:
     return texts
 
 
-def troubles(have: Have) -> Sequence[xid.Trouble]:
+def troubles(have: NodeState) -> Sequence[xid.Trouble]:
     """Return GPUs in trouble. A driver that reports that a GPU needs nothing ends an Xid that asks for a reset."""
     return xid.troubles(have.events, settled(have))
 
 
-def settled(have: Have) -> List[str]:
+def settled(have: NodeState) -> List[str]:
     """Return the addresses of GPUs for which the driver asks for nothing."""
     return [
         pci
@@ -259,7 +259,7 @@ def settled(have: Have) -> List[str]:
     ]
 
 
-def _xids(have: Have, names: Mapping[str, str], complete: Finding) -> Dict[str, Finding]:
+def _xids(have: NodeState, names: Mapping[str, str], complete: Finding) -> Dict[str, Finding]:
     """Return the finding of each GPU, and of each switch in trouble, by address."""
     found: Dict[str, Finding] = {}
     # Causes come first.

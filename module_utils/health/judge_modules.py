@@ -17,7 +17,7 @@ from . import judge_ports, port_limits
 from .judge import NIC_TEMPERATURE
 from .judge_gpu import RECHECK
 from .mlxlink import ERRORS, Module, Reading, command
-from .node import Have
+from .node import NodeState
 from .port_counters import Port
 
 MLXLINK = Check(
@@ -44,7 +44,7 @@ BIT_ERRORS = Check(
 checked if mlxlink is installed"""
 
 
-def plan(have: Have, before: Sequence[Finding]) -> Plan:
+def plan(have: NodeState, before: Sequence[Finding]) -> Plan:
     """Judge modules. before: findings of the node so far, which may be causes."""
     modules = have.modules or ()
     ports = {port.pci: port for port in have.ports}
@@ -71,7 +71,7 @@ def plan(have: Have, before: Sequence[Finding]) -> Plan:
     return Plan((*one_cause(silent, ("unknown",)), *found))
 
 
-def notes(have: Have) -> List[str]:
+def notes(have: NodeState) -> List[str]:
     """Return limits of what is reported."""
     if have.modules is None:
         return ["mlxlink is not installed: module temperatures and bit errors are not checked"]
@@ -88,7 +88,7 @@ def _silent(module: Module) -> Finding:
     return MLXLINK.judge(module.label, "unknown", "a response", text, source, MLXLINK.fix.format(source))
 
 
-def _temperature(module: Module, reading: Reading, have: Have) -> Optional[Finding]:
+def _temperature(module: Module, reading: Reading, have: NodeState) -> Optional[Finding]:
     if reading.degrees is None or reading.alarm is None:
         return None
     source = " ".join(command(module.pci))
@@ -113,7 +113,7 @@ def _cause(module: Module, before: Sequence[Finding], warm: Optional[Finding]) -
 
 
 def _bit_errors(
-    module: Module, reading: Reading, have: Have, port: Optional[Port], because: Optional[Finding]
+    module: Module, reading: Reading, have: NodeState, port: Optional[Port], because: Optional[Finding]
 ) -> Optional[Finding]:
     """Judge one module; None if there is nothing to judge: the link is down, or was cleared a moment ago."""
     source = " ".join(command(module.pci))

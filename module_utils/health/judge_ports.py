@@ -16,7 +16,7 @@ from ..core.host import Problem
 from ..core.plan import Plan
 from . import port_counters, port_limits, record
 from .judge_gpu import RECHECK
-from .node import Have
+from .node import NodeState
 from .port_counters import Growth, Port
 from .port_limits import DAY, Rate
 
@@ -120,7 +120,7 @@ _COUNTERS: Mapping[str, Sequence[str]] = {
 }
 
 
-def plan(have: Have) -> Plan:
+def plan(have: NodeState) -> Plan:
     """Return a finding for each port and check that is not ok; for a check that is ok everywhere, one for all ports."""
     found: List[Finding] = []
     checks = (PORT_LINK_DOWNED, PORT_SYMBOL_ERRORS, PORT_ERRORS, PORT_DISCARDS, PORT_HOST_DISCARDS)
@@ -154,20 +154,20 @@ def _most(check: Check, grown: Sequence[Mapping[str, int]]) -> str:
     return "%s +%d at most" % most[::-1] if most else "+0 on %d ports" % len(grown)
 
 
-def since(have: Have, port: Port) -> Optional[Growth]:
+def since(have: NodeState, port: Port) -> Optional[Growth]:
     """Return growth since the record; None without one, or if too little time has passed."""
     growth = _growth(have, port)
     return None if growth is None or growth.seconds < record.SHORTEST else growth
 
 
-def _growth(have: Have, port: Port) -> Optional[Growth]:
+def _growth(have: NodeState, port: Port) -> Optional[Growth]:
     before = have.before
     if before is None or before.driver_loaded.get("mlx5_core") != have.driver_loaded.get("mlx5_core"):
         return None
     return port_counters.grown(port, before.ports.get(port.key))
 
 
-def fleet_counters(have: Have) -> List[Dict[str, Any]]:
+def fleet_counters(have: NodeState) -> List[Dict[str, Any]]:
     """Return growth of each port's counters since the previous run, for the control node: those that moved."""
     found = []
     for port in have.ports:
@@ -195,7 +195,7 @@ def fleet_counters(have: Have) -> List[Dict[str, Any]]:
     return found
 
 
-def notes(have: Have) -> List[str]:
+def notes(have: NodeState) -> List[str]:
     """Return a note on ports without an earlier record, if others have one."""
     new = [port for port in have.ports if have.before is not None and _growth(have, port) is None]
     if not new or have.before is None or have.now - have.before.at < record.SHORTEST:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Have:
+class NodeState:
     """gpus: by address, as nvidia-smi lists them; None if it failed, and problems have the reason.
 
     speeds, errors: of NVLinks by UUID; None likewise.   events: Xid errors that count.
@@ -59,7 +59,7 @@ class Have:
     ports: Tuple[port_counters.Port, ...] = ()
     modules: Optional[Tuple[mlxlink.Module, ...]] = ()
     fabric_manager: Optional[fabric_manager.FabricManager] = None
-    imex: Optional[imex.Have] = None
+    imex: Optional[imex.ImexState] = None
     kept: Optional[record.StoredRecords] = None
     before: Optional[record.Record] = None
     uptime: Optional[float] = None
@@ -76,7 +76,7 @@ def read(
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
     since_boot: bool = False,
-) -> Have:
+) -> NodeState:
     """Read all. timeout: seconds for each call of nvidia-smi; None for the host's own.   clock: seconds of the epoch.
 
     pause: waits between two looks at what slows a GPU.   states_only, since_boot: as the module's options.
@@ -103,7 +103,7 @@ def read(
     nics = [nic.pci for nic in rails.values()]
     modules = mlxlink.read(host, rails)
     counted, unread = aer.read(host, [] if states_only else _functions(topology, nics))
-    return Have(
+    return NodeState(
         now=now,
         boot_id=boot_id,
         driver_loaded=_drivers(host, problems),
@@ -147,7 +147,7 @@ def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bo
     return any(one.vendor == _NVIDIA and one.class_code >> 8 == _NVSWITCH for one in devices.values())
 
 
-def _imex(host: Host, topology: Topology, profile: Profile, ask: bool) -> Optional[imex.Have]:
+def _imex(host: Host, topology: Topology, profile: Profile, ask: bool) -> Optional[imex.ImexState]:
     domain = profile.nvlink_domain
     if domain is None or domain.imex == "none" or not topology.gpus:
         return None

@@ -14,7 +14,7 @@ from ..core.check import Check
 from ..core.finding import STATES
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import Plan
-from . import perf_depends
+from ..nccl_perf import fingerprint as perf_depends
 
 # Below the system root, for each scope: tested pairs prove nothing of the cluster.
 STORE = "/var/lib/busbar/nccl_cluster/%s.json"

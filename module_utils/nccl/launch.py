@@ -17,9 +17,9 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import Plan
+from ..nccl_perf.output import last_words
+from ..nccl_perf.record import short_names
 from . import rank_guard
-from .perf_output import last_words
-from .perf_run import short_names
 from .rank_guard import RankView
 from .rank_program import cpus
 

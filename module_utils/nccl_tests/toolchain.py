@@ -18,8 +18,8 @@ from typing import List, Mapping, Optional, Sequence, Set, Tuple
 from ..core import os_release
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, Untrusted, untrusted
 from ..machine.gpu import parse_query_csv
-from ..nccl import library as nccl_library
-from ..nccl.variables import format_version
+from ..nccl_conf import library as nccl_library
+from ..nccl_conf.version import format_version
 from .marker import Cuda, Mpi, Nccl, Runtime, quote
 
 QUERY = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv")

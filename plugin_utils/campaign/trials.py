@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, prediction, rail_pairs
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster import judged_result

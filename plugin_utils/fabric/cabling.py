@@ -17,9 +17,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
 
+from ..terminal import counted
 from . import cabling_plan
 from .cabling_plan import Cable
-from .map import End, Entry, Fabric, Pair, Plane, count, names, node_name, several
+from .map import End, Entry, Fabric, Pair, Plane, names, node_name, several
 
 # Without a plan: the share of rails on other rails' leaves above which leaves are not of one rail by design.
 _STRANGE = 0.25
@@ -373,7 +374,7 @@ def _odd(fabric: Fabric) -> Iterator[Entry]:
     if fabric.plan.odd:
         parts = [f"{why} (line {several([*map(str, n)], 5, ', ')})" for why, n in sorted(fabric.plan.odd.items())]
         rows = sum(map(len, fabric.plan.odd.values()))
-        have = f"{count(rows, 'cable')} could not be checked: {several(parts, 6)}"
+        have = f"{counted(rows, 'cable')} could not be checked: {several(parts, 6)}"
         want, fix = "rows that name nodes and ports", f"correct these lines of {fabric.plan_source}"
         source = fabric.plan_source
         yield fabric.entry(PLAN, "unknown", None, (), want, have, fix, subject="rows of the plan", source=source)
@@ -392,7 +393,7 @@ def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
             unseen.append(guid)
     if unseen:
         shown = names([fabric.node(guid) for guid in unseen])
-        have = f"{count(len(unseen), 'switch')} of the plan in no plane that was swept: {shown}"
+        have = f"{counted(len(unseen), 'switch')} of the plan in no plane that was swept: {shown}"
         fix = "name a host with a port in their plane in busbar_fabric_hosts"
         yield fabric.entry(
             *(PLAN, "unknown", None, (), "every plane swept", have, fix),
@@ -412,8 +413,8 @@ def _switch(fabric: Fabric, guid: str, others: Sequence[End], planes: Sequence[P
     at = [fabric.end(end) for end in others if end not in fabric.rails]
     name = fabric.node(guid) if cabling_plan.is_guid(guid) else printable(guid)[:64]
     have = f"{name}: in no sweep, and {who}"
-    have += f"; {count(len(rails), 'rail')} hang on it" if rails else ""
-    have += f"; {count(len(at), 'link')} to {several(at)}" if at else ""
+    have += f"; {counted(len(rails), 'rail')} hang on it" if rails else ""
+    have += f"; {counted(len(at), 'link')} to {several(at)}" if at else ""
     removed = "this sweep"
     if who == _BY_PLAN:
         removed = f"take its lines out of {fabric.plan_source}, and sweep twice: the first"

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 
-from .map import SWEEP_AGAIN, End, Entry, Fabric, Plane, count, names, several
+from ..terminal import counted
+from .map import SWEEP_AGAIN, About, End, Entry, Fabric, Plane, names, several
 
 SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
 # Maximum of a counter that has not been extended to 64 bits.
@@ -92,7 +92,9 @@ class Counted:
         return f"{self.seconds / 3600:.1f} h"
 
 
-def counted(now: Mapping[str, int], before: Mapping[str, int], seconds: float, rebooted: bool = False) -> Counted:
+def compare_counts(
+    now: Mapping[str, int], before: Mapping[str, int], seconds: float, rebooted: bool = False
+) -> Counted:
     """Return the difference of two readings of a port. rebooted: its counters were reset with its host."""
     reset = rebooted or any(now[name] < before[name] for name in now if name in before)
     counts = {}
@@ -123,12 +125,12 @@ def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             elif was is None or was[0].unread or not was[0].counters:
                 if any(port.counters.get(name) for name in (SYMBOL, *LIMITS)):
                     unmeasured.append(one)
-                of_link[one] = Counted(ended=counted(port.counters, {}, 0.0).ended)
+                of_link[one] = Counted(ended=compare_counts(port.counters, {}, 0.0).ended)
             elif plane.best.at <= was[1]:
                 clock.append(one)
             else:
                 rebooted = _same_boot(fabric, one) is False
-                of_link[one] = counted(port.counters, was[0].counters, plane.best.at - was[1], rebooted)
+                of_link[one] = compare_counts(port.counters, was[0].counters, plane.best.at - was[1], rebooted)
                 resets += of_link[one].reset
                 judged += 1
         yield from _link(fabric, plane, end, other, of_link)
@@ -153,7 +155,7 @@ def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
 
 
 def _unknown(fabric: Fabric, plane: Plane, what: str, want: str, have: str, fix: str, severity: str | None) -> Entry:
-    about: dict[str, Any] = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity}
+    about: About = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity}
     return fabric.entry(ERRORS, "unknown", plane, (), want, have, fix, again=False, **about)
 
 
@@ -186,7 +188,7 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
             many = moved.counts.get(name, 0)
             if many > most and (not most or many > most * moved.seconds / seconds):
                 (discards if name == "PortXmitDiscards" else errors).append(f"{moved.text(name)} at {fabric.end(one)}")
-    about: dict[str, Any] = {"source": "counters", "because": root}
+    about: About = {"source": "counters", "because": root}
     if symbols:
         have, kind = f"{'; '.join(symbols)}: {cable}", "links with symbol errors"
         entry = fabric.entry(SYMBOLS, "drift", plane, ends, "fewer", have, SYMBOLS.fix, kind=kind, **about)
@@ -222,7 +224,7 @@ def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping
     time = max(of_link.values(), key=lambda moved: moved.seconds).time
     have = f"went down in {time}: {times}: {fabric.cable(end, other)}"
     state, fix, kind = "drift", LINK_DOWNED.fix, "links that went down"
-    more: dict[str, Any] = {}
+    more: About = {}
     if len(counts) < 2 or not all(counts.values()):
         have, kind = f"one end {have}", "links one of whose ends reports that they went down"
         why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
@@ -262,5 +264,5 @@ def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[E
 def _ports(fabric: Fabric, ends: list[End]) -> str:
     """Return few ports, or the nodes of many."""
     if len(ends) <= 4:
-        return f"{count(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}"
+        return f"{counted(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}"
     return f"{len(ends)} ports, {names([fabric.name(e) if e in fabric.rails else fabric.node(e[0]) for e in ends])}"

@@ -20,10 +20,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import dumps
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 
 from .. import nodeset
+from ..terminal import counted
 from . import cabling_plan, counters, judge, members, record, run, subnet, tree
 from .cabling_plan import Cable, Plan, UnfitError
 from .evidence import Evidence, Host
-from .map import End, Fabric, count, is_aggregation
+from .map import End, Fabric, is_aggregation
 
 # Findings that say nothing about where cables are. MANAGER is among them because it requires a standby, too; masters
 # are checked here. The plan that the site names may be the one to be drafted.
@@ -104,7 +105,7 @@ def draft(
     days = dict.fromkeys(strftime("%Y-%m-%dT%H:%MZ", gmtime(at)) for at in (swept[0], swept[-1]))
     kinds = Counter(node.kind for guid, node in fabric.nodes.items() if guid not in inside)
     says = (
-        f"Draft of {count(len(fabric.planes), 'plane')} as swept {' to '.join(days)}:"
+        f"Draft of {counted(len(fabric.planes), 'plane')} as swept {' to '.join(days)}:"
         f" {kinds[SWITCH]} switches, {kinds[CA]} HCAs, {len(plan.cables)} cables.",
         "Whatever was in the wrong place that day is wrong here: compare it with the design, then commit it.",
     )

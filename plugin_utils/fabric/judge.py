@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG
 
+from ..terminal import counted
 from . import cabling, counters, links, members, subnet, tree
 from .evidence import Evidence
-from .map import AGAIN, End, Entry, Fabric, Plane, count, names
+from .map import AGAIN, End, Entry, Fabric, Plane, names
 
 Line = tuple[tuple[str, ...], Finding]
 # More entries of one kind than this are one line.
@@ -83,7 +84,7 @@ def judged(evidence: Evidence) -> Judged:
 
 def _count_cables(fabric: Fabric, plane: Plane) -> None:
     """Add what was checked of a plane's cables and members."""
-    size = f"{count(len(plane.switches), 'switch')}, {count(len(plane.nodes) - len(plane.switches), 'HCA')}"
+    size = f"{counted(len(plane.switches), 'switch')}, {counted(len(plane.nodes) - len(plane.switches), 'HCA')}"
     plane.passed.update(dict.fromkeys((members.SWEEP, members.PLANE, members.UNKNOWN), size))
     planned = sum(fabric.plane_of.get(end) is plane for end in fabric.plan.planned) // 2
     if planned:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, rate_gbps
 
-from .map import End, Entry, Fabric, Plane, count, is_aggregation
+from ..terminal import counted
+from .map import End, Entry, Fabric, Plane, is_aggregation
 
 LANES = 4
 _WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL does not report it"
@@ -52,7 +53,7 @@ def states(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             )
             have, kind = f"{have}: {fabric.cable(end, other)}", "links that no subnet manager has set up"
             yield fabric.entry(ACTIVE, state, plane, (end, other), "active", have, fix, kind=kind)
-    plane.passed[ACTIVE] = count(len(links), "link")
+    plane.passed[ACTIVE] = counted(len(links), "link")
 
 
 def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:

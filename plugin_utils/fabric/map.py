@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TypedDict, Unpack
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -52,6 +52,25 @@ class Entry:
     kind: str = ""
     name: tuple[str, int] | str = ""
     ends: tuple[End, ...] = ()
+
+
+class About(TypedDict, total=False):
+    """What an entry may have besides.
+
+    again: False: ``fix`` does not end with the advice to sweep again.   subject, hosts, name: instead of those of the
+    ends.   roots: ends that the finding explains.   source, severity, because, why: as in Check.judge.
+    """
+
+    again: bool
+    source: str
+    subject: str
+    hosts: Sequence[str]
+    kind: str
+    name: tuple[str, int] | str
+    roots: Sequence[End]
+    severity: str | None
+    because: Finding | str | None
+    why: str
 
 
 @dataclass
@@ -246,31 +265,20 @@ class Fabric:
         want: str,
         have: str,
         fix: str,
-        *,
-        again: bool = True,
-        source: str = "",
-        subject: str = "",
-        hosts: Sequence[str] = (),
-        kind: str = "",
-        name: tuple[str, int] | str = "",
-        roots: Sequence[End] = (),
-        **more: Any,
+        **about: Unpack[About],
     ) -> Entry:
-        """Return the entry of a cable, or without ends of a plane or node.
-
-        where: its plane.   again: whether ``fix`` ends with the advice to sweep again.
-        subject, hosts, name: instead of those of the ends.   roots: ends that the finding explains.
-        more: arguments of Check.judge.
-        """
-        source = source or (where.best.source if where is not None else "sweeps")
-        fix = f"{fix}; {AGAIN}" if again else fix
-        finding = check.judge(subject or self.subject(*ends), state, want, have, source, fix, **more)
-        self.roots.update(dict.fromkeys(roots, finding))
-        if not hosts:
-            hosts = self.concerned(where, *ends)
+        """Return the entry of a cable, or without ends of a plane or node. where: its plane."""
+        source = about.get("source") or (where.best.source if where is not None else "sweeps")
+        fix = f"{fix}; {AGAIN}" if about.get("again", True) else fix
+        subject = about.get("subject") or self.subject(*ends)
+        because, why, severity = about.get("because"), about.get("why"), about.get("severity")
+        finding = check.judge(subject, state, want, have, source, fix, because, why, severity)
+        self.roots.update(dict.fromkeys(about.get("roots", ()), finding))
+        hosts = tuple(about.get("hosts") or self.concerned(where, *ends))
+        kind, name = about.get("kind", ""), about.get("name", "")
         if kind and not name and ends:
             name = self.name(*ends)
-        return Entry(tuple(hosts), finding, None if where is None else where.index, kind, name, tuple(ends))
+        return Entry(hosts, finding, None if where is None else where.index, kind, name, tuple(ends))
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -454,11 +462,6 @@ def plane_label(rails: Iterable[int]) -> str:
             runs.append([number])
     text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"plane of rail{'s' if len(numbers) > 1 else ''} {text}"
-
-
-def count(number: int, what: str) -> str:
-    """Return ``1 HCA``, ``2 HCAs``; of ``switch``, ``switches``."""
-    return f"{number} {what}" + ("" if number == 1 else "es" if what.endswith("ch") else "s")
 
 
 def several(texts: Sequence[str], most: int = 4, separator: str = "; ") -> str:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 
 from .. import nodeset
+from ..terminal import counted
 from .cabling import DOWN
 from .evidence import Rail
-from .map import End, Entry, Fabric, Pair, Plane, count, is_aggregation, names, plane_label, several
+from .map import About, End, Entry, Fabric, Pair, Plane, is_aggregation, names, plane_label, several
 
 SWEEP = Check(
     "ib_fabric.sweep",
@@ -162,7 +162,7 @@ def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
     if found.unread:
         have = f"{names(found.unread)}: their GUIDs are not known"
         fix = "see platform.rail_device of these hosts, repair it"
-        about: dict[str, Any] = {"subject": "GUIDs of rails", "hosts": sorted({host for host, _rail in found.unread})}
+        about: About = {"subject": "GUIDs of rails", "hosts": sorted({host for host, _rail in found.unread})}
         about["source"] = "sysfs of the hosts"
         yield fabric.entry(MISSING, "unknown", None, (), "a GUID of each rail", have, fix, **about)
     for plane in fabric.planes:
@@ -190,7 +190,7 @@ def _no_plane(fabric: Fabric, sweep: Sweep) -> Entry:
         " if it does not respond, check that a subnet manager runs in this plane and that the port is ACTIVE (ibstat)"
     )
     subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
-    about: dict[str, Any] = {"subject": subject, "hosts": [sweep.host], "source": sweep.source}
+    about: About = {"subject": subject, "hosts": [sweep.host], "source": sweep.source}
     have = f"no subnet manager or no node was seen: {have}"
     return fabric.entry(SWEEP, "unknown", None, (), _WHOLE, have, fix, **about)
 
@@ -205,7 +205,7 @@ def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
         partial = [sweep for sweep in plane.sweeps if not sweep.complete]
         for sweep, problem in zip(partial, problems, strict=True):
             have = f"a part, which another host's sweep makes good: {problem}"
-            about: dict[str, Any] = {"subject": f"{plane.label} by {sweep.host} {sweep.device}", "hosts": [sweep.host]}
+            about: About = {"subject": f"{plane.label} by {sweep.host} {sweep.device}", "hosts": [sweep.host]}
             more = {**about, "severity": "minor", "source": sweep.source}
             yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep), **more)
         return
@@ -250,7 +250,7 @@ def _joined(fabric: Fabric, plane: Plane) -> Entry:
         " labels, pull it out"
     )
     ends = tuple(end for pair in pairs for end in pair)
-    about: dict[str, Any] = {"subject": f"{plane.label}: joined", "hosts": plane.hosts, "roots": ends}
+    about: About = {"subject": f"{plane.label}: joined", "hosts": plane.hosts, "roots": ends}
     return fabric.entry(PLANE, "drift", plane, ends, "planes that share no switch", have, fix, **about)
 
 
@@ -314,7 +314,7 @@ def _twice(fabric: Fabric) -> Iterator[Entry]:
     )
     for guid, rails in sorted(holders.items()):
         if len(rails) > 1:
-            about: dict[str, Any] = {"subject": f"GUID of {guid}", "hosts": sorted({host for host, _rail in rails})}
+            about: About = {"subject": f"GUID of {guid}", "hosts": sorted({host for host, _rail in rails})}
             have = f"{len(rails)} rails have it: {names(rails)}"
             about["source"] = "sysfs of the hosts"
             yield fabric.entry(GUID, "drift", None, (), "one rail with it", have, fix, **about)
@@ -354,7 +354,7 @@ def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> 
     have = f"none of its {len(lacking)} rails is: {at}"
     fix = "check that the host is up (its BMC's console) and that ibstat on it lists its HCAs"
     plane = fabric.find_plane(lacking[0][1]) if lacking[0][1] else None
-    about: dict[str, Any] = {"subject": f"{host}: rails", "hosts": [host], "name": host, "source": "sweeps"}
+    about: About = {"subject": f"{host}: rails", "hosts": [host], "name": host, "source": "sweeps"}
     about["kind"] = "hosts without a rail in the fabric"
     return fabric.entry(MISSING, "drift", plane, (), "all rails in the fabric", have, fix, **about)
 
@@ -367,7 +367,7 @@ def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Findi
         " the cable, its transceivers or the switch's port; Initialize is a subnet manager that does not see it"
     )
     ends = (*fabric.ends(rail), *([place] if place else []))
-    about: dict[str, Any] = {"subject": name, "hosts": [host], "name": (host, rail.rail), "source": "sweeps"}
+    about: About = {"subject": name, "hosts": [host], "name": (host, rail.rail), "source": "sweeps"}
     about.update(kind="rails that are not in the fabric", because=cause)
     plane = fabric.find_plane(place) if place else None
     return fabric.entry(MISSING, "drift", plane, ends, "in the fabric", have, fix, **about)
@@ -391,7 +391,7 @@ def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         return
     odd.sort(key=lambda one: one[0])
     few = several([f"{name} at {fabric.end(at)}" if at else name for name, at in odd])
-    have = f"{count(len(odd), 'HCA')}: {few if len(odd) <= 4 else nodeset.brief([name for name, _at in odd], 300)}"
+    have = f"{counted(len(odd), 'HCA')}: {few if len(odd) <= 4 else nodeset.brief([name for name, _at in odd], 300)}"
     fix = (
         "add them to the inventory, or as rows to the cabling plan (busbar_fabric_plan; docs/cabling.md), or take them"
         " off this fabric"

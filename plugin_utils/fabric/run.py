@@ -22,10 +22,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
 from .. import answer, due_roles, nodeset, suite
+from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet, sweep_data
 from .evidence import Evidence, Host, Wanted
 from .judge import Line
-from .map import End, count
+from .map import End
 from .record import Mark, Record
 
 MODULE = "ib_fabric_info"
@@ -110,7 +111,7 @@ def due(
     if last.complete and len(recent) == len(last.sweeps) and set(hosts) <= set(last.asked):
         return Due(last=True, wrong=wrong, messages=(f"FABRIC: not swept again: that was {ago}",))
     known = tuple(sorted({one.plane for one, _when in recent}))
-    messages = f"FABRIC: {count(len(known), 'plane')} not swept again: that was {ago}"
+    messages = f"FABRIC: {counted(len(known), 'plane')} not swept again: that was {ago}"
     return Due(hosts, known, wrong=wrong, messages=(messages,))
 
 
@@ -211,7 +212,7 @@ def host_findings(
     """Yield HOST of every host.   answers: of those that were to sweep.   swept: there is a sweep, or a recent one."""
     for host, given in answers.items():
         bad = next((finding for finding in given.findings if not finding.ok), None)
-        state, have, because = "ok", count(len(given.sweeps), "plane"), given.because or bad
+        state, have, because = "ok", counted(len(given.sweeps), "plane"), given.because or bad
         if given.why or not given.sweeps:
             state, have = "unknown", given.why or "it has swept nothing"
             if swept and not given.why and bad is None:

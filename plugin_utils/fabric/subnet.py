@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG, UNHEALTHY
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
-from .map import Entry, Fabric, Plane, is_aggregation, names, several
+from .map import About, Entry, Fabric, Plane, is_aggregation, names, several
 
 MASTER, STANDBY = "master", "standby"
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"
@@ -83,7 +82,7 @@ def _event(fabric: Fabric, plane: Plane, event: ManagerEvent) -> Entry:
     elif "duplicat" in event.text.lower():
         severity = "major"
     subject, have = f"{plane.label}: {event.code}", f"{have}: {event.text}"
-    about: dict[str, Any] = {"source": "opensm.log", "subject": subject, "severity": severity}
+    about: About = {"source": "opensm.log", "subject": subject, "severity": severity}
     return fabric.entry(MANAGER_LOG, "drift", plane, (), "no error", have, fix, **about)
 
 
@@ -94,7 +93,7 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
 
     def entry(what: str, state: str, have: str, fix: str, severity: str | None = None) -> Entry:
         want, subject = "one master and a standby", plane.label + (f": {what}" if what else "")
-        about: dict[str, Any] = {"source": "saquery SMIR", "subject": subject, "severity": severity}
+        about: About = {"source": "saquery SMIR", "subject": subject, "severity": severity}
         return fabric.entry(MANAGER, state, plane, (), want, have, fix, **about)
 
     sweep = plane.best

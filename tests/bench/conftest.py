@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One fleet for all benches of a run: how many hosts of which kind are asked, and how many at a time."""
+"""One fleet for all benches of a run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,8 @@ from tests.bench.fleet import Fleet
 
 HOSTS = [int(word) for word in os.environ.get("BUSBAR_BENCH_HOSTS", "50").split(",")]
 ROUNDS = int(os.environ.get("BUSBAR_BENCH_ROUNDS", "3"))
-# Hosts that really run the script and the tree's tools, on this machine's cores: one such host is work for two seconds.
+# Hosts that run the script and the tree's tools on this machine's cores: one such host is work for two seconds.
 WORKING = [int(word) for word in os.environ.get("BUSBAR_BENCH_WORKING", "8").split(",")]
-# And those that are asked one thing after another, too.
-FEW = 8
-FORKS = 25
-CURVE = {"KexAlgorithms": "curve25519-sha256"}
 Show = Callable[[str], None]
 
 
@@ -29,13 +25,13 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lacking = debian.install({"sshd": "openssh-server openssh-client"})
     if lacking:
         pytest.skip(lacking)
-    with fleet.fleet(tmp_path_factory.mktemp("scale"), max(*HOSTS, *WORKING, FEW)) as made:
+    with fleet.fleet(tmp_path_factory.mktemp("scale"), max(*HOSTS, *WORKING)) as made:
         yield made
 
 
 @pytest.fixture
 def show(capsys: pytest.CaptureFixture[str]) -> Show:
-    """Prints a line, also where pytest captures."""
+    """Print a line, also where pytest captures."""
 
     def line(text: str) -> None:
         with capsys.disabled():

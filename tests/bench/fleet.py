@@ -59,6 +59,7 @@ Host gpu*
   GlobalKnownHostsFile none
   StrictHostKeyChecking yes
   LogLevel ERROR
+  KexAlgorithms curve25519-sha256
 """
 # Of a verdict: how many hosts have been judged by an answer of their own.
 ANSWERED = """\
@@ -66,7 +67,7 @@ import json, sys
 hosts = json.load(open(sys.argv[1]))["hosts"].values()
 print(sum(not any(one["check"].startswith("run.") for one in host["findings"]) for host in hosts))
 """
-STORED_PYTHON = "#!/bin/sh\ncat >/dev/null\nsleep {seconds}\ncat {top}/{answer}\n"
+STORED_PYTHON = "#!/bin/sh\ncat >/dev/null\ncat {top}/answer.json\n"
 
 
 @dataclass(frozen=True)
@@ -148,16 +149,12 @@ class Fleet:
     most: int
     environment: Mapping[str, str]
 
-    def ssh_config(self, **options: str) -> Path:
-        path = self.top / f"ssh_config{''.join(sorted(options.values()))}"
+    def ssh_args(self, *more: str) -> str:
+        path = self.top / "ssh_config"
         text = SSH_CONFIG.format(top=self.top, port=self.port, user=getpass.getuser())
-        text += "".join(f"  {name} {value}\n" for name, value in options.items())
         # Without an alias they would all be the one host 127.0.0.1.
         path.write_text(text + "".join(f"Host {name}\n  HostKeyAlias {name}\n" for name in names(self.most)))
-        return path
-
-    def ssh_args(self, *more: str, **options: str) -> str:
-        return " ".join(["-F", str(self.ssh_config(**options)), *more])
+        return " ".join(["-F", str(path), *more])
 
     def inventory(self, hosts: int, python: str = PYTHON, connection: str = "ssh", **variables: Any) -> Path:
         path = self.top / f"inventory-{hosts}-{Path(python).name}-{connection}" / "hosts.json"
@@ -167,20 +164,15 @@ class Fleet:
         path.write_text(json.dumps({"gpu_nodes": group}))
         return path
 
-    def stored_python(self, seconds: float = 0, answer: str = "answer.json") -> str:
-        """A node that takes so long for its answer, and none of this machine's time. answer: a file in top."""
-        name = f"stored-python-{seconds}-{Path(answer).stem}"
-        tool(self.top, name, STORED_PYTHON.format(top=self.top, seconds=seconds, answer=answer))
-        return str(self.top / name)
+    def stored_python(self) -> str:
+        """Return a node's Python that responds at once, with none of this machine's time."""
+        tool(self.top, "stored-python", STORED_PYTHON.format(top=self.top))
+        return str(self.top / "stored-python")
 
     def play(self, inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Spent:
         program = str(Path(sys.executable).with_name("ansible-playbook"))
         argv = [program, str(playbook), "-i", str(inventory), *arguments]
         return spent(argv, {**self.environment, **environment}, self.top / f"{Path(playbook).stem}.log")
-
-    def drift(self, inventory: Path, hosts: int, *arguments: str, **environment: str) -> Spent:
-        """drift.yml; fails unless every host has given its answer."""
-        return self.judged("drift", inventory, hosts, "--check", *arguments, **environment)
 
     def judged(self, playbook: str, inventory: Path, hosts: int, *arguments: str, **environment: str) -> Spent:
         """A playbook that ends with a verdict, by the name of its file; fails unless every host has been judged.
@@ -196,30 +188,6 @@ class Fleet:
         answered = int(subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout)
         assert answered == hosts, (self.top / f"{playbook}.log").read_text()[-2000:]
         return cost
-
-    def with_faults(self, of: int, faults: Sequence[str], python: str) -> Path:
-        """An inventory whose first hosts are nodes of their own, each with its fault, that work on this machine.
-
-        The others answer from a file, by this python.
-        """
-        names_ = names(len(faults))
-        lab = self.top / f"lab-{len(faults)}"
-        if not lab.exists():
-            store.create(lab, dict.fromkeys(names_, store.STANDARD[NODE]))
-            self.play(lab / "inventory", ROOT / "playbooks" / "site.yml")
-        for name, fault in zip(names_, faults, strict=True):
-            store.break_(lab, name, fault)
-        own = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"]["hosts"]
-        roots = ("busbar_hardware_root", "busbar_system_root")
-        path = self.inventory(of, python)
-        data = json.loads(path.read_text())
-        for name in names_:
-            given = {root: own[name][root] for root in roots}
-            data["gpu_nodes"]["hosts"][name] = {"ansible_python_interpreter": PYTHON, **given}
-        changed = path.parent.with_name(f"faults-{path.parent.name}") / path.name
-        changed.parent.mkdir(exist_ok=True)
-        changed.write_text(json.dumps(data))
-        return changed
 
 
 def names(hosts: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Bus bandwidth on real GPUs: through the suite and by hand, against the prediction; and the time of a build.
+"""Bus bandwidth on real GPUs: through the suite and by hand, against the prediction.
 
 Printed beside the targets, never asserted. How to run it: tests/gpu/conftest.py.
 """
@@ -6,19 +6,14 @@ Printed beside the targets, never asserted. How to run it: tests/gpu/conftest.py
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
-import tarfile
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import parse_marker
 from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import predict
 
 from tests.gpu.conftest import Show, Site, show, site
@@ -81,26 +76,3 @@ def test_the_prediction_holds(site: Site, show: Show) -> None:
             f"\nall_reduce 8G on {gpus} GPUs: predicted {prediction.busbw:.1f} ({prediction.rule}), measured"
             f" {measured:.1f} GB/s: {off:+.1f} % (target within 5 %)"
         )
-
-
-def test_one_architecture_builds_faster_than_all(site: Site, show: Show, tmp_path: Path) -> None:
-    inputs = parse_marker(Path(BINARY).with_name("busbar-build.json").read_text()).inputs
-    with tarfile.open(site.environment["BUSBAR_NCCL_TESTS_TARBALL"]) as tar:
-        tar.extractall(tmp_path, filter="data")
-    (source,) = tmp_path.iterdir()
-    seconds = {}
-    for name in ("one-architecture", "default-list"):
-        scratch = tmp_path / name
-        for link, target in build.link_layout(inputs, os.listdir(inputs.nccl.header)).items():
-            (scratch / "links" / link).parent.mkdir(parents=True, exist_ok=True)
-            (scratch / "links" / link).symlink_to(target)
-        (scratch / "source").symlink_to(source)
-        # The suite's own command, with and without its list of targets; same jobs, same sources, same machine.
-        argv = build.make_argv(inputs, inputs.cuda.home, str(scratch), os.cpu_count() or 1)
-        if name == "default-list":
-            argv = [word for word in argv if not word.startswith("NVCC_GENCODE=")]
-        start = time.monotonic()
-        subprocess.run(argv, capture_output=True, check=True)
-        seconds[name] = time.monotonic() - start
-    one, every = seconds["one-architecture"], seconds["default-list"]
-    show(f"\nbuild: one architecture {one:.1f} s, default list {every:.1f} s, ratio {one / every:.2f} (target <= 0.3)")

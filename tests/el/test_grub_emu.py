@@ -14,8 +14,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
 
 from tests import debian, series
 

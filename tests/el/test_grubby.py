@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import kernel_line
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg
 
 from tests import debian, series
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import addressing, netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import addressing, netplan
 
 from tests import debian
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import networkmanager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import networkmanager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
 
 from tests import debian
 from tests.trees import put_all

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
 
 from lab import store, tree
 from lab.machine import Machine
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 
 Answer = Callable[..., dict[str, Any]]
-UNIT = f"pcie_path.unit[persisted]@{pcie_path.UNIT}"
+UNIT = f"pcie_path.unit[persisted]@{boot_unit.UNIT}"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_config_space_says_what_the_other_files_of_sysfs_say(builder: Callable[[
         assert space[0x0B:0x08:-1].hex() == function.class_code[2:]
         assert len(space) == (256 if function.link is None else 4096)
     for rdma in machine.rdma:
-        assert pcie_path.parse_device_control(found[rdma.address]).max_payload == 256
+        assert registers.parse_device_control(found[rdma.address]).max_payload == 256
     for gpu in machine.gpus:
         status = int.from_bytes(found[gpu.address][0x7A:0x7C], "little")
         link = machine.function(gpu.address).link
@@ -64,7 +64,7 @@ def test_a_healthy_board_redirects_above_its_nvswitches_and_nowhere_else(builder
     machine = builder("node01")
     redirecting = set()
     for address, space in spaces(machine).items():
-        if len(space) == 4096 and (acs := pcie_path.parse_acs(space)) and acs.control & pcie_path.REDIRECT:
+        if len(space) == 4096 and (acs := registers.parse_acs(space)) and acs.control & registers.REDIRECT:
             redirecting.add(address)
     assert redirecting == {f.parent for f in machine.functions if f.driver == "nvidia-nvswitch"}
 
@@ -91,7 +91,7 @@ def test_firmware_sets_acs_at_every_boot_and_the_unit_clears_it_while_something_
 
 def test_a_boot_runs_nothing_that_is_not_the_nodes(own: Path, call: Answer, tmp_path: Path) -> None:
     call()
-    unit = own / "node01/sys" / pcie_path.UNIT[1:]
+    unit = own / "node01/sys" / boot_unit.UNIT[1:]
     unit.write_text(f"[Service]\nExecStart=/usr/bin/touch {tmp_path}/touched\n")
     store.reboot(own, "node01")
     assert not (tmp_path / "touched").exists()

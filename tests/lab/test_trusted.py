@@ -19,7 +19,7 @@ import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import OVERFLOW_UID
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.parser_probe import OVERFLOW_UID
 from ansible_collections.busbar.fabric.plugins.modules import nccl_cluster_member, nccl_conf
 
 from tests.lab.audited import ARGV, script

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbour
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent, Port
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 
 from tests.lldp.conftest import Bed
 from tests.lldp.frames import (
@@ -23,7 +24,7 @@ from tests.lldp.frames import (
     pfc,
 )
 
-WANT = LldpIntent(mtu=9000, roce=Want(chain=resolve({"dscp": 26, "priority": 3}, {})))
+WANT = LldpIntent(mtu=9000, roce=PortConfig(chain=resolve({"dscp": 26, "priority": 3}, {})))
 SIZE, ETS, PFC, DSCP = HEALTHY
 # Interface at the switch -> what is sent there; s6 sends nothing.
 SENT = {
@@ -45,12 +46,12 @@ def heard(bed: Bed) -> LldpState:
     return neighbour.read(bed.host)
 
 
-def port(number: int, rail: int | None = None) -> Port:
+def port(number: int, rail: int | None = None) -> RailPort:
     pci = f"0000:1{number}:00.0"
-    return Port(number if rail is None else rail, f"{pci} mlx5_{number} h{number}", pci, f"h{number}", "", 9000)
+    return RailPort(number if rail is None else rail, f"{pci} mlx5_{number} h{number}", pci, f"h{number}", "", 9000)
 
 
-def found(heard: LldpState, *own: Port) -> list[tuple[str, str, str]]:
+def found(heard: LldpState, *own: RailPort) -> list[tuple[str, str, str]]:
     """Check, state and interface of what is not ok."""
     findings = ports.plan(heard, own, WANT).findings
     return [(one.check, one.state, one.subject.split()[-1]) for one in findings if not one.ok]

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.grammar import parse
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.grammar import settings as first_definitions
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.library import scan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.lint import lint
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof, prove
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import known_names, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import parse
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import settings as first_definitions
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import scan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof, prove
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import proof as nccl_proof
 
 from lab import store
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import nvidia_smi_topo, platform, profile, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 
 from tests.trees import lines, link, put, put_all, tool
 

@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import WORDS, events, match_line
-from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
@@ -48,7 +48,7 @@ def machine(gpus: Mapping[str, smi.Gpu], driver: str, guest: bool) -> Topology:
     return Topology(there, (), {}, Driver(driver, True, "x"), (), Virtualization(guest, "kvm", "x"), (), ())
 
 
-def bad(have: Have, topology: Topology, links: int) -> list[Finding]:
+def bad(have: NodeState, topology: Topology, links: int) -> list[Finding]:
     """Now, and the night after, with the same counters."""
     profile = Profile("captured", "", GpuProfile(len(topology.gpus), (), links, links > 0, None, ()), ())
     after = replace(have, before=replace(judge.counters(have), at=have.now - NIGHT))
@@ -70,7 +70,7 @@ def test_no_check_is_ok_without_a_value_that_it_needs(samples: Path, name: str, 
     def judged(text: str) -> list[Finding]:
         gpus = listed(text)
         profile = Profile("captured", "", GpuProfile(1, (), 0, fabric, None, ()), ())
-        have = Have(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5))
+        have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5))
         found = judge.plan(have, machine(gpus, "x", True), Wanted(profile)).findings
         return [one for one in found if one.identity in gpus]
 
@@ -85,7 +85,7 @@ def listed(text: str) -> dict[str, smi.Gpu]:
 
 def test_one_h200_that_was_passed_through(samples: Path) -> None:
     gpus = listed((samples / "h200x1/nvidia-smi-q.xml").read_text())
-    have = Have(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5))
+    have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5))
     assert bad(have, machine(gpus, "580.159.04", guest=True), links=0) == []
     (gpu,) = gpus.values()
     assert (gpu.lost, gpu.recovery, gpu.margin, gpu.power_limit) == ((), "None", (50.0, -2.0), 700.0)
@@ -98,7 +98,7 @@ def test_eight_h100_whose_replays_and_persistence_mode_are_no_findings(samples: 
     (path,) = (samples / "misc").glob("nvidia-smi-q-x-*.xml.gz")
     gpus = listed(gzip.decompress(path.read_bytes()).decode())
     manager = fabric_manager.FabricManager(True, True, True, "active (running)", "570.86.15")
-    have = Have(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5), fabric_manager=manager)
+    have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5), fabric_manager=manager)
     assert bad(have, machine(gpus, "570.86.15", guest=False), links=18) == []
     assert [gpu.replays for gpu in gpus.values()] == [3, 0, 0, 0, 0, 0, 0, 3]
     assert "persistence mode is off on 8 GPUs" in " ".join(judge.notes(have))
@@ -117,7 +117,7 @@ def test_nvlinks_of_eight_h200_and_of_a100s(samples: Path) -> None:
             f"0000:{n:02x}:00.0": smi.Gpu(f"0000:{n:02x}:00.0", uuid, architecture=architecture)
             for n, uuid in enumerate(speeds)
         }
-        have = Have(now=1e9, boot_id="b", gpus=gpus, speeds=speeds, log=kernel_log.Log(uptime=1e5))
+        have = NodeState(now=1e9, boot_id="b", gpus=gpus, speeds=speeds, log=kernel_log.Log(uptime=1e5))
         profile = Profile("captured", "", GpuProfile(8, (), links, False, None, ()), ())
         plan = judge.plan(have, machine(gpus, "580.159.04", guest=True), Wanted(profile))
         states = [one for one in plan.findings if one.check == judge_gpu.NVLINK_STATE.id]
@@ -128,7 +128,7 @@ def test_no_line_of_a_kernel_log_that_is_well_is_a_finding(samples: Path) -> Non
     for name in ("gpud/kmsg.2.peermem.log", "misc/dmesg-mlx5-pcie-limited.txt"):
         log, _first = kernel_log.parse((samples / name).read_text(errors="replace"), WORDS, match_line)
         gpus = listed((samples / "h200x1/nvidia-smi-q.xml").read_text())
-        have = Have(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
+        have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
         assert bad(have, machine(gpus, "580.159.04", guest=True), links=0) == []
 
 
@@ -143,8 +143,8 @@ def test_ports_of_eight_h100_have_nothing_but_a_counter_that_has_come_to_its_end
         rail: Nic(f"0000:{rail:02x}:00.0", replace(own, address=f"0000:{rail:02x}:00.0"), "compute", "x", device, ())
         for rail, device in enumerate(devices)
     }
-    have = Have(now=1e9, boot_id="b", ports=port_counters.read(host, nics, 1e9))
-    then = Have(now=1e9 - NIGHT, boot_id="b", ports=port_counters.read(host, nics, 1e9 - NIGHT))
+    have = NodeState(now=1e9, boot_id="b", ports=port_counters.read(host, nics, 1e9))
+    then = NodeState(now=1e9 - NIGHT, boot_id="b", ports=port_counters.read(host, nics, 1e9 - NIGHT))
     assert [port.speed for port in have.ports] == ["NDR"] * 8
     ended = [port.label for port in have.ports if port.values["excessive_buffer_overrun_errors"] == 15]
     assert ended

@@ -9,8 +9,10 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import find_bar, parse_bars
 from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import predict
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import inspector, recorder
 
+from busbar import inspector as inspector_command
 from busbar import recorder as command
 
 # Case -> verdict, roots (rank, kind, number, who waits), mismatch (number, what, names).
@@ -30,3 +31,16 @@ def test_real_dumps(samples: Path, name: str) -> None:
         (one.number, one.what, [operation.name for operation, _ranks, _place in one.sides]) for one in found.mismatches
     ] == mismatches
     assert (found.releases, found.complete, found.missing) == (("2.28.9",), name != "stop", (1,) * (name == "stop"))
+
+
+# Case -> verdict, late ranks, ranks behind.
+INSPECTOR = {"healthy": ("ok", [], []), "slow": ("slow", [1], []), "stop": ("stopped", [], [1])}
+
+
+@pytest.mark.parametrize("name", INSPECTOR)
+def test_real_records_of_the_inspector(samples: Path, name: str) -> None:
+    collector = inspector_command.load(samples / "h200x2-inspector" / name)
+    end = max(member.time for members in collector.members.values() for member in members.values())
+    found = inspector.judge(collector, end + inspector.QUIET)
+    ranks = [late.rank for late in found.late], [behind.rank for behind in found.behind]
+    assert (inspector_command.verdict(found)[0], *ranks) == INSPECTOR[name]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import dcb, mlnx_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Dcb
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import dcb, mlnx_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb
 
 from tests import goldens
 from tests.readings import plain

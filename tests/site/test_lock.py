@@ -164,13 +164,3 @@ def test_the_lock_of_another_control_node_is_broken_by_its_age_or_by_name(node: 
     found = run("-e", '{"busbar_lock_minutes": 59}')
     assert checks(found) == []
     assert any("busbar_lock_minutes is 59" in note for note in found["notes"])
-
-
-@pytest.mark.long
-def test_a_lock_that_cannot_be_understood_is_a_lock(node: Node, run: Play) -> None:
-    node.write(0)
-    node.lock.write_text("{")
-    found = run()
-    assert checks(found) == [("lock.held", "withheld")]
-    assert "remove /run/busbar/lock.json on the node" in found["findings"][0]["fix"]
-    assert node.lock.read_text() == "{"

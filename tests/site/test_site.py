@@ -7,40 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from lab import qos, store
+from lab import store
 from tests import series
 from tests.site.conftest import ROOT, recap
 
 Play = Callable[..., Any]
-
-
-@pytest.mark.long
-def test_a_port_that_lost_pfc_is_the_only_row_and_is_set_again(lab: Path, play: Play) -> None:
-    roce = ("-i", lab / "inventory", "--limit", "node02", "--tags", "roce_qos")
-    assert play(*roce).rc == 0
-    store.break_(lab, "node02", "pfc-off")
-    run = play(*roce, "--check")
-    assert (run.rc, [row[2:5] for row in run.rows]) == (2, [["roce_qos.pfc", "on", "node02"]])
-    assert "repaired on node02: roce_qos.pfc" in play(*roce).out
-    assert qos.load(str(lab / "node02/hw"), qos.find(str(lab / "node02/hw"), "enp60s0np0")).pfc == 1 << 3
-
-
-@pytest.mark.long
-def test_from_another_directory_and_as_part_of_it(lab: Path, play: Play, tmp_path: Path) -> None:
-    away = tmp_path / "away"
-    away.mkdir()
-    assert play("-i", lab / "inventory", "--tags", "platform,nccl_conf", cwd=away).rc == 0
-    assert play("-i", lab / "inventory", "--tags", "platform", cwd=ROOT / "docs").rc == 0
-
-
-@pytest.mark.long
-def test_tags_leave_roles_out_and_the_verdict_names_them(lab: Path, play: Play) -> None:
-    run = play("-i", lab / "inventory", "--tags", "platform", "-v")
-    assert run.rc == 0
-    left_out = ", ".join(role.name for role in suite.SUITE[1:] if role.play == "provision")
-    assert f"NOT checked, left out by tags: {left_out}" in " ".join(run.verdict.split())
 
 
 def test_a_fabric_that_is_asked_for_by_name_and_that_nobody_may_sweep_is_unknown(lab: Path, play: Play) -> None:
@@ -185,17 +157,6 @@ def test_the_nodes_oldest_python_runs_it_and_what_is_printed_has_no_secret(
 
 
 @pytest.mark.long
-def test_a_role_alone_reads_the_intent_by_itself(lab: Path, play: Play, tmp_path: Path) -> None:
-    book = tmp_path / "own.yml"
-    book.write_text(
-        yaml.safe_dump([{"hosts": "gpu_nodes", "gather_facts": False, "roles": [{"role": "busbar.fabric.nccl_conf"}]}])
-    )
-    run = play("-i", lab / "inventory", playbook=str(book))
-    assert run.rc == 0
-    assert recap(run.out, "node01")["changed"] == 1
-
-
-@pytest.mark.long
 def test_containers_get_their_files(lab: Path, play: Play) -> None:
     arguments = ("-i", lab / "inventory", "--tags", "nccl_conf")
     extra = ("-e", '{"nccl_conf_containers": ["enroot", "docker", "kubernetes"]}')
@@ -207,22 +168,6 @@ def test_containers_get_their_files(lab: Path, play: Play) -> None:
     pod = yaml.safe_load((system / "etc/busbar/containers/kubernetes-pod.yml").read_text())
     assert pod["spec"]["volumes"][0]["hostPath"] == {"path": "/etc/nccl.conf", "type": "File"}
     assert recap(play(*arguments, *extra).out, "node01")["changed"] == 0
-
-
-@pytest.mark.long
-def test_what_is_replaced_is_kept(lab: Path, play: Play) -> None:
-    conf = lab / "node01/sys/etc/nccl.conf"
-    conf.write_text("NCCL_DEBUG=INFO\n")
-    arguments = ("-i", lab / "inventory", "--limit", "node01", "--tags", "nccl_conf", "--diff")
-    predicted = play(*arguments, "--check")
-    assert conf.read_text() == "NCCL_DEBUG=INFO\n"
-    done = play(*arguments)
-    for run in (predicted, done):
-        assert "-NCCL_DEBUG=INFO" in run.out
-        assert "+NCCL_IB_HCA==mlx5_" in run.out
-    copies = list(conf.parent.glob("nccl.conf.*~"))
-    assert [copy.read_text() for copy in copies] == ["NCCL_DEBUG=INFO\n"]
-    assert conf.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("name", ["example-infiniband", "example-roce"])

@@ -41,7 +41,7 @@ def test_the_closure_takes_in_what_the_topology_needs_and_no_more() -> None:
             "core.host", *(f"machine.{noun}" for noun in ("topology", "pci", "rdma", "netdev", "gpu", "virtualization"))
         )
     ) <= set(sources)
-    assert not set(full("machine.profile", "machine.platform", "nccl.conf")) & set(sources)
+    assert not set(full("machine.profile", "machine.platform", "nccl_conf.plan")) & set(sources)
 
 
 def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: Path) -> None:
@@ -51,7 +51,9 @@ def test_the_topology_reader_runs_as_one_script_without_site_packages(tmp_path: 
     assert answer["problems"]  # an empty tree cannot say whether it is a virtual machine
 
 
-@pytest.mark.parametrize(("name", "function"), [("machine.platform", "plan"), ("nccl.conf", "plan"), ("iommu", "plan")])
+@pytest.mark.parametrize(
+    ("name", "function"), [("machine.platform", "plan"), ("nccl_conf.plan", "plan"), ("kernel_args.iommu", "plan")]
+)
 def test_every_planner_can_be_bundled(name: str, function: str) -> None:
     main = f"\nfrom {bundle.PACKAGE}.{name} import {function}\nprint({function})"
     assert "function" in run(bundle.script(bundle.closure(full(name), bundle.source_of), main))

@@ -10,9 +10,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import OVER_NVLINK
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     cluster_judge,
     cluster_plan,

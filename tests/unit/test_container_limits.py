@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import container_limits, host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
-from ansible_collections.busbar.fabric.plugins.module_utils.container_limits import DAEMON_JSON, DROPIN, Have, Want
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_limits import (
+    DAEMON_JSON,
+    DROPIN,
+    Have,
+    Want,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
 from tests.trees import put
 
-LIMITS = host_limits.Want(1048576, 8 << 30)
+LIMITS = host_limits.LimitsWanted(1048576, 8 << 30)
 WANT = Want(("docker", "containerd", "kubelet"), ("rdma/hca_shared_devices_a",), LIMITS)
 UNIT = "/usr/lib/systemd/system/containerd.service"
 GOOD_JSON, _LACKS = container_limits.edit("", WANT)
@@ -178,7 +184,7 @@ def test_a_limit_that_is_too_low_or_malformed_is_replaced(name: str, limit: obje
 
 
 def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
-    want = replace(WANT, limits=host_limits.Want(1048576, 0))
+    want = replace(WANT, limits=host_limits.LimitsWanted(1048576, 0))
     assert "default-shm-size" not in json.loads(container_limits.edit("", want)[0])
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import dcb
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Dcb
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import dcb
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

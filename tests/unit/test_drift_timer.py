@@ -12,7 +12,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils import drift_timer
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.drift_timer import SERVICE, TIMER, Have
+from ansible_collections.busbar.fabric.plugins.module_utils.drift_timer import SERVICE, TIMER, TimerState
 from ansible_collections.busbar.fabric.plugins.modules import drift_timer as module
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from hypothesis import given, settings
@@ -61,12 +61,12 @@ NONE: dict[str, str | None] = dict.fromkeys(drift_timer.OWN)
 MEASURE: dict[str, Any] = {"measure_schedule": "*-*-* 03..05:00", "measure_options": ["--limit", "rack1"]}
 
 
-RIGHT = Have({**NONE, **rendered()}, RUNS, NEVER)
+RIGHT = TimerState({**NONE, **rendered()}, RUNS, NEVER)
 MEASURING = drift_timer.wanted({**GIVEN, **MEASURE})
 TEXTS = rendered(**MEASURE)
 THERE = replace(RIGHT, files=TEXTS, measure=(RUNS, {**NEVER, "Result": "exit-code", "ExecMainStatus": "2"}))
-PLANS: dict[str, tuple[Have, Any]] = {
-    "a fresh machine": (Have(NONE, OFF, NEVER, user=False), WANT),
+PLANS: dict[str, tuple[TimerState, Any]] = {
+    "a fresh machine": (TimerState(NONE, OFF, NEVER, user=False), WANT),
     "all is right": (RIGHT, WANT),
     "stopped": (replace(RIGHT, timer={**RUNS, "ActiveState": "inactive"}), WANT),
     "disabled": (replace(RIGHT, timer={**RUNS, "UnitFileState": "disabled"}), WANT),
@@ -76,7 +76,7 @@ PLANS: dict[str, tuple[Have, Any]] = {
     "no resources": (replace(RIGHT, service={**NEVER, "Result": "resources"}), WANT),
     "ended well": (replace(RIGHT, service={**NEVER, "ExecMainExitTimestampMonotonic": "81"}), WANT),
     "absent": (RIGHT, None),
-    "absent already": (Have(NONE, OFF, NEVER), None),
+    "absent already": (TimerState(NONE, OFF, NEVER), None),
     "measuring, fresh": (replace(RIGHT, measure=(OFF, NEVER)), MEASURING),
     "measuring, and its run failed": (THERE, MEASURING),
     "measuring no longer": (THERE, WANT),

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep, to_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.counters import counted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.counters import compare_counts
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
@@ -355,10 +355,10 @@ def test_the_inventory_may_be_empty() -> None:
 
 
 def test_a_counter_that_went_back_began_anew_and_counts_what_it_shows() -> None:
-    assert counted({"a": 5}, {"a": 9}, 60.0).counts == {"a": 5}
-    assert counted({"a": 5}, {"a": 9}, 60.0).reset
+    assert compare_counts({"a": 5}, {"a": 9}, 60.0).counts == {"a": 5}
+    assert compare_counts({"a": 5}, {"a": 9}, 60.0).reset
     # What did not go back may have gone on: the least that it was is the difference.
-    assert counted({"a": 5, "b": 9}, {"a": 9, "b": 7}, 60.0).counts == {"a": 5, "b": 2}
+    assert compare_counts({"a": 5, "b": 9}, {"a": 9, "b": 7}, 60.0).counts == {"a": 5, "b": 2}
 
 
 def test_marks_tell_both_ends_of_each_cable_that_something_is_wrong_with() -> None:

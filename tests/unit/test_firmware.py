@@ -5,24 +5,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError, ToolMissing
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError, ToolMissing
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import (
-    image,
-    nv_settings,
     reset_levels,
     tools,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Setting, Value
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import firmware_floor
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Value
 
-from tests import goldens
 from tests.trees import tool
 
 # By printf of mlxcfg_ui.cpp: names 48 wide behind mark, RO and five blanks, values as wide as the longest bytes.
@@ -76,25 +68,6 @@ Reset-types (relevant only for reset-levels 1,3,4):
 """
 
 
-ENTRY = {"read_only": False, "modified": True, "default_value": 1, "current_value": "ETH(2)", "next_value": "N/A"}
-AS_JSON = {"Device #1": {"device": "0000:1b:00.0", "tlv_configuration": {"LINK_TYPE_P1": ENTRY, "EMPTY": None}}}
-NEXT_ONLY = f"{'Configurations:':<16}{'Next Boot':>38}\n         {'SRIOV_EN':<36}True(1)\n"
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize(
-    ("case", "parse", "text"),
-    [
-        ("a new release", nv_settings.parse_text, NEW),
-        ("an old release", nv_settings.parse_text, OLD),
-        ("next boot only", nv_settings.parse_text, NEXT_ONLY),
-        ("JSON", nv_settings.parse_json, json.dumps(AS_JSON)),
-    ],
-)
-def test_what_a_tool_prints_of_settings(case: str, parse: Callable[[str], dict[str, Setting]], text: str) -> None:
-    goldens.check("nv_settings", case, [asdict(one) for one in parse(text).values()])
-
-
 @pytest.mark.parametrize(
     ("want", "good"), [(2, True), ("2", True), ("0x2", True), ("eth", True), ("ETH", True), (1, False), ("IB", False)]
 )
@@ -110,32 +83,6 @@ def test_the_levels_that_a_card_offers_are_read() -> None:
     found = reset_levels.parse_query(LEVELS)
     assert (found.offered, found.resets) == ((3, 4), (3,))
     assert str(found) == "3 (driver restart and PCI reset), 4 (warm reboot)"
-
-
-def test_burned_firmware_is_told_from_the_running_one() -> None:
-    text = "Image type:            FS4\nFW Version:            28.47.1088\nFW Version(Running):   28.43.8002\n"
-    found = image.parse_query(text + "PSID:                  MT_0000000838\n")
-    assert (found.following, found.running, found.psid, found.pending) == (
-        "28.47.1088",
-        "28.43.8002",
-        "MT_0000000838",
-        True,
-    )
-    assert not image.parse_query("FW Version:            28.43.8002\n").pending
-
-
-@given(st.one_of(st.text(max_size=200), st.lists(st.sampled_from((NEW + OLD + LEVELS).splitlines())).map("\n".join)))
-@settings(max_examples=50)
-@example("Configurations: Default Default\n")
-@example('{"a": {"tlv_configuration": {"A": 1}}}')
-@example('{"a": {"tlv_configuration": {"A": {"next_value": {}}}}}')
-@example("[" * 5000)
-def test_whatever_a_tool_prints_is_read_or_refused(text: str) -> None:
-    for parse in (nv_settings.parse_text, nv_settings.parse_json, reset_levels.parse_query, image.parse_query):
-        try:
-            parse(text)
-        except ParseError:
-            continue
 
 
 # -- the tools -------------------------------------------------------------------------------------------------------
@@ -195,25 +142,3 @@ def test_what_the_table_does_not_tell_is_asked_as_json(tmp_path: Path, on_json: 
     answer = tools.query(Host(str(tmp_path), str(tmp_path)), "0000:1b:00.0", ["AN_ODD_ONE"])
     assert answer.settings["AN_ODD_ONE"].following == told
     assert answer.source == "mstconfig -d 0000:1b:00.0 -e query AN_ODD_ONE"
-
-
-@pytest.mark.parametrize(
-    ("version", "least"),
-    [
-        ("28.43.2026", "28.43.8002"),
-        ("28.43.8002", None),
-        ("28.41.1000", "28.43.8002"),
-        ("28.45.1200", "28.46.3008"),
-        ("28.47.1026", None),  # after all that the bulletins name
-        ("22.46.3008", "22.47.1020"),
-        ("40.45.1020", "40.46.3008"),
-        ("20.44.1000", None),  # no train of a ConnectX-6 after 43 is named
-        ("12.28.2006", "12.28.4702"),
-        ("28.28.4702", "28.35.8002"),  # 28 is the train of a ConnectX-4 alone
-        ("99.43.1000", None),
-        ("28.43", None),
-        (None, None),
-    ],
-)
-def test_a_firmware_is_held_to_the_first_good_build_of_its_train(version: str | None, least: str | None) -> None:
-    assert firmware_floor.below(version) == least

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import gate, gate_program, gate_slurm, slurm
+from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import program as gate_program
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import slurm as gate_slurm
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files
 
 from tests import goldens
@@ -236,12 +239,6 @@ def test_only_what_is_seen_to_be_wrong_and_critical_fails(
         assert (found[0].state == "unknown") is (verdict == "unknown")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"steps": []}', "1" * 5000, "[" * 100000])
-def test_an_intent_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        gate_program.parse_intent(text)
-
-
 def test_whatever_hangs_below_the_check_is_ended_in_time(tmp_path: Path) -> None:
     def hangs() -> dict[str, Any]:
         # In a session of its own, as a tool is.
@@ -280,12 +277,12 @@ SCONTROL = "#!/bin/sh\ncat <<'E'\n%sE\n"
 
 def played(
     folder: Path, config: str = CONFIG, stages: tuple[str, ...] = gate.STAGES, **files: str
-) -> tuple[gate.Have, gate.Want]:
+) -> tuple[gate.GateState, gate.GateWanted]:
     """A node on which the role has been played, with a Slurm that says this of its configuration."""
     host = Host(str(folder), str(folder))
     tool(folder, "usr/bin/scontrol", SCONTROL % config)
     texts = gate_files.texts("#\n", gate.intent_text({"node": "n1"}), stages)
-    want = gate.Want(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
+    want = gate.GateWanted(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
     for change in gate.plan(gate.read(host, want), want).changes:
         apply.write(host, change)
     put_all(folder, {name.replace("__", "/"): text for name, text in files.items()})
@@ -298,11 +295,11 @@ def state(**more: Any) -> str:
 
 
 def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tmp_path: Path) -> None:
-    host, nothing = Host(str(tmp_path), str(tmp_path)), gate.Want(())
+    host, nothing = Host(str(tmp_path), str(tmp_path)), gate.GateWanted(())
     assert not gate.plan(gate.read(host, nothing), nothing).findings
     played(tmp_path)
     # Nobody has said that they are not wanted.
-    undecided = gate.plan(gate.read(host, gate.Want()), gate.Want())
+    undecided = gate.plan(gate.read(host, gate.GateWanted()), gate.GateWanted())
     assert (undecided.findings, undecided.changes, len(undecided.notes)) == ((), (), 1)
     found = gate.plan(gate.read(host, nothing), nothing)
     assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in gate.owned_files()]

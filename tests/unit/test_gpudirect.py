@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists, ofed_state, peermem
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists, peermem
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import parse as parse_modinfo
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.peermem import (
     NO_API,
@@ -39,6 +39,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
     UNIT,
     judge,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.modules import gpudirect as module
 from hypothesis import given, settings
 from hypothesis import strategies as st

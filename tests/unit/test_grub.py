@@ -3,54 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import parse, split
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import parse, split
 from hypothesis import given
 from hypothesis import strategies as st
-
-SCOPE = {"tuned_params": ("iommu=pt nohz=on ",), "none": ("",), "either": ("a", "b=1")}
-
-
-@pytest.mark.parametrize(
-    ("line", "kernel_gets"),
-    [
-        ("ro  quiet", "ro quiet"),
-        # A command ends at ; and at a comment.
-        ("ro pci=config_acs=A;B iommu=pt", "ro pci=config_acs=A"),
-        ("ro a#b # iommu=pt", "ro a#b"),
-        ('ro pci=config_acs="A;B" x', "ro pci=config_acs=A;B x"),
-        ("'pci=config_acs=A;B' x", "pci=config_acs=A;B x"),
-        ("pci=config_acs=A\\;B x", "pci=config_acs=A;B x"),
-        # Quotes go; what has a blank gets others, and quotes and backslashes one more backslash.
-        ("dyndbg='file a +p' x", '"dyndbg=file a +p" x'),
-        ("a=\\'b\\' c='\\'", "a=\\'b\\' c=\\\\"),
-        # Variables: several words, unless in double quotes; positional ones are empty.
-        ("ro $tuned_params", "ro iommu=pt nohz=on"),
-        ('ro "x$tuned_params"', 'ro "xiommu=pt nohz=on "'),
-        ("ro $none${none}x memmap=4G$0x10 $unset", "ro x memmap=4Gx10"),
-        ("'$tuned_params' \\$none \"\\$none\"", "$tuned_params $none $none"),
-    ],
-)
-def test_what_the_kernel_gets_of_a_line(line: str, kernel_gets: str) -> None:
-    assert grub.passed(line, SCOPE) == [kernel_gets]
-
-
-@pytest.mark.parametrize(
-    "line", ["a|b", "a & b", "a<b", "a>b", "a={b}", "a }", "a=$", "'a", 'a"b', "a=$(date)", "x; y|"]
-)
-def test_what_grub_cannot_read_is_an_error(line: str) -> None:
-    with pytest.raises(ParseError, match="GRUB cannot read"):
-        grub.passed(line, {})
-
-
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [("ro a=1 b='x;y'", ""), ("ro a=1;", ""), ("ro a=1;2 b", "a=1;2"), ("ro a # b", "#"), ("ro a={b} c", "a={b}")],
-)
-def test_the_word_that_ends_a_line_too_early_is_named(line: str, word: str) -> None:
-    assert grub.GRUB.cut(line) == word
-
 
 CFG = """\
 set default="0"
@@ -94,12 +51,6 @@ VALUES = st.text(st.characters(codec="ascii", exclude_characters="\"'\\", exclud
 def test_a_value_that_is_quoted_comes_through_whole(value: str) -> None:
     [line] = grub.passed(f"ro {grub.quote('a', value)} end", {})
     assert [parse(token) for _gap, token in split(line)] == [("ro", None), ("a", value), ("end", None)]
-
-
-@pytest.mark.parametrize("value", ["it's", "a\\b", 'a"b'])
-def test_what_grub_cannot_pass_on_whole_is_refused(value: str) -> None:
-    with pytest.raises(ParseError, match="GRUB cannot pass on"):
-        grub.quote("a", value)
 
 
 def next_arg(text: str) -> tuple[str, str | None]:

@@ -7,12 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import ras_answer, ras_views
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes import Listener, Node, Process
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer_text
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, hang
 
 from lab import ras as emulator
@@ -75,8 +77,8 @@ def test_one_job_seen_from_two_hosts_is_one_and_names_come_from_the_inventory() 
 
 def test_a_text_of_an_old_release_is_a_table_too() -> None:
     given = job(version="2.26.2", late={"3": 2})
-    parsed = ras_answer.parse_text(emulator.as_text(given, emulator.seen(given, [], 2.0)))
-    fine = ras_answer.parse_text(emulator.as_text(job(version="2.26.2"), emulator.seen(job(), [], 2.0)))
+    parsed = answer_text.parse_text(emulator.as_text(given, emulator.seen(given, [], 2.0)))
+    fine = answer_text.parse_text(emulator.as_text(job(version="2.26.2"), emulator.seen(job(), [], 2.0)))
     said = hang.text(hang.build({"node01": told(1, View("RAS", ("alice",), parsed, parsed, 10.0))}), 120)
     assert "JOB of alice: NCCL 2.26.2, 4 processes" in said
     assert "AllReduce 100 (3), 98 (1)" in said

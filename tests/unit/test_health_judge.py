@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import FabricManager
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 
 from tests import goldens, smi_answers
 from tests.unit import finding_rows
@@ -41,9 +41,9 @@ def gpus(changes: Mapping[int, smi_answers.Changes] | None = None, driver: str =
     return {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml(GPUS, changes, driver))}
 
 
-def healthy(**more: Any) -> Have:
+def healthy(**more: Any) -> NodeState:
     assert NODE.driver is not None
-    have = Have(
+    have = NodeState(
         now=NOW,
         boot_id="boot-1",
         driver_loaded=DRIVER,
@@ -57,21 +57,21 @@ def healthy(**more: Any) -> Have:
     return replace(have, **more)
 
 
-def odd(gpu: int, **more: Any) -> Have:
+def odd(gpu: int, **more: Any) -> NodeState:
     """One GPU with other values."""
     return healthy(gpus=gpus({gpu: more}))
 
 
-def after(have: Have, **before: Any) -> Have:
+def after(have: NodeState, **before: Any) -> NodeState:
     """The same question a night after one with its counters, but for ``before``."""
     return replace(have, before=replace(judge.counters(have), at=NOW - NIGHT, **before))
 
 
-def bad(have: Have, **wanted: Any) -> list[Finding]:
+def bad(have: NodeState, **wanted: Any) -> list[Finding]:
     return [one for one in judge.plan(have, NODE, Wanted(PROFILE, **wanted)).findings if not one.ok]
 
 
-def one(have: Have, **wanted: Any) -> Finding:
+def one(have: NodeState, **wanted: Any) -> Finding:
     """The one that nothing else of the plan causes."""
     found = bad(have, **wanted)
     ids = {finding.id for finding in found}
@@ -225,36 +225,36 @@ def test_advice_for_several_gpus_names_none_of_them() -> None:
 # -- what else is found of a node ------------------------------------------------------------------------------------
 
 
-def lacking(lost: int, **more: Any) -> Have:
+def lacking(lost: int, **more: Any) -> NodeState:
     """nvidia-smi does not list this GPU."""
     return healthy(gpus={pci: gpu for pci, gpu in gpus().items() if pci != GPUS[lost]}, **more)
 
 
-def grown(have: Have, counter: str, by: int, gpu: int = 4) -> Have:
+def grown(have: NodeState, counter: str, by: int, gpu: int = 4) -> NodeState:
     """As ``have``, a night after a question at which one counter of one GPU was so much lower."""
     now = judge.counters(have).gpus
     uuid = smi_answers.UUID % gpu
     return after(have, gpus={**now, uuid: {**now[uuid], counter: now[uuid][counter] - by}})
 
 
-def grew(path: str, counter: str, by: int) -> Have:
+def grew(path: str, counter: str, by: int) -> NodeState:
     """A counter of a GPU that has grown, from a million millions on."""
     return grown(odd(4, **{path: str(10**12)}), counter, by)
 
 
-def links(counter: str, by: int) -> Have:
+def links(counter: str, by: int) -> NodeState:
     """Errors of a link, from a thousand millions on."""
     errors = nvlink.parse_errors(smi_answers.errors(8, odd={(4, 11, counter): 10**9 + by}))
     return grown(healthy(errors=errors), f"link 11 {nvlink.COUNTERS[counter]}", by)
 
 
-def aer(kind: str, by: int) -> Have:
+def aer(kind: str, by: int) -> NodeState:
     pci = NODE.nics[1].pci
     have = healthy(aer={pci: {"correctable": 10**9, "nonfatal": 5, "fatal": 5}})
     return after(have, pci={pci: {**have.aer[pci], kind: have.aer[pci][kind] - by}})
 
 
-def retired(single: str, double: str, before: int) -> Have:
+def retired(single: str, double: str, before: int) -> NodeState:
     """Pages of a GPU that has no rows to remap."""
     driver, changes = smi_answers.LAYOUTS["T4, 595"]
     kinds = {"multiple_single_bit_retirement": single, "double_bit_retirement": double}
@@ -265,12 +265,12 @@ def retired(single: str, double: str, before: int) -> Have:
     return after(have, gpus={**now, uuid: {**now[uuid], "retired pages": before}})
 
 
-def since(have: Have, seconds: float) -> Have:
+def since(have: NodeState, seconds: float) -> NodeState:
     assert have.before is not None
     return replace(have, before=replace(have.before, at=NOW - seconds))
 
 
-def reloaded(have: Have) -> Have:
+def reloaded(have: NodeState) -> NodeState:
     assert have.before is not None
     return replace(have, before=replace(have.before, driver_loaded={"nvidia": "56758272 0xffffffffc0800000"}))
 
@@ -280,7 +280,7 @@ def history(*days: int) -> record.StoredRecords:
     return record.StoredRecords(record.Record("boot-1", NOW - NIGHT, history=earlier))
 
 
-def program(**more: Any) -> Have:
+def program(**more: Any) -> NodeState:
     """The Fabric Manager with other values."""
     return healthy(fabric_manager=replace(healthy().fabric_manager or RUNNING, **more))
 
@@ -321,17 +321,19 @@ ENDED: dict[str, tuple[int, tuple[float, str] | None]] = {
 }
 
 
-def ended(name: str, changes: Mapping[int, smi_answers.Changes] | None = None) -> Have:
+def ended(name: str, changes: Mapping[int, smi_answers.Changes] | None = None) -> NodeState:
     number, beside = ENDED[name]
     others = [] if beside is None else [said(154, age=beside[0], text=beside[1])]
     return healthy(events=(said(number), *others), gpus=gpus(changes))
 
 
-def reported(number: int, changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580) -> Have:
+def reported(
+    number: int, changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580
+) -> NodeState:
     return healthy(events=(said(number),), gpus=gpus(changes, driver))
 
 
-SITUATIONS: dict[str, Callable[[], Have]] = {
+SITUATIONS: dict[str, Callable[[], NodeState]] = {
     "ceiling of power, driver 610": lambda: healthy(
         gpus=gpus({3: {**NESTED, "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit": "700.00 W"}})
     ),

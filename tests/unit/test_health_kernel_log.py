@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_ru
     events,
     match_line,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.health.node import Have
+from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
@@ -62,10 +62,10 @@ def read(text: str, at: float = UPTIME - 3600.0) -> kernel_log.Log:
     return replace(log, uptime=UPTIME)
 
 
-def have(text: str) -> Have:
+def have(text: str) -> NodeState:
     log = read(text)
     gpus = {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml([gpu.pci for gpu in NODE.gpus]))}
-    return Have(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
+    return NodeState(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
 
 
 def judged(text: str, topology: Topology = NODE) -> list[Finding]:

@@ -58,12 +58,6 @@ def test_absent_is_not_zero_and_a_gpu_that_does_not_answer_is_neither() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "<nvidia_smi_log>", "<html/>", '<!DOCTYPE a [<!ENTITY b "c">]><nvidia_smi_log/>'])
-def test_what_is_no_answer_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        smi.parse(text)
-
-
 def test_more_gpus_than_any_node_has_are_refused() -> None:
     with pytest.raises(ParseError, match="lists 65 GPUs"):
         smi.parse(smi_answers.xml([f"0000:{n:02x}:00.0" for n in range(65)]))
@@ -82,24 +76,6 @@ def test_errors_of_a_link() -> None:
     four = nvlink.parse_errors(smi_answers.errors(2, odd={(1, 17, "Recovery Errors"): 505}))
     assert four[smi_answers.UUID % 1][17] == {"replays": 0, "recoveries": 505, "CRC errors": 0}
     assert [len(links) for links in four.values()] == [18, 18]
-
-
-def test_a_gpu_without_nvlink_has_no_links() -> None:
-    head = f"GPU 0: NVIDIA H100 PCIe (UUID: {smi_answers.UUID % 0})\n"
-    for text in (
-        head + "NVML: Unable to retrieve NVLink information as all links are inActive\n",
-        head + "Device does not have or support NVLink\n",
-        head,
-    ):
-        for parse in (nvlink.parse_status, nvlink.parse_errors):
-            assert parse(text) == {smi_answers.UUID % 0: {}}
-    assert nvlink.parse_status("") == {}
-
-
-@pytest.mark.parametrize("text", ["Link 0: 26.562 GB/s", f"GPU 0: x (UUID: {smi_answers.UUID % 0})\n Link 0: fast\n"])
-def test_status_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        nvlink.parse_status(text)
 
 
 # -- the kernel's log ------------------------------------------------------------------------------------------------
@@ -162,29 +138,6 @@ def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     text = "Linux version\nNVRM: Xid (PCI:0000:9b:00): 79, x\n"
     log = kernel_log.read(node(tmp_path, text), WORDS, match_line, since=0.0, now=7300.0)
     assert [(event.number, event.age) for event in events(log)] == [(79, None)]
-
-
-@pytest.mark.parametrize(
-    ("text", "pci", "number"),
-    [
-        ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel", "0000:01:00.0", 94),
-        ("NVRM: Xid (0000:03:00): 6, PE0001", "0000:03:00.0", 6),
-        ("NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 14", "0008:01:00.0", 149),
-        ("NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None)", "0000:65:00.0", 154),
-    ],
-)
-def test_forms_of_an_xid(text: str, pci: str, number: int) -> None:
-    event = xid.parse(text)
-    assert event is not None
-    assert (event.pci, event.number) == (pci, number)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["NVRM: Xid (PCI:zz): 79, x", "an Xid of 79", "NVRM: Xid (PCI:0000:01:00): abc, x", "NVRM: Xid (PCI:1:1): 7, "],
-)
-def test_what_is_no_xid(text: str) -> None:
-    assert xid.parse(text) is None
 
 
 def test_an_nvlink_error_names_its_link_and_registers() -> None:

@@ -122,11 +122,6 @@ def test_a_device_that_comes_later_need_not_wait() -> None:
     assert kept.last.gpus == {"GPU-1": {"replays": 3}, "GPU-2": {"replays": 1}}
 
 
-def test_growth() -> None:
-    before = {"same": 5, "more": 5, "reset": 500, "gone": 1}
-    assert record.grown(before, {"same": 5, "more": 9, "reset": 7, "new": 3}) == {"same": 0, "more": 4, "reset": 7}
-
-
 def test_a_thousand_histories_of_a_counter() -> None:
     """No growth is told that was none, and none is missed but what a reset has hidden."""
     for seed in range(1000):

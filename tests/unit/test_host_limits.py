@@ -4,20 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.host_limits import Have, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.plan import LimitsState, LimitsWanted
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
 from tests.trees import put, put_all
 
-WANT = Want(1048576, 8 << 30)
+WANT = LimitsWanted(1048576, 8 << 30)
 LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits.LOGIN_FILE, host_limits.render_login(WANT)))
 SERVICE = ((host_limits.SERVICE_FILE, host_limits.render_service(WANT)),)
-GOOD = Have(LOGIN, SERVICE, {"slurmd": (("unlimited", "1048576"),)}, 64 << 30)
+GOOD = LimitsState(LOGIN, SERVICE, {"slurmd": (("unlimited", "1048576"),)}, 64 << 30)
 
 
 ZZ = "/etc/security/limits.d/zz.conf"
@@ -26,7 +26,7 @@ THEIRS = (
 )
 THEIR_SERVICE = "[Manager]\nDefaultLimitMEMLOCK=infinity:infinity\nDefaultLimitNOFILE=1048576:2097152\n"
 SEVERAL = (("unlimited", "1048576"), ("8388608", "1048576"), ("65536", "1048576"), ("unlimited", "1024"))
-CASES: dict[str, Have] = {
+CASES: dict[str, LimitsState] = {
     "everything": GOOD,
     "fresh": replace(GOOD, login=LOGIN[:1], service=()),
     "limits of others": replace(
@@ -61,7 +61,7 @@ def test_what_is_planned(case: str) -> None:
         assert plan.findings[0].fix == f"correct its limits in {ZZ}"
 
 
-def not_ok(have: Have) -> dict[str, str]:
+def not_ok(have: LimitsState) -> dict[str, str]:
     plan = host_limits.plan(have, WANT).limit("none")
     return {f.check.partition(".")[2]: f.state for f in plan.findings if not f.ok}
 
@@ -239,17 +239,6 @@ def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory
 )
 def test_the_size_of_shared_memory(text: str, size: int | None) -> None:
     assert host_limits.size_of_shm(mounts.parse_fstab(text), "MemTotal:        2097152 kB\n") == size
-
-
-def test_limits_of_a_process() -> None:
-    text = (
-        "Limit                     Soft Limit           Hard Limit           Units     \n"
-        "Max open files            1024                 524288               files     \n"
-        "Max locked memory         8388608              unlimited            bytes     \n"
-    )
-    assert host_limits.parse_proc_limits(text) == ("8388608", "1024")
-    with pytest.raises(ParseError, match="Max locked memory"):
-        host_limits.parse_proc_limits("Limit\n")
 
 
 @given(st.text(max_size=200))

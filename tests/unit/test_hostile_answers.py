@@ -7,33 +7,26 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import (
     host_audit,
-    localise_round,
     nccl_benchmark_report,
-    nccl_cluster,
-    nccl_cluster_plan,
     nccl_tests_share,
     rail_ping_plan,
     verify,
     verify_report,
 )
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
-from ansible_collections.busbar.fabric.plugins.action import (
-    rail_pairs as rail_pairs_action,
-)
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     due_roles,
@@ -51,8 +44,9 @@ from hypothesis import strategies as st
 
 from busbar.drift import runner
 from tests import goldens
+from tests.campaigns import ANSWER, FACTS, Nodes, Play, perf, rails_of
+from tests.campaigns import RUN as OWN_RUN
 from tests.localising import Cluster, Fault
-from tests.unit import test_cluster_plan_action, test_localise_round
 from tests.unit.test_answer import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
 
 DEEP: Any = "x"
@@ -169,7 +163,7 @@ NOTHING = variables({"failed": True, "msg": "x"})
 
 
 def is_out(of_bad: Any) -> bool:
-    return rail_pairs_action.candidate("bad", variables(of_bad)["bad"], True, False).info is None
+    return rail_pairs.candidate("bad", variables(of_bad)["bad"], True, False).info is None
 
 
 @given(broken(RAIL_INFO))
@@ -210,7 +204,7 @@ def test_whose_rails_ping_each_other(said: Any) -> None:
 @EVERY
 def test_who_tests_with_whom(said: Any) -> None:
     hosts = variables(said)
-    planned = rail_pairs.plan([rail_pairs_action.candidate(host, hosts[host], True, False) for host in HOSTS], 2)
+    planned = rail_pairs.plan([rail_pairs.candidate(host, hosts[host], True, False) for host in HOSTS], 2)
     for host in HOSTS:
         for sessions in planned.sessions_of(host):
             for session in sessions:
@@ -218,7 +212,7 @@ def test_who_tests_with_whom(said: Any) -> None:
                 words = perftest.argv(perftest.session_of(session), perftest.Port("mlx5_0", 1, 3), "bw", OPTIONS)
                 assert not any(word.startswith("-") for word in words[-1:] if session["role"] == "client")
     if is_out(said):
-        without = [rail_pairs_action.candidate(host, NOTHING[host], True, False) for host in HOSTS]
+        without = [rail_pairs.candidate(host, NOTHING[host], True, False) for host in HOSTS]
         assert planned.passes == rail_pairs.plan(without, 2).passes
         assert planned.findings["bad"]
 
@@ -273,7 +267,7 @@ MEASURED = {
     "finished_at": 1.7e9,
     "simulated": False,
     "repeats": [{"rc": 0, "busbw": 445.0, "finished": 1.7e9, "ending": ""}],
-    "statistics": [asdict(perf_statistics.Statistics(1 << 33, 2e4, 400.0, 445.0, 445.0, 2e4, None, None, 1))],
+    "statistics": [asdict(perf_result.Statistics(1 << 33, 2e4, 400.0, 445.0, 445.0, 2e4, None, None, 1))],
     "transport": {
         "networks": ["IB"],
         "nodes": 2,
@@ -311,76 +305,58 @@ def test_the_benchmark_and_its_table(said: Any, role: Any, run: Any) -> None:
 
 # A whole search or benchmark each: few of them.
 FEW = settings(EVERY, max_examples=20)
-SLOW = test_localise_round.perf(100.0, 200.0)
-NODE: dict[str, Any] = {
-    "nccl_cluster_member_result": test_cluster_plan_action.FACTS,
-    "nccl_cluster_stored": {"findings": [], "passed": [], "due": "x"},
-    "nccl_cluster_done": {"msg": "x"},
-    "nccl_benchmark_result": {"findings": [], "passed": [], "runs": [test_localise_round.RUN]},
-    "rail_info_result": test_localise_round.rails_of(1),
-    "localise_health": {"findings": [], "passed": []},
-    "node_lock_result": {"held": True, "holder": None, "findings": [], "passed": []},
+SLOW = perf(100.0, 200.0)
+# What the first host has registered before, and what its modules say in the campaign.
+BEFORE: dict[str, Any] = {
+    "nccl_benchmark_result": {**ANSWER, "runs": [OWN_RUN]},
+    "node_lock_result": {**ANSWER, "held": True, "holder": None},
+}
+SAYS: dict[str, Any] = {
+    "nccl_cluster_member": FACTS,
+    "nccl_cluster_record": {**ANSWER, "due": "x"},
+    "rail_info": rails_of(1),
+    "node_health": ANSWER,
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ActionBase, "run", lambda *_given: {})
-    for module in (localise_round, nccl_cluster, nccl_cluster_plan):
-        monkeypatch.setattr(module.display, "display", lambda *_given: None)
+def campaign(cluster: Cluster, before: Any, says: Any, measured: Any) -> Play:
+    """Return a play in which the first host is hostile."""
+    play = Play(Nodes(cluster))
+    if isinstance(before, dict):
+        play.raw["n0000"].update({key: value for key, value in before.items() if key in BEFORE})
+    given = says if isinstance(says, dict) else {}
+    play.nodes.says = {("n0000", module): given[module] for module in SAYS if module in given}
+    play.nodes.says.update({("n0000", module): measured for module in ("nccl_perf", "perftest")})
+    return play
 
 
-def with_node(site: test_localise_round.Site, registered: Any) -> None:
-    """Have the first host register it, where it has the form that ``register`` gives."""
-    if isinstance(registered, dict):
-        site.raw["n0000"].update({key: value for key, value in registered.items() if key in NODE})
-
-
-@given(broken(NODE), broken(SLOW))
-@example({"nccl_benchmark_result": True}, SLOW)
-@example({"nccl_benchmark_result": ["x"], "node_lock_result": 1}, SLOW)
+@given(broken(BEFORE), broken(SAYS), broken(SLOW))
+@example({"nccl_benchmark_result": True}, {}, SLOW)
+@example({"nccl_benchmark_result": ["x"], "node_lock_result": 1}, {}, SLOW)
 @FEW
-def test_the_search_for_slow_nodes(registered: Any, said: Any) -> None:
-    site = test_localise_round.Site(Cluster(4, [Fault("receives slowly", "n0000", 3)], noise=False))
-    with_node(site, registered)
-    honest = site.measure
-
-    def measure(test: Any, asked: Mapping[str, Any]) -> None:
-        honest(test, asked)
-        for key in ("nccl_cluster_measured", "localise_rails_measured"):
-            for measured in site.raw["n0000"].get(key, [])[-1:]:
-                measured["result"] = said
-
-    site.measure = measure  # type: ignore[method-assign]
-    hosts = site.play()["hosts"]
-    assert all(hosts[name]["findings"] or hosts[name]["passed"] for name in site.raw)
+def test_the_search_for_slow_nodes(before: Any, says: Any, measured: Any) -> None:
+    slow = Cluster(4, [Fault("receives slowly", "n0000", 3)], noise=False)
+    hosts = campaign(slow, before, says, measured).localise().hosts
+    assert all(of_host["findings"] or of_host["passed"] for of_host in hosts.values())
     json.dumps(hosts)
 
 
 PROVEN = {**MEASURED, "evidence": {MEASURED["passed"][0]: ["445 GB/s", "nccl-tests"]}}
 
 
-@given(broken(NODE), broken(PROVEN))
-@example({"nccl_cluster_done": ["x"], "node_lock_result": True}, None)
-@example({}, MEASURED)
+@given(broken(BEFORE), broken(SAYS), broken(PROVEN))
+@example({"node_lock_result": True}, {}, None)
+@example({}, {}, MEASURED)
 @FEW
-def test_the_benchmark_between_nodes(registered: Any, said: Any) -> None:
-    site = test_localise_round.Site(Cluster(4, noise=False))
-    for of_host in site.raw.values():
-        of_host["nccl_benchmark_result"] = {"findings": [], "passed": []}
-    with_node(site, registered)
-    plan = site.act(nccl_cluster_plan)
-    for of_host in site.raw.values():
-        of_host["nccl_cluster_plan_result"] = plan
-    for head, job in [pair for jobs in plan["rounds"] for pair in jobs.items()]:
-        site.raw[head].setdefault("nccl_cluster_measured", []).append({"name": job["name"], "result": said})
-    hosts = site.act(nccl_cluster)["hosts"]
-    states = {name: {finding["state"] for finding in hosts[name]["findings"]} for name in plan["measured"]}
-    found = answer.given(said, "nccl_perf")
-    if not found or found.get("failed") or "evidence" not in found:
-        assert all("unknown" in of_host for of_host in states.values())
-    assert all(answer.given(hosts[name]).get("findings") is not None for name in [*site.raw][1:])
-    json.dumps(hosts)
+def test_the_benchmark_between_nodes(before: Any, says: Any, measured: Any) -> None:
+    outcome = campaign(Cluster(4, noise=False), before, says, measured).benchmark()
+    states = {name: {one["state"] for one in of_host.get("findings", ())} for name, of_host in outcome.hosts.items()}
+    found = answer.given(measured, "nccl_perf")
+    heads = {job.hosts[0] for job in outcome.record.jobs} if outcome.record else set()
+    if "n0000" in heads and (not found or found.get("failed") or "evidence" not in found):
+        assert "unknown" in states["n0000"]
+    assert all(answer.given(outcome.hosts[name]).get("findings") is not None for name in [*outcome.hosts][1:])
+    json.dumps(outcome.hosts)
 
 
 @given(broken(BUILD))

@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub_settings, iommu, kernel_line
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.iommu import State
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import State
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.plan import Boot, Entry
 
 from tests import golden_rows, goldens
 
@@ -139,20 +140,3 @@ def test_arguments_of_a_platform_are_asked_for_in_guests_and_without_an_iommu_to
     translated = state("arm", types={GPU: "DMA", NIC: "identity"})
     found = iommu.plan(translated, boot("ro iommu.passthrough=1"), True, asked).findings
     assert next(f for f in found if f.check == "iommu.domains").because is None
-
-
-@pytest.mark.parametrize(
-    ("text", "cpu"),
-    [
-        ("processor\t: 0\nvendor_id\t: GenuineIntel\n", "intel"),
-        ("vendor_id\t: AuthenticAMD\n", "amd"),
-        ("processor\t: 0\nCPU implementer\t: 0x41\n", "arm"),
-    ],
-)
-def test_the_cpu_is_known_by_its_vendor(text: str, cpu: str) -> None:
-    assert iommu.parse_cpu(text) == cpu
-
-
-def test_an_unknown_cpu_is_refused_by_the_file_s_name() -> None:
-    with pytest.raises(ParseError, match="/proc/cpuinfo: no vendor_id"):
-        iommu.parse_cpu("vendor_id : CentaurHauls\n")

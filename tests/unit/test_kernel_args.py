@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub_settings, kernel_args, kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import Boot, Entry
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg, edit, satisfied
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.plan import Boot, Entry
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +23,6 @@ from tests import golden_rows, goldens
 from tests.trees import put
 
 PT = Arg("iommu", "pt")
-COMMANDS = ["update-grub", "sync --file-system /boot/grub"]
 LINE = "root=UUID=6f1c ro console=tty0 console=ttyS0,115200 quiet"
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
@@ -134,14 +135,6 @@ def test_an_entry_of_others_counts_where_grub_boots_it(default: str) -> None:
     assert [entry.line for entry in entries] == ["root=UUID=6f1c ro quiet", "root=/dev/sdb1"]
     [finding] = [one for one in plan(Boot("grub", "iommu=pt", tuple(entries[1:])), PT).findings if not one.ok]
     assert (finding.state, finding.aspect) == ("not_owned", "persisted")
-
-
-def test_a_boot_entry_takes_its_variables_from_grubenv() -> None:
-    options = kernel_args.parse_bls("title Rocky\n# options no\noptions $kernelopts $tuned_params\n", "a.conf")
-    variables = kernel_args.parse_grubenv("# GRUB Environment Block\nkernelopts=root=/dev/sda1 ro iommu=pt \n####")
-    assert kernel_args.expand(options, variables) == "root=/dev/sda1 ro iommu=pt"
-    with pytest.raises(ParseError, match="no line 'options'"):
-        kernel_args.parse_bls("title Rocky\n", "a.conf")
 
 
 @given(st.lists(st.builds(Arg, NAMES, PASSABLE, st.just(True), st.booleans()) | ABSENT, max_size=3))

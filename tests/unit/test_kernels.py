@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import kernels
 
@@ -18,24 +17,6 @@ menuentry 'Debian, old' {
     linux /boot/vmlinuz-6.8.0-60-generic root=/dev/vda1 ro
 }
 """
-
-
-@pytest.mark.parametrize(
-    ("settings_of_grub", "expected"),
-    [
-        ("GRUB_DEFAULT=0\n", "6.8.0-71-generic"),
-        ("", "6.8.0-71-generic"),
-        ('GRUB_DEFAULT="0"\n', "6.8.0-71-generic"),
-        ("GRUB_DEFAULT=saved\n", None),
-        ("GRUB_DEFAULT=0\nGRUB_DEFAULT='1>2'\n", None),
-    ],
-)
-def test_the_first_entry_boots_unless_grub_is_told_otherwise(settings_of_grub: str, expected: str | None) -> None:
-    assert kernels.boot_default(settings_of_grub, CFG) == expected
-
-
-def test_without_an_entry_nobody_knows_what_boots() -> None:
-    assert kernels.boot_default("", "set timeout=5\n") is None
 
 
 def _kernel(root: Path, release: str, image: bool, headers: bool) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, neighbour
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState, Neighbour
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent, Port
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from tests import golden_rows, goldens
 from tests.trees import tool
 
 ROCE = {"dscp": 26, "priority": 3}
-WANT = LldpIntent(mtu=9000, roce=Want(chain=resolve(ROCE, {})))
+WANT = LldpIntent(mtu=9000, roce=PortConfig(chain=resolve(ROCE, {})))
 CLASSES, SHARES = bytes([0x00, 0x03, 0x00, 0x60]), bytes([50, 0, 0, 50, 0, 0, 0, 0])
 SAID = {
     dcbx.PFC: (b"\x08\x08",),
@@ -53,8 +54,8 @@ NETWORKCTL = {
 }
 
 
-def port(rail: int = 0) -> Port:
-    return Port(
+def port(rail: int = 0) -> RailPort:
+    return RailPort(
         rail, f"0000:1{rail}:00.0 mlx5_{rail} ens{rail}", f"0000:1{rail}:00.0", f"ens{rail}", f"mlx5_{rail}", 1500
     )
 
@@ -223,7 +224,7 @@ def sends(**tlvs: tuple[bytes, ...]) -> LldpState:
 
 
 def roce(settings: Mapping[str, Any] = MappingProxyType({}), **chain: Any) -> LldpIntent:
-    return replace(WANT, roce=Want.from_values(resolve(ROCE, chain), settings))
+    return replace(WANT, roce=PortConfig.from_values(resolve(ROCE, chain), settings))
 
 
 # Switches count the frame with and without checksum and tag: the smallest of their ways of counting is enough.
@@ -263,7 +264,7 @@ HEARD: dict[str, tuple[LldpState, LldpIntent]] = {
     "no DCBX": (heard(NO_DCBX), WANT),
     "no DCBX, required": (heard(NO_DCBX), DCBX),
     "no DCBX of one, two rails": (heard(switch(0, dcbx={}), switch(1)), WANT),
-    "nothing is asked of RoCE": (ODD, replace(WANT, roce=Want())),
+    "nothing is asked of RoCE": (ODD, replace(WANT, roce=PortConfig())),
     "nothing is asked of LLDP": (ODD, replace(WANT, asked="none")),
     "nothing is heard": (heard(), WANT),
     "nothing is heard on one, two rails": (heard(switch(1)), WANT),

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.ports import LldpIntent
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 from ansible_collections.busbar.fabric.plugins.plugin_utils import lldp_fleet, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.lldp_fleet import Files

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import mlnx_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.mlnx_qos import NotSupported
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Dcb
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import mlnx_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.mlnx_qos import NotSupported
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_file
 
 
@@ -20,13 +19,3 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver import module
 )
 def test_a_modules_place_tells_whose_it_is(path: str, inbox: bool) -> None:
     assert module_file.parse(f"filename:       {path}\nsrcversion: ABC\n").inbox is inbox
-
-
-def test_modinfo_without_a_file_is_an_error() -> None:
-    with pytest.raises(ParseError):
-        module_file.parse("version: 1\n")
-
-
-def test_a_message_is_no_checksum() -> None:
-    with pytest.raises(ParseError):
-        module_file.parse_symbols("modprobe: ERROR: something\n")

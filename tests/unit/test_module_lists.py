@@ -16,11 +16,6 @@ BLOCKS = st.lists(
 )
 
 
-def test_an_install_line_that_loads_it_after_all_is_no_block() -> None:
-    line = "install nvidia_peermem /sbin/modprobe ib_core; /sbin/modprobe --ignore-install nvidia-peermem\n"
-    assert module_lists.blocks(line, "nvidia_peermem") == []
-
-
 @settings(max_examples=100, deadline=None)
 @given(LINES)
 def test_taking_a_module_out_of_a_list_leaves_the_rest(lines: list[str]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import multirail, persisted_address
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import sysctl_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
@@ -19,22 +18,20 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.sysctl_files im
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_routing
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_routing import Route, Rule
-from ansible_collections.busbar.fabric.plugins.module_utils.multirail import (
-    POLICIES,
-    Have,
-    Rail,
-    Want,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import addressing, netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.addressing import Addressing
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifupdown import Ifupdown
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.netplan import Netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkd import Networkd
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkmanager import NetworkManager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Owner
-from ansible_collections.busbar.fabric.plugins.modules import multirail as module
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import addressing, netplan, persisted_address
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.addressing import Addressing
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkmanager import NetworkManager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import plan as multirail
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import read, routing
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail.policy import POLICIES, MultirailConfig, policy
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail.read import MultirailState, Rail
+from ansible_collections.busbar.fabric.plugins.modules import multirail as multirail_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +40,7 @@ from tests import golden_rows, goldens
 from tests.trees import contents, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NVIDIA, OCI = Want(POLICIES["nvidia"]), Want(POLICIES["oci"])
+NVIDIA, OCI = MultirailConfig(POLICIES["nvidia"]), MultirailConfig(POLICIES["oci"])
 
 # -- policies --------------------------------------------------------------------------------------------------------
 
@@ -51,7 +48,7 @@ NVIDIA, OCI = Want(POLICIES["nvidia"]), Want(POLICIES["oci"])
 def test_every_value_of_a_policy_says_where_it_is_from() -> None:
     for one in POLICIES.values():
         assert set(one.values) == set(one.sources)
-        assert multirail.policy(one.name, {}, False) is one
+        assert policy(one.name, {}, False) is one
 
 
 @pytest.mark.parametrize(
@@ -67,7 +64,7 @@ def test_every_value_of_a_policy_says_where_it_is_from() -> None:
 )
 def test_a_policy_that_makes_no_sense_is_refused(name: str, values: dict[str, Any], says: str) -> None:
     with pytest.raises(ParseError, match=says):
-        multirail.policy(name, values, False)
+        policy(name, values, False)
 
 
 # -- sysctl files ----------------------------------------------------------------------------------------------------
@@ -173,18 +170,18 @@ def rail(number: int = 0, **changes: Any) -> Rail:
         (Route(f"10.0.{number}.0/24", "", f"10.0.{number}.1", name),),
         Owner((claim,)),
     )
-    one = replace(one, kept=claim.with_table(multirail.table_of(one, "none")))
+    one = replace(one, kept=claim.with_table(routing.table_of(one, "none")))
     return replace(one, **changes)
 
 
-def have(*rails: Rail, **changes: Any) -> Have:
+def have(*rails: Rail, **changes: Any) -> MultirailState:
     """As the policy nvidia wants it."""
     text = multirail.render_sysctl(rails, POLICIES["nvidia"])
     rules = [Rule(one.table, one.addresses[0].address, str(one.table)) for one in rails if one.addresses]
-    found = Have(
+    found = MultirailState(
         rails=rails,
         live_all={"arp_ignore": 0, "arp_announce": 0, "rp_filter": 0},
-        assignments=tuple(sysctl_files.parse(text, multirail.SYSCTL_FILE)),
+        assignments=tuple(sysctl_files.parse(text, read.SYSCTL_FILE)),
         rules=(Rule(0, "", "local"), *rules, Rule(32766, "", "main")),
         sysctl=text,
     )
@@ -202,7 +199,7 @@ OTHER = persisted_address.judge(
     "rail", "ens1", Owner((replace(CLAIM, addressing=Addressing(("10.0.0.1/16",))),)), rail().addresses
 )
 IDLE = Owner((replace(CLAIM, mtu=None, refused=("is masked", "systemctl unmask it")),))
-TABLE = multirail.table_of(rail(), "")
+TABLE = routing.table_of(rail(), "")
 BY_NETPLAN = Owner((Netplan("/run/systemd/network/10-netplan-a.network", "", ident="ethernets/a"),))
 
 
@@ -210,13 +207,13 @@ def told(text: str, path: str) -> tuple[Assignment, ...]:
     return tuple(sysctl_files.parse(text, path))
 
 
-def beside(before: str = "", after: str = "", path: str = "/etc/sysctl.d/10-a.conf", **changes: Any) -> Have:
+def beside(before: str = "", after: str = "", path: str = "/etc/sysctl.d/10-a.conf", **changes: Any) -> MultirailState:
     """A node as wanted, with these lines in a file that counts before or after ours."""
     there = have(rail(), **changes)
     return replace(there, assignments=(*told(before, path), *there.assignments, *told(after, path)))
 
 
-def by_netplan() -> Have:
+def by_netplan() -> MultirailState:
     """The rules and routes are in netplan's files of the site."""
     given = yaml.safe_load(Netplan("", "", ident="ethernets/a").with_table(TABLE))["network"]["ethernets"]["a"]
     text = netplan.parse(yaml.safe_dump({"network": {"ethernets": {"a": given}}}))["ethernets", "a"]
@@ -224,11 +221,11 @@ def by_netplan() -> Have:
     return have(rail(owner=Owner((claim,)), kept=None))
 
 
-def unkept(**changes: Any) -> tuple[Have, Want]:
+def unkept(**changes: Any) -> tuple[MultirailState, MultirailConfig]:
     return have(rail(**changes)), NVIDIA
 
 
-PLANS: dict[str, tuple[Have, Want]] = {
+PLANS: dict[str, tuple[MultirailState, MultirailConfig]] = {
     "as wanted": (have(rail(0), rail(1)), NVIDIA),
     "a live value": (have(rail(live={"arp_ignore": 0, "arp_announce": 2, "rp_filter": 0})), NVIDIA),
     "all forces a value now": (have(rail(), live_all={**ZERO, "rp_filter": 2}), NVIDIA),
@@ -256,9 +253,9 @@ PLANS: dict[str, tuple[Have, Want]] = {
     "oci has no routes": (have(rail(live=dict(POLICIES["oci"].values), routes=(), kept=None), rules=None), OCI),
     "a missing route, a stale rule": (
         have(rail(1, routes=(), addresses=(Address("10.0.1.7", 24),)), rules=(Rule(1001, "10.9.9.9", "1001"),)),
-        Want(POLICIES["nvidia"], "first"),
+        MultirailConfig(POLICIES["nvidia"], "first"),
     ),
-    "rules alone": (have(rail()), Want(multirail.policy("custom", {}, True))),
+    "rules alone": (have(rail()), MultirailConfig(policy("custom", {}, True))),
     "an old file": (have(rail(kept="old\n")), NVIDIA),
     "no address, and no GID": (
         have(rail(addresses=(), no_gid=NO_GID), rules=(Rule(1000, "10.0.0.1", "1000"),)),
@@ -268,7 +265,7 @@ PLANS: dict[str, tuple[Have, Want]] = {
     "another address at the next boot": (have(rail(other_address=OTHER, routes=(), kept=None), rail(1)), NVIDIA),
     "rules are unreadable": (have(rail(), rules=None), NVIDIA),
     "netplan's own files bring them": (by_netplan(), NVIDIA),
-    "a file for netplan": (have(rail(owner=BY_NETPLAN, kept=None)), Want(POLICIES["nvidia"], "last")),
+    "a file for netplan": (have(rail(owner=BY_NETPLAN, kept=None)), MultirailConfig(POLICIES["nvidia"], "last")),
     "an owner in doubt": unkept(owner=Owner(doubt="/x: cannot be read"), kept=None),
     "an owner in doubt, the MTU's finding": (
         have(rail(owner=Owner(doubt="/x: cannot be read"), kept=None)),
@@ -284,11 +281,11 @@ PLANS: dict[str, tuple[Have, Want]] = {
 }
 
 
-def mended(there: Have, plan: Plan) -> Have:
+def mended(there: MultirailState, plan: Plan) -> MultirailState:
     """With the files of the plan."""
     texts = {change.path: change.after for change in plan.changes}
-    if ours := texts.get(multirail.SYSCTL_FILE):
-        lines = [*there.assignments, *told(ours, multirail.SYSCTL_FILE)]
+    if ours := texts.get(read.SYSCTL_FILE):
+        lines = [*there.assignments, *told(ours, read.SYSCTL_FILE)]
         there = replace(there, sysctl=ours, assignments=tuple(sorted(lines, key=lambda one: Path(one.path).name)))
     return replace(there, rails=tuple(replace(one, kept=texts.get(one.file, one.kept)) for one in there.rails))
 
@@ -338,7 +335,7 @@ def test_what_is_said_of_a_plan() -> None:
     ],
 )
 def test_a_gateway_is_at_one_end_of_the_subnet(address: str, length: int, gateway: str, via: str) -> None:
-    assert multirail.gateway_of(Address(address, length), gateway) == via
+    assert routing.gateway_of(Address(address, length), gateway) == via
 
 
 def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> None:
@@ -346,7 +343,7 @@ def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> No
     netplan = "/etc/netplan/90-busbar-multirail-3.yaml"
     for path in (dropin, netplan, "/etc/netplan/50-site.yaml", "/etc/systemd/network/10-ens1.network.d/50-site.conf"):
         put(tmp_path, path, "x\n")
-    there = multirail.read(Host(str(tmp_path), str(tmp_path)), {}, OCI.policy)
+    there = read.read(Host(str(tmp_path), str(tmp_path)), {}, OCI.policy)
     plan = multirail.plan(there, OCI)
     assert [(change.path, change.after) for change in plan.changes] == [(netplan, None), (dropin, None)]
     assert [(f.subject, f.state) for f in plan.findings if f.check == "multirail.rules"] == [
@@ -357,18 +354,18 @@ def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> No
 
 
 def test_without_a_policy_nothing_is_judged_and_our_files_go_by_none_alone(tmp_path: Path) -> None:
-    nothing = Want(multirail.policy("none", {}, False))
-    unset = Want(multirail.policy("", None, None))
+    nothing = MultirailConfig(policy("none", {}, False))
+    unset = MultirailConfig(policy("", None, None))
     host = Host(str(tmp_path), str(tmp_path))
-    assert multirail.plan(multirail.read(host, {}, nothing.policy), nothing) == Plan()
-    put(tmp_path, multirail.SYSCTL_FILE, "net/ipv4/conf/ens1/arp_ignore = 1\n")
+    assert multirail.plan(read.read(host, {}, nothing.policy), nothing) == Plan()
+    put(tmp_path, read.SYSCTL_FILE, "net/ipv4/conf/ens1/arp_ignore = 1\n")
     put(tmp_path, "/etc/netplan/90-busbar-multirail-3.yaml", "x\n")
-    plan = multirail.plan(multirail.read(host, {}, unset.policy), unset)
+    plan = multirail.plan(read.read(host, {}, unset.policy), unset)
     assert (plan.findings, plan.changes, len(plan.notes)) == ((), (), 2)
-    plan = multirail.plan(multirail.read(host, {}, nothing.policy), nothing)
+    plan = multirail.plan(read.read(host, {}, nothing.policy), nothing)
     assert [(f.check, f.state) for f in plan.findings] == [("multirail.sysctl", "drift"), ("multirail.rules", "drift")]
     apply.execute(host, Plan(plan.findings, plan.changes))
-    assert multirail.plan(multirail.read(host, {}, nothing.policy), nothing) == Plan()
+    assert multirail.plan(read.read(host, {}, nothing.policy), nothing) == Plan()
 
 
 @pytest.mark.parametrize(
@@ -519,7 +516,7 @@ def lab(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def call(lab: Path, call_module: Callable[..., Run]) -> Run:
-    return call_module(module.main, lab, "hgx-h200", "ethernet")
+    return call_module(multirail_module.main, lab, "hgx-h200", "ethernet")
 
 
 def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(

@@ -9,7 +9,7 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as a
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report as report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark, site_values
 
 from tests import goldens

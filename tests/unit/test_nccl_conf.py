@@ -8,11 +8,11 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import grammar
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Have, Variable, Want, derive, render
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, Setting
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import Environment, Setting
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Have, Variable, Want, derive, render
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof
 
 from tests import goldens
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment as nccl_environment
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import environment_sources
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.environment import Environment, judge, read
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment as nccl_environment
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment_sources
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import Environment, judge, read
 
 from tests import goldens
 from tests.trees import put_all

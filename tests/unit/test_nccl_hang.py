@@ -15,19 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_hang, nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import processes, ras_answer, ras_client, ras_views
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.processes import Listener, Node, Process
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_answer import RasStatus
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.ras_views import View
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer_text, processes
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import client as ras_client
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, Seen
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 
 from lab import ras as emulator
 from tests import goldens
 
 NAMES = {"192.0.2.1": "node01", "192.0.2.2": "node02", "192.0.2.3": "node03"}
-KNOWN = nccl_hang.Known(NAMES)
+KNOWN = Known(NAMES)
 
 
 def rank(number: int, counts: int, host: int = 1, pid: int = 0, **status: Any) -> dict[str, Any]:
@@ -85,10 +90,10 @@ def still(*communicators: dict[str, Any]) -> View:
     return View("RAS at 127.0.0.1:28028", ("alice",), answer(*communicators), answer(*communicators), 10.0)
 
 
-Case = tuple[list[View], nccl_hang.Known]
+Case = tuple[list[View], Known]
 
 
-def case(*views: View, known: nccl_hang.Known = KNOWN) -> Case:
+def case(*views: View, known: Known = KNOWN) -> Case:
     return list(views), known
 
 
@@ -98,14 +103,14 @@ def moved(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> View:
 
 
 def of_text(name: str) -> View:
-    parsed = ras_answer.parse_text((READINGS / f"synthetic-{name}.txt").read_text())
+    parsed = answer_text.parse_text((READINGS / f"synthetic-{name}.txt").read_text())
     return View("RAS", ("alice",), parsed, parsed, 10.0)
 
 
-READINGS = Path(__file__).parent / "readings" / "nccl.ras_answer.parse_text"
+READINGS = Path(__file__).parent / "readings" / "ras.answer_text.parse_text"
 BEHIND = communicator("0xa", [rank(0, 5), rank(1, 4)])
 DEAD = gone(1, host=2, pid=2, dead=True)
-STOPPED = nccl_hang.Seen(2002, "T", "alice", "python")
+STOPPED = Seen(2002, "T", "alice", "python")
 CASES: dict[str, Case] = {
     "a job that moves, a rank a step behind": case(moved([rank(0, 10), rank(1, 9)], [rank(0, 30), rank(1, 29)])),
     "the fewest launched": case(
@@ -134,7 +139,7 @@ CASES: dict[str, Case] = {
     ),
     "silent processes of which their nodes know": case(
         still(communicator("0xa", [rank(0, 5)], gone(1, host=2, pid=2), gone(2, host=3, pid=3))),
-        known=nccl_hang.Known(NAMES, frozenset(["node02", "node03"]), {("node02", 2): STOPPED}),
+        known=Known(NAMES, frozenset(["node02", "node03"]), {("node02", 2): STOPPED}),
     ),
     "missing here, and it responds there": case(
         still(communicator("0xa", [rank(0, 5)], gone(1, host=2))),
@@ -186,7 +191,7 @@ def test_what_is_printed_of_jobs() -> None:
     for name, (processes_, version, strangers) in WITHOUT_RAS.items():
         parts += [f"== {name}", *sentences(unasked(processes_, version, strangers))]
     for refused in (*JSON_REFUSED, *TEXT_REFUSED):
-        parse = ras_answer.parse_text if refused in TEXT_REFUSED else ras_answer.parse_json
+        parse = answer_text.parse_text if refused in TEXT_REFUSED else ras_answer.parse_json
         with pytest.raises(ParseError) as error:
             parse(refused)
         # What json says of it differs between releases of Python.

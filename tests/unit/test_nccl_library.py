@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import library as nccl_library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from hypothesis import given, settings
 
 from tests.unit.elf import as_file, damaged, elf

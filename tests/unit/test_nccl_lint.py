@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.grammar import parse
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.grammar import settings as first_definitions
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.library import Library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.lint import conflicts, lint
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import known_names
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import parse
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import settings as first_definitions
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import conflicts, lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

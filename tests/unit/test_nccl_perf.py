@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf, perf_output, perf_run
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_output import Placement, Result
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.output import Placement, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

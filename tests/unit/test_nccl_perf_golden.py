@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import Moved
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved
 
 from tests import goldens
 

@@ -10,16 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_collect
-from ansible_collections.busbar.fabric.plugins.module_utils import nccl_perf_streams as streams
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import (
-    perf_answer,
-    perf_run,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_run import Run, Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import Moved, Network
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import collect as nccl_perf_collect
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import streams
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved, Network
 
 from tests.unit.test_nccl_perf_output import SIZES, output, row
 
@@ -95,11 +93,11 @@ def test_a_good_run_proves_its_transport(tmp_path: Path) -> None:
     assert "NCCL INFO" not in run.stdout
     _plan, returned = perf_answer.judge(run, WANTED, NOW)
     assert returned["transport"] == {
-        "networks": ["IB"],
+        "networks": ("IB",),
         "nodes": 2,
         "expected": 4,
         "proven": True,
-        "missing": [],
+        "missing": (),
         "gdr": True,
         "hosts": {
             node: {

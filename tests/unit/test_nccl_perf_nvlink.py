@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader, mnnvl
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state import jobs
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_transport import Moved, Nvlink
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved
 
 from tests.unit.test_nccl_perf_network import WANTED as OVER_NETWORK
 from tests.unit.test_nccl_perf_network import read, text_of
@@ -86,4 +85,3 @@ def test_a_log_shows_whether_nvlink_between_hosts_is_on() -> None:
 
 def test_a_job_that_is_not_asked_for_nvlink_proves_none_of_it(tmp_path: Path) -> None:
     assert read(tmp_path, text_of(log()), OVER_NETWORK, QUIET).network.nvlink is None  # type: ignore[union-attr]
-    assert mnnvl.read(jobs(log_reader.read(b"").state)[0]) == Nvlink()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.perf_output import Placement, Rank, last_words
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.output import Placement, Rank, last_words
 
 M = 1024**2
 SIZES = (1 * M, 2 * M, 4 * M)

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import proof as nccl_proof
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import reader as nccl_reader
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.proof import Proof
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.reader import OVERFLOW_UID
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import parser_probe as nccl_reader
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import proof as nccl_proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.parser_probe import OVERFLOW_UID
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof
 
 READS_ETC = """
 #include <stdio.h>

@@ -14,10 +14,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import conf as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topo_file, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.conf import Want
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.topo_file import DEFAULT, TOPO_FILE
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topo_file, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.topo_file import DEFAULT, TOPO_FILE
 
 from tests.trees import put_all
 

@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import topology as nccl_topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from . import conftest
 A, B, C = "0000:1b:00.0", "0000:1d:00.0", "0000:9b:00.0"
 # What they are read as lies beside them.
 DUMP, CLOUD = (
-    (readings.FOLDER / f"nccl.topology.parse/synthetic-{name}.txt").read_text() for name in ("2.27-dump", "cloud")
+    (readings.FOLDER / f"nccl_conf.topology.parse/synthetic-{name}.txt").read_text() for name in ("2.27-dump", "cloud")
 )
 NICS = {"mlx5_0": "0000:1c:00.0", "mlx5_1": "0000:9c:00.0"}
 

@@ -8,13 +8,12 @@ import contextlib
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables as nccl_variables
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.variables import (
-    NEVER,
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import NEVER, VARIABLES, known_names
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import (
     NEWEST,
     OLDEST,
-    VARIABLES,
-    known_names,
+    format_version,
     parse_version,
 )
 from hypothesis import given, settings
@@ -24,7 +23,7 @@ from hypothesis import strategies as st
 @pytest.mark.parametrize(("text", "version"), [("2.27.7", (2, 27, 7)), ("2.3.5", (2, 3, 5)), ("10.0.12", (10, 0, 12))])
 def test_a_version_is_three_numbers(text: str, version: tuple[int, int, int]) -> None:
     assert parse_version(text) == version
-    assert nccl_variables.format_version(version) == text
+    assert format_version(version) == text
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.netdev_mtu import Have, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import networkmanager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifcfg import Ifcfg
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.ifupdown import Ifupdown
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.netplan import Netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkd import Link, Networkd
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.networkmanager import NetworkManager
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import networkmanager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Link, Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkmanager import NetworkManager
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.owner import Owner
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.plan import MtuState
 from ansible_collections.busbar.fabric.plugins.modules import netdev_mtu as module
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ from tests.trees import contents, link, put
 from tests.unit.test_owner import DEVINFO, IN_USE, KEYFILE, UUID, Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WANT = Want(9000)
+WANT = 9000
 
 # -- tools -----------------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ def test_a_port_that_cannot_send_4096_is_unsupported_and_a_missing_tool_unknown(
 
 def test_a_small_mtu_of_the_inventory_is_a_note_and_no_finding(node: Node) -> None:
     assert netdev_mtu.notes(node.nics, WANT) == []
-    assert netdev_mtu.notes(node.nics, Want(1500)) == ["with an MTU of 1500 RDMA sends 1024 bytes; 4096 need 4192"]
+    assert netdev_mtu.notes(node.nics, 1500) == ["with an MTU of 1500 RDMA sends 1024 bytes; 4096 need 4192"]
     assert {state for _name, state, _have in found(node.plan(1500), "active_mtu")} == {"ok"}
 
 
@@ -249,7 +249,7 @@ def test_a_file_is_written_only_for_the_one_clear_owner(
     roce: Topology, claims: list[Claim], doubt: str, mtu: int | None
 ) -> None:
     (nic,) = Node.rails(roce, 1)
-    have = Have((nic,), {"ens1": Device("ens1", mtu)}, {"ens1": Owner(tuple(claims), doubt)}, {})
+    have = MtuState((nic,), {"ens1": Device("ens1", mtu)}, {"ens1": Owner(tuple(claims), doubt)}, {})
     plan = netdev_mtu.plan(have, WANT)
     if doubt or len(claims) != 1:
         assert plan.changes == ()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import (
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import (
     device,
     ifcfg,
     ifupdown,
@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.owner import (
     networkd,
     yaml_text,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.device import Device
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

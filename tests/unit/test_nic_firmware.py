@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import nic_firmware
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
@@ -25,14 +24,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     ToolMissing,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import pending, tools, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import apply as firmware_apply
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, tools, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read as firmware_read
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import BOOT_ID, NicsState, SettingsWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile, for_fabric
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
-from ansible_collections.busbar.fabric.plugins.module_utils.nic_firmware import Asked, Have
-from ansible_collections.busbar.fabric.plugins.modules import nic_firmware as module
 
 from lab.toolkit import firmware_tools
 from tests import golden_rows, goldens
@@ -88,7 +89,7 @@ class Node(Host):
 
     def reboot(self, boot: str = SECOND, what: str = "reboot") -> None:
         firmware_tools.spend(self.hardware_root, what)
-        (Path(self.hardware_root) / nic_firmware.BOOT_ID.lstrip("/")).write_text(boot + "\n")
+        (Path(self.hardware_root) / BOOT_ID.lstrip("/")).write_text(boot + "\n")
 
 
 def setting(value: int, default: int | None = None, **more: Any) -> dict[str, Any]:
@@ -121,15 +122,16 @@ def release(root: Path | str, which: str, secure_boot: bool = False) -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path, infiniband: Topology) -> Node:
-    """Eight cards as they are wanted, and one that nobody has declared, whose settings are all wrong."""
+def node(tmp_path: Path, infiniband: Topology, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Eight cards as they are wanted, and an undeclared one, whose settings are all wrong; nobody uses the node."""
+    monkeypatch.setattr(busy, "read", lambda *_question: busy.Busy(()))
     cards = {nic.pci: card(nic.pci) for nic in infiniband.nics}
     cards["0000:f1:00.0"] = card("0000:f1:00.0")
     for one in cards["0000:f1:00.0"]["settings"].values():
         one.update(default=9, current=9, next=9)
     release(tmp_path, "new")
     firmware_tools.save(str(tmp_path), {"cards": cards})
-    boot = tmp_path / nic_firmware.BOOT_ID.lstrip("/")
+    boot = tmp_path / BOOT_ID.lstrip("/")
     boot.parent.mkdir(parents=True)
     boot.write_text(FIRST + "\n")
     return Node(tmp_path)
@@ -141,11 +143,11 @@ class Role:
     def __init__(self, node: Node, topology: Topology, profile: Profile, settings: dict[str, Any], **more: Any) -> None:
         self.node, self.topology = node, topology
         self.profile = for_fabric(profile, "infiniband")
-        self.asked = Asked(wanted.parse(settings), of_profile=wanted.profile_settings(self.profile), **more)
+        self.asked = SettingsWanted(wanted.parse(settings), of_profile=wanted.profile_settings(self.profile), **more)
 
-    def read(self, failed: dict[str, str] | None = None) -> Have:
+    def read(self, failed: dict[str, str] | None = None) -> NicsState:
         matched = rails.match(self.topology, self.profile)
-        return nic_firmware.read(self.node, self.topology, self.profile, matched, self.asked, failed or {})
+        return firmware_read.read(self.node, self.topology, self.profile, matched, self.asked, failed or {})
 
     def plan(self) -> Plan:
         return nic_firmware.plan(self.read())
@@ -154,24 +156,7 @@ class Role:
         return {finding.id: finding.state for finding in self.plan().findings if not finding.ok}
 
     def run(self, most: str = "driver", check: bool = False) -> dict[str, Any]:
-        """As the module, but for the question who uses the node."""
-        hands = nic_firmware.Hands()
-        seen: list[Have] = []
-        plans: list[Plan] = []
-
-        def look() -> Plan:
-            seen.append(self.read(hands.failed))
-            plans.append(nic_firmware.plan(seen[-1]).limit(most))
-            return plans[-1]
-
-        def mends(finding: Finding) -> bool:
-            return finding.id in nic_firmware.mended(plans[0])
-
-        found = apply.converge(self.node, check, look, hands, mends)
-        if not check:
-            nic_firmware.remember(self.node, seen[-1])
-            found["changed"] = nic_firmware.changed(plans[0], seen[0], seen[-1])
-        return found
+        return module.bring_to(self.node, self.topology, self.profile, self.asked, most, check)
 
 
 @pytest.fixture
@@ -367,7 +352,7 @@ def test_what_findings_name_and_a_reboot_is_for(
 
 def test_the_diff_shows_what_is_written(role: Role) -> None:
     wrong(role.node, "LINK_TYPE_P1", 2)
-    (shown,) = nic_firmware.diff(role.read())
+    (shown,) = firmware_apply.diff(role.read())
     assert (shown["before"], shown["after"]) == ("LINK_TYPE_P1=ETH(2)\n", "LINK_TYPE_P1=IB\n")
 
 
@@ -509,14 +494,6 @@ def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> N
             live(): "unknown",
         }
         assert (result["changed"], path.read_text()) == (False, text)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"link_type": 1}, {"A B": 1}, {1: 1}, {"LINK_TYPE": "-y x"}, {"LINK_TYPE": -1}, {"LINK_TYPE": [1]}]
-)
-def test_a_setting_that_the_tool_could_misread_is_refused(settings: dict[Any, Any]) -> None:
-    with pytest.raises(ParseError, match="nic_firmware_settings"):
-        wanted.parse(settings)
 
 
 def test_what_is_said_of_one_port_counts_for_more() -> None:

@@ -7,7 +7,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import signed, whole
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import ibnetdiscover
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import processes
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import processes
 
 
 @pytest.mark.parametrize(

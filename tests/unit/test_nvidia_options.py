@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_options import FILE, PARAMS, Have, plan
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_options import (
+    FILE,
+    PARAMS,
+    OptionsState,
+    plan,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import DriverOption
 
 from tests.trees import put_all
@@ -22,17 +27,17 @@ BOTH = {"CreateImexChannel0": "1", "GrdmaPciTopoCheckOverride": "1"}
 OTHERS = "/etc/modprobe.d/nvidia.conf"
 
 
-def states(have: Have, *asked: DriverOption) -> dict[str, str]:
+def states(have: OptionsState, *asked: DriverOption) -> dict[str, str]:
     return {f"{one.subject} {one.aspect}": one.state for one in plan(have, asked).findings}
 
 
-def text(have: Have, *asked: DriverOption) -> str | None:
+def text(have: OptionsState, *asked: DriverOption) -> str | None:
     (change,) = plan(have, asked).changes
     return change.after
 
 
 def test_what_is_asked_for_is_written_and_waits_for_a_reboot() -> None:
-    have = Have(580, {**BOTH, "CreateImexChannel0": "0"})
+    have = OptionsState(580, {**BOTH, "CreateImexChannel0": "0"})
     found = plan(have, [IMEX, GRDMA])
     assert states(have, IMEX, GRDMA) == {
         "NVreg_CreateImexChannel0 persisted": "drift",
@@ -52,7 +57,7 @@ def test_what_is_asked_for_is_written_and_waits_for_a_reboot() -> None:
 
 
 def test_an_option_that_a_newer_driver_has_no_more_is_not_asked_for() -> None:
-    have = Have(595, {"CreateImexChannel0": "1"})
+    have = OptionsState(595, {"CreateImexChannel0": "1"})
     assert set(states(have, IMEX, GRDMA)) == {"NVreg_CreateImexChannel0 persisted", "NVreg_CreateImexChannel0 live"}
     assert "Grdma" not in str(text(have, IMEX, GRDMA))
     assert "Grdma" in str(text(replace(have, branch=594), IMEX, GRDMA))
@@ -70,14 +75,16 @@ def test_an_option_that_a_newer_driver_has_no_more_is_not_asked_for() -> None:
     ],
 )
 def test_what_another_file_sets_is_not_set_twice(theirs: str, state: str) -> None:
-    have = Have(580, BOTH, {OTHERS: theirs})
+    have = OptionsState(580, BOTH, {OTHERS: theirs})
     found = plan(have, [IMEX])
     assert [(one.state, one.source) for one in found.findings if one.aspect == "persisted"] == [(state, OTHERS)]
     assert found.changes == ()
 
 
 def test_a_comment_or_another_module_sets_nothing() -> None:
-    have = Have(580, BOTH, {OTHERS: "# options nvidia NVreg_CreateImexChannel0=1\noptions nvidia_uvm NVreg_X=1\n"})
+    have = OptionsState(
+        580, BOTH, {OTHERS: "# options nvidia NVreg_CreateImexChannel0=1\noptions nvidia_uvm NVreg_X=1\n"}
+    )
     assert states(have, IMEX)["NVreg_CreateImexChannel0 persisted"] == "drift"
 
 
@@ -90,14 +97,14 @@ def test_a_comment_or_another_module_sets_nothing() -> None:
     ],
 )
 def test_what_cannot_be_read_is_never_ok(values: dict[str, Any], key: str, state: str) -> None:
-    have = replace(Have(580, BOTH), **values)
+    have = replace(OptionsState(580, BOTH), **values)
     assert states(have, IMEX)[f"NVreg_CreateImexChannel0 {key}"] == state
 
 
 def test_what_nobody_asks_for_any_more_goes() -> None:
     own = "# old\noptions nvidia NVreg_CreateImexChannel0=1\n"
-    assert text(Have(580, BOTH, {FILE: own}, own)) is None
-    assert plan(Have(580, BOTH), []).changes == ()
+    assert text(OptionsState(580, BOTH, {FILE: own}, own)) is None
+    assert plan(OptionsState(580, BOTH), []).changes == ()
 
 
 def test_reads_of_a_tree(tmp_path: Path) -> None:

@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.dkms import Build
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.kernels import Kernels
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import ModuleFile
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.ofed_state import Have, User
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Packages, System
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.dkms import Build
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Packages, System
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import OfedWanted
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.read import OfedState, User
 
 from tests import golden_rows, goldens
 from tests.trees import put
@@ -29,7 +30,7 @@ KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK
 APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
 RUNNING, NEXT = "6.8.0-60-generic", "6.8.0-71-generic"
 URL = "https://mirror/doca/3.2.1/ubuntu24.04/x86_64/"
-WANT = Want("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, False)
+WANT = OfedWanted("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, False)
 VERSION = "25.10.OFED.25.10.1.7.1.1"
 
 
@@ -49,11 +50,11 @@ def _loaded(srcversion: str) -> dict[str, str]:
     return dict.fromkeys(ofed_state.STACK, srcversion)
 
 
-def healthy(**changes: Any) -> Have:
+def healthy(**changes: Any) -> OfedState:
     files: dict[str, str | None] = dict.fromkeys([*packages.paths(APT, "mofed"), ofed_state.UMAD_LIST])
     texts = packages.render(APT, packages.Repository("mofed", URL, KEY, {"doca-ofed": "3.2.1*"}))
     files.update((path, written.seal(path, text)) for path, text in texts.items())
-    have = Have(
+    have = OfedState(
         system=APT,
         packages=Packages(
             {"doca-ofed": "3.2.1-044000", "mlnx-ofed-kernel-dkms": "25.10-1"}, ("doca-ofed", "mlnx-ofed-kernel-dkms")
@@ -74,7 +75,7 @@ def healthy(**changes: Any) -> Have:
     return replace(have, **changes)
 
 
-def fresh(**changes: Any) -> Have:
+def fresh(**changes: Any) -> OfedState:
     bare = healthy(
         packages=Packages({}, ()),
         release="",
@@ -117,7 +118,7 @@ ADOPTED = {"manage": False, "version": ""}
 INBOX = {"flavour": "inbox", "package": "", "version": "", "key": ""}
 
 
-def on_el(**changes: Any) -> Have:
+def on_el(**changes: Any) -> OfedState:
     """As a node of EL 9 with DOCA 3.2.1."""
     names = {"doca-ofed": "3.2.1-044000.el9", "mlnx-ofa_kernel": "25.10-1", "mlnx-ofa_kernel-dkms": "25.10-1"}
     names[packages.VERSIONLOCK_PLUGIN] = "4.3.0-13.el9"
@@ -130,7 +131,7 @@ def on_el(**changes: Any) -> Have:
     return healthy(**(known | changes))
 
 
-def _ubuntu(release: str = "3.4", **more: str) -> Have:
+def _ubuntu(release: str = "3.4", **more: str) -> OfedState:
     kernel = f"linux-main-modules-doca-ofed-{release}-6.14.0-22-generic"
     names = [
         f"doca-ofed-userspace-{release}",
@@ -145,7 +146,7 @@ ADDED = tuple(replace(build, state="added") for build in reversed(on_el().builds
 EL_LOOSE = Packages({"doca-ofed": "3.2.1-1", "mlnx-ofa_kernel-dkms": "25.10-1"}, ())
 EL_OLD = Packages({"doca-ofed": "3.1.0-1"}, ("doca-ofed",), ("doca-ofed", "mlnx-ofa_kernel", "kernel"))
 # A node, and what is wanted of it other than WANT.
-CASES: dict[str, tuple[Have, dict[str, Any]]] = {
+CASES: dict[str, tuple[OfedState, dict[str, Any]]] = {
     "healthy": (healthy(), {}),
     "fresh": (fresh(), {}),
     "fresh, no headers": (NO_HEADERS, {}),
@@ -297,7 +298,7 @@ def test_what_cannot_be_a_key_is_an_error() -> None:
     ],
 )
 def test_what_failed_is_told_with_its_words_and_not_tried_again(
-    have: Have, argv: str, said: str, check: str, left: int
+    have: OfedState, argv: str, said: str, check: str, left: int
 ) -> None:
     command = next(command for command in ofed.plan(have, WANT).commands if argv in " ".join(command.argv))
     plan = ofed.plan(have, WANT, {command.argv: said})
@@ -338,19 +339,6 @@ def test_modules_of_el_come_built_before_doca_3_2_and_as_sources_since(version: 
     names = Packages({driver: "25.10-1"} if driver else {}, ())
     plan = ofed.plan(on_el(packages=names, users=(User("nvme", "a disk"),)), replace(WANT, version=version))
     assert one_of(plan, "ofed.dependents").want == package
-
-
-@pytest.mark.parametrize(
-    ("model", "needed"),
-    [("NVIDIA B200", True), ("NVIDIA GB300", True), ("NVIDIA H100 80GB HBM3", False), ("NVIDIA B20", False)],
-)
-def test_the_fabric_manager_of_nvlink_5_needs_ib_umad(model: str, needed: bool) -> None:
-    assert ofed.needs_umad([model]) is needed
-
-
-def test_another_word_of_ofed_info_is_no_release() -> None:
-    with pytest.raises(ParseError):
-        ofed_state.parse_release("OFED-9.9")
 
 
 def test_mounts_over_rdma_are_told_from_others() -> None:

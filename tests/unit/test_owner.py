@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, persisted_address
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.owner import owner
-from ansible_collections.busbar.fabric.plugins.module_utils.owner.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import owner, persisted_address
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
 
 from tests import golden_rows, goldens
 from tests.trees import interface, link, put_all, tool
@@ -266,11 +266,11 @@ class Node:
         for path in (self.root / file.lstrip("/") for file in files):
             path.chmod(next((MODES[key] for key in (path.parent.name, path.name, path.suffix) if key in MODES), 0o644))
 
-    def look(self) -> netdev_mtu.Have:
+    def look(self) -> netdev_mtu.MtuState:
         return netdev_mtu.read(self.host, self.nics)
 
     def plan(self, mtu: int = 9000) -> Plan:
-        return netdev_mtu.plan(self.look(), netdev_mtu.Want(mtu))
+        return netdev_mtu.plan(self.look(), mtu)
 
 
 Look = Callable[[Files], tuple[Claim | None, Plan]]
@@ -466,7 +466,7 @@ WRITTEN: dict[str, Files] = {
 }
 
 
-def claims(have: netdev_mtu.Have) -> dict[str, list[Any]]:
+def claims(have: netdev_mtu.MtuState) -> dict[str, list[Any]]:
     """Return of each rail what sets it up: the program, its file, the MTU and the file that it is from."""
     found = {name: have.owners[name].claims for name in ("ens1", "ens2")}
     return {name: [[one.stack, one.path, one.mtu, one.source] for one in of_name] for name, of_name in found.items()}

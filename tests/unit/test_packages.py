@@ -3,53 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import packages
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Repository, System
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
 APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "name"),
-    [
-        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n', "apt", "ubuntu24.04"),
-        ('ID=debian\nVERSION_ID="12"\n', "apt", "debian12"),
-        ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n', "dnf", "rhel9"),
-        ('ID="almalinux"\nID_LIKE="rhel centos fedora"\nVERSION_ID="10.0"\n', "dnf", "rhel10"),
-        ('ID="rhel"\nID_LIKE="fedora"\nVERSION_ID="9.6"\n', "dnf", "rhel9"),
-    ],
-)
-def test_a_system_is_named_as_the_vendor_names_it(text: str, kind: str, name: str) -> None:
-    assert packages.system_of(os_release.parse(text)) == System(kind, name)
-
-
-@pytest.mark.parametrize("text", ["", "ID=sles\nVERSION_ID=15\n", "ID=debian\n"])
-def test_another_system_is_an_error(text: str) -> None:
-    with pytest.raises(ParseError, match="neither Debian"):
-        packages.system_of(os_release.parse(text))
-
-
-@pytest.mark.parametrize(
-    ("lock", "held", "locked"),
-    [
-        ("# Added lock on Mon Jan  1 00:00:00 2024\ndoca-ofed-0:3.2.1-1.el9.*\n", True, True),
-        ("doca-ofed-3.2.1-1.el9.noarch\n", True, True),
-        ("doca-ofed-0:3.2.*-*\n", True, True),
-        # Of another release: it keeps nothing, and the one that is asked for cannot be installed.
-        ("doca-ofed-0:3.1.0-1.el9.*\n", False, True),
-        # Without a version it is a lock on all of them, and kept from nothing.
-        ("doca-ofed\n", False, False),
-        ("!doca-ofed-0:3.2.1-1.el9.*\n", False, False),
-    ],
-)
-def test_versionlock_holds_the_version_that_it_names(lock: str, held: bool, locked: bool) -> None:
-    found = packages.parse_rpm("doca-ofed\t3.2.1-1.el9\nmlnx-ofa_kernel-dkms\t25.10-1\n", lock)
-    assert (found.held, found.locked) == (("doca-ofed",) * held, ("doca-ofed",) * locked)
 
 
 def test_a_release_is_asked_of_dnf_by_its_version_since_it_has_no_pins() -> None:

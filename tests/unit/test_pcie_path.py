@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import grub, pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, platform, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
-from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import Have, Want, Write
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path.plan import PathConfig, PathState
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path.registers import Write
 from ansible_collections.busbar.fabric.plugins.modules import pcie_path as module
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +32,7 @@ from tests import golden_rows, goldens
 from tests.trees import contents
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WANT = Want(clear_acs=True, max_read_request=4096, persist=True)
+WANT = PathConfig(clear_acs=True, max_read_request=4096, persist=True)
 REDIRECTING, ISOLATING, CLEAR = 0x1D, 0x5F, 0x00
 SWITCH_ID = "0010 30c0"
 READ_REQUEST = "pcie_path.max_read_request"
@@ -60,22 +63,22 @@ def changed(space: bytes, offset: int, new: bytes) -> bytes:
 
 
 def test_acs_is_found_behind_other_capabilities_and_worded_as_lspci_does() -> None:
-    acs = pcie_path.parse_acs(config(acs=REDIRECTING))
+    acs = registers.parse_acs(config(acs=REDIRECTING))
     assert acs is not None
     assert (acs.offset, acs.control) == (0x14E, REDIRECTING)
     assert str(acs) == "SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-"
 
 
 def test_a_function_without_acs_has_none() -> None:
-    assert pcie_path.parse_acs(config()) is None
-    assert pcie_path.parse_acs(changed(config(), 0x100, bytes(4))) is None
+    assert registers.parse_acs(config()) is None
+    assert registers.parse_acs(changed(config(), 0x100, bytes(4))) is None
 
 
 def test_device_control_has_both_sizes_within_the_first_256_bytes() -> None:
-    control = pcie_path.parse_device_control(config(control=0x5937)[:256])
+    control = registers.parse_device_control(config(control=0x5937)[:256])
     assert (control.offset, control.max_read_request, control.max_payload) == (0x70, 4096, 256)
     assert str(control) == "4096 bytes (max payload 256)"
-    assert control == pcie_path.parse_device_control(config(control=0x5937))
+    assert control == registers.parse_device_control(config(control=0x5937))
 
 
 AT_THE_END = changed(changed(config(), 0x100, b"\x01\x00\xc1\xff"), 0xFFC, b"\x0d\x00\x01\x00")
@@ -85,22 +88,22 @@ AT_THE_END = changed(changed(config(), 0x100, b"\x01\x00\xc1\xff"), 0xFFC, b"\x0
     ("parse", "space", "says"),
     [
         # What was not read whole is not taken for off.
-        (pcie_path.parse_acs, b"", "only 0 of 4096 bytes can be read: .*needs root"),
-        (pcie_path.parse_acs, config(acs=CLEAR)[:64], "only 64 of 4096 bytes can be read: .*needs root"),
-        (pcie_path.parse_acs, config(acs=CLEAR)[:256], "only 256 of 4096 bytes can be read: .*look for MMCONFIG"),
-        (pcie_path.parse_acs, config(acs=CLEAR)[:4095], "only 4095 of 4096 bytes can be read: .*look for MMCONFIG"),
-        (pcie_path.parse_device_control, config()[:64], "only 64 of 256 bytes can be read: it needs root"),
+        (registers.parse_acs, b"", "only 0 of 4096 bytes can be read: .*needs root"),
+        (registers.parse_acs, config(acs=CLEAR)[:64], "only 64 of 4096 bytes can be read: .*needs root"),
+        (registers.parse_acs, config(acs=CLEAR)[:256], "only 256 of 4096 bytes can be read: .*look for MMCONFIG"),
+        (registers.parse_acs, config(acs=CLEAR)[:4095], "only 4095 of 4096 bytes can be read: .*look for MMCONFIG"),
+        (registers.parse_device_control, config()[:64], "only 64 of 256 bytes can be read: it needs root"),
         # A list that leads nowhere, or to itself.
-        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x100, b"\x01\x00\x01\x10"), "leads to 0x100"),
-        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x100, b"\x01\x00\x01\x04"), "leads to 0x040"),
-        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x100, b"\xff" * 4), "0x100 reads as all ones"),
-        (pcie_path.parse_acs, changed(config(acs=CLEAR), 0x000, b"\xff" * 4), "the device does not respond"),
-        (pcie_path.parse_acs, AT_THE_END, "0xffc leaves config space"),
-        (pcie_path.parse_device_control, changed(config(), 0x06, b"\x00"), "no PCI Express capability"),
-        (pcie_path.parse_device_control, changed(config(), 0x34, b"\x00"), "no PCI Express capability"),
-        (pcie_path.parse_device_control, changed(config(), 0x41, b"\x40"), "leads to 0x40"),
-        (pcie_path.parse_device_control, changed(config(), 0x41, b"\x08"), "leads to 0x08"),
-        (pcie_path.parse_device_control, changed(config(), 0x70, b"\x00\x60"), "0x6000 names a size"),
+        (registers.parse_acs, changed(config(acs=CLEAR), 0x100, b"\x01\x00\x01\x10"), "leads to 0x100"),
+        (registers.parse_acs, changed(config(acs=CLEAR), 0x100, b"\x01\x00\x01\x04"), "leads to 0x040"),
+        (registers.parse_acs, changed(config(acs=CLEAR), 0x100, b"\xff" * 4), "0x100 reads as all ones"),
+        (registers.parse_acs, changed(config(acs=CLEAR), 0x000, b"\xff" * 4), "the device does not respond"),
+        (registers.parse_acs, AT_THE_END, "0xffc leaves config space"),
+        (registers.parse_device_control, changed(config(), 0x06, b"\x00"), "no PCI Express capability"),
+        (registers.parse_device_control, changed(config(), 0x34, b"\x00"), "no PCI Express capability"),
+        (registers.parse_device_control, changed(config(), 0x41, b"\x40"), "leads to 0x40"),
+        (registers.parse_device_control, changed(config(), 0x41, b"\x08"), "leads to 0x08"),
+        (registers.parse_device_control, changed(config(), 0x70, b"\x00\x60"), "0x6000 names a size"),
     ],
 )
 def test_a_register_that_is_not_found_is_an_error(parse: Callable[[bytes], object], space: bytes, says: str) -> None:
@@ -127,7 +130,7 @@ def test_any_bytes_are_a_register_or_an_error_and_the_boot_script_agrees(space: 
     space = changed(space, at, new) if len(space) == 4096 else space
     names: dict[str, Any] = {"__name__": "pcie_path_script"}
     exec(rendered(), names)
-    for parse, find in ((pcie_path.parse_acs, "acs_control"), (pcie_path.parse_device_control, "device_control")):
+    for parse, find in ((registers.parse_acs, "acs_control"), (registers.parse_device_control, "device_control")):
         try:
             register = parse(space)
         except ParseError:
@@ -150,15 +153,15 @@ def test_lockdown(text: str, mode: str) -> None:
 
 @given(st.integers(0, 0xFFFF))
 def test_clearing_acs_keeps_all_other_bits(word: int) -> None:
-    after = Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0).apply(word)
+    after = Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, registers.CLEARED, 0).apply(word)
     assert after & 0x1D == 0
     assert after & ~0x1D == word & ~0x1D
 
 
-@given(st.integers(0, 0xFFFF), st.sampled_from(pcie_path.SIZES))
+@given(st.integers(0, 0xFFFF), st.sampled_from(registers.SIZES))
 def test_setting_the_read_request_keeps_all_other_bits(word: int, size: int) -> None:
-    value = pcie_path.SIZES.index(size) << 12
-    after = Write.to_register("0000:18:00.0", "CAP_EXP+8.w", 0x70, pcie_path.READ_REQUEST, value).apply(word)
+    value = registers.SIZES.index(size) << 12
+    after = Write.to_register("0000:18:00.0", "CAP_EXP+8.w", 0x70, registers.READ_REQUEST, value).apply(word)
     assert 128 << (after >> 12 & 7) == size
     assert after & ~0x7000 == word & ~0x7000
 
@@ -171,17 +174,17 @@ def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
     root = tmp_path_factory.mktemp("hw")
     before = config(acs=word)
     put(root, "0000:17:00.0", before)
-    pcie_path.write(Host(str(root)), Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0))
+    registers.write(Host(str(root)), Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, registers.CLEARED, 0))
     assert got(root, "0000:17:00.0") == changed(before, 0x14E, (word & ~0x1D).to_bytes(2, "little"))
 
 
 def test_a_device_that_does_not_answer_is_not_written(tmp_path: Path) -> None:
     put(tmp_path, "0000:17:00.0", b"\xff" * 4096)
-    change = Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, pcie_path.CLEARED, 0)
+    change = Write.to_register("0000:17:00.0", "ECAP_ACS+6.w", 0x14E, registers.CLEARED, 0)
     with pytest.raises(ReadError, match="does not respond"):
-        pcie_path.write(Host(str(tmp_path)), change)
+        registers.write(Host(str(tmp_path)), change)
     with pytest.raises(ReadError, match=r"0000:18:00.0/config: cannot be written: No such file"):
-        pcie_path.write(Host(str(tmp_path)), replace(change, address="0000:18:00.0"))
+        registers.write(Host(str(tmp_path)), replace(change, address="0000:18:00.0"))
 
 
 # -- which bridges ---------------------------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def node(tmp_path: Path, infiniband: Topology) -> Node:
     return Host(str(tmp_path), str(tmp_path)), machine
 
 
-def have(node: Node) -> Have:
+def have(node: Node) -> PathState:
     host, machine = node
     return pcie_path.read(host, machine, machine.nics)
 
@@ -286,7 +289,7 @@ def root_of(node: Node) -> Path:
 
 ALL = tuple(port(number, which) for number in range(7) for which in (0, 1))
 # Bytes of config space of other devices, None for none, and what is wanted. Cases of one name come to the same.
-CASES: list[tuple[str, Mapping[str, bytes | None], Want]] = [
+CASES: list[tuple[str, Mapping[str, bytes | None], PathConfig]] = [
     ("healthy", {}, WANT),
     ("healthy", {port(3, 1): config()}, WANT),  # no ACS
     # The other bits of ACS do not redirect.
@@ -304,7 +307,7 @@ CASES: list[tuple[str, Mapping[str, bytes | None], Want]] = [
 
 @pytest.mark.golden
 @pytest.mark.parametrize(("case", "configs", "want"), CASES)
-def test_what_is_planned(node: Node, case: str, configs: Mapping[str, bytes | None], want: Want) -> None:
+def test_what_is_planned(node: Node, case: str, configs: Mapping[str, bytes | None], want: PathConfig) -> None:
     for address, data in configs.items():
         if data is None:
             config_of(node, address).unlink()
@@ -350,8 +353,8 @@ def test_the_script_of_an_earlier_release_is_minor(node: Node) -> None:
 def test_a_bridge_without_acs_is_not_in_the_script(node: Node) -> None:
     put(root_of(node), port(3, 1), config())
     texts = {change.path: change.after or "" for change in pcie_path.plan(have(node), WANT).changes}
-    assert port(3, 1) not in texts[pcie_path.SCRIPT]
-    assert port(3, 0) in texts[pcie_path.SCRIPT]
+    assert port(3, 1) not in texts[boot_unit.SCRIPT]
+    assert port(3, 0) in texts[boot_unit.SCRIPT]
 
 
 @pytest.mark.golden
@@ -377,7 +380,7 @@ def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: 
         assert (unit.state, (unit.because or "").partition("[")[0], plan.changes) == ("unknown", cause, ())
         # What is there is judged and set all the same.
         assert [write.address for write in writes] == [port(1, 0)]
-        off = Want(clear_acs=False, max_read_request=0, persist=True)
+        off = PathConfig(clear_acs=False, max_read_request=0, persist=True)
         assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing).findings == ()
 
 
@@ -411,13 +414,13 @@ def test_where_nothing_tells_a_guest_from_a_machine_nothing_is_planned(node: Nod
 def test_acs_stays_where_a_gpu_is_handed_to_virtual_machines(node: Node) -> None:
     host, machine = node
     put(root_of(node), port(0, 0), config(acs=REDIRECTING))
-    (root_of(node) / pcie_path.UNIT[1:]).parent.mkdir(parents=True)
-    (root_of(node) / pcie_path.UNIT[1:]).write_text("an old one")
+    (root_of(node) / boot_unit.UNIT[1:]).parent.mkdir(parents=True)
+    (root_of(node) / boot_unit.UNIT[1:]).write_text("an old one")
     passed = replace(machine.gpus[0], device=replace(machine.gpus[0].device, driver="vfio-pci"))
     found = have((host, replace(machine, gpus=(passed, *machine.gpus[1:]))))
     plan, writes = planned(found, replace(WANT, max_read_request=0))
     assert ([f.check for f in plan.findings], writes) == (["pcie_path.unit"], [])
-    assert [(change.path, change.after) for change in plan.changes] == [(pcie_path.UNIT, None)]
+    assert [(change.path, change.after) for change in plan.changes] == [(boot_unit.UNIT, None)]
     assert "vfio-pci" in pcie_path.notes(found, WANT)[0]
 
 
@@ -452,14 +455,14 @@ def test_a_machine_without_a_shared_switch_is_told_so(tmp_path: Path, infiniband
 
 
 def rendered(devices: str = "/sys/bus/pci/devices", bridge: str = port(0, 0), nic: str = "0000:18:00.0") -> str:
-    acs, control = pcie_path.Acs(0x14E, 0), pcie_path.DeviceControl(0x70, 512, 256)
-    files = pcie_path.render(
-        Have(False, "none", (), (), {}, devices),
-        [pcie_path.Function(bridge, bridge, SWITCH_ID.replace(" ", ""), acs)],
-        [pcie_path.Function(nic, nic, "b3152110", control)],
+    acs, control = registers.Acs(0x14E, 0), registers.DeviceControl(0x70, 512, 256)
+    files = boot_unit.render(
+        devices,
+        [registers.Function(bridge, bridge, SWITCH_ID.replace(" ", ""), acs)],
+        [registers.Function(nic, nic, "b3152110", control)],
         4096,
     )
-    return files[pcie_path.SCRIPT]
+    return files[boot_unit.SCRIPT]
 
 
 def boot(root: Path) -> subprocess.CompletedProcess[str]:
@@ -576,7 +579,7 @@ def test_only_bridges_between_gpus_and_rails_are_written(call: Run, lab: Path) -
 
 def test_the_script_sets_what_a_boot_has_reset(call: Run, lab: Path) -> None:
     call()
-    script = lab / "sys" / pcie_path.SCRIPT[1:]
+    script = lab / "sys" / boot_unit.SCRIPT[1:]
     assert script.stat().st_mode & 0o777 == 0o755
     for folder in (lab / "hw/sys/bus/pci/devices").iterdir():
         if (folder / "class").read_text().startswith("0x0604"):
@@ -590,7 +593,7 @@ def test_what_is_not_asked_for_any_more_is_removed(call: Run, lab: Path) -> None
     call()
     done = call(persist=False)
     assert (done["changed"], done["findings"]) == (True, [])
-    assert [path for path in pcie_path.OWN if (lab / "sys" / path[1:]).exists()] == []
+    assert [path for path in boot_unit.OWN if (lab / "sys" / path[1:]).exists()] == []
     assert not call(persist=False)["changed"]
 
 

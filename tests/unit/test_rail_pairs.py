@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import rail_pairs as action
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_pairs
 from ansible_collections.busbar.fabric.plugins.plugin_utils.rail_pairs import Candidate, Pairs
@@ -118,7 +117,7 @@ def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
         },
         "ansible_host": "10.0.0.1",
     }
-    found = [action.candidate("node01", of_host, True, check_mode) for check_mode in (False, True)]
+    found = [rail_pairs.candidate("node01", of_host, True, check_mode) for check_mode in (False, True)]
     assert [each.busy for each in found] == [("Slurm job 7",), ()]
     assert (found[0].kind, found[0].name, found[0].mtu) == ("hgx-h200 ethernet", "10.0.0.1", 4096)
     assert found[0].info == one.info
@@ -136,7 +135,7 @@ def test_a_host_that_was_lost_meanwhile_is_nobodys_partner(more: dict[str, objec
     info = candidate(1).info
     assert info is not None
     read = {"findings": [], "passed": [], "busy": [], "info": json.loads(json.dumps(info.to_dict()))}
-    lost = action.candidate("node01", {"rail_info_result": read, **more}, True, False)
+    lost = rail_pairs.candidate("node01", {"rail_info_result": read, **more}, True, False)
     assert (lost.info, lost.absent) == (None, absent)
 
 
@@ -150,4 +149,4 @@ def test_a_host_that_was_lost_meanwhile_is_nobodys_partner(more: dict[str, objec
     ],
 )
 def test_tests_are_sent_with_the_class_that_nccl_has(values: dict[str, object], expected: dict[str, int]) -> None:
-    assert action.classes({"busbar_intent": {"values": values}}) == expected
+    assert rail_pairs.classes(values) == expected

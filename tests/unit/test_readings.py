@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests import readings
+
+PARSERS = readings.parsers()
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 @pytest.mark.parametrize("output", readings.outputs(), ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -17,3 +29,23 @@ def test_the_parser_reads_the_output_as_it_is_written_down(output: Path) -> None
 
 def test_no_reading_is_without_its_output() -> None:
     assert {path.with_suffix(".txt") for path in readings.FOLDER.glob("*/*.json")} == set(readings.outputs())
+
+
+@pytest.mark.parametrize(("name", "arguments", "expected"), readings.rows())
+def test_a_row_of_a_table(name: str, arguments: list[Any], expected: Any) -> None:
+    assert readings.agrees(name, arguments, expected)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_text_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    """Text, JSON, and lines of its own outputs, in any order and cut off."""
+    lines = [line for text in PARSERS[name] for line in text.splitlines()] or [""]
+    own = st.lists(st.sampled_from(lines) | st.sampled_from(lines).map(lambda line: line[: len(line) // 2]), max_size=9)
+    text = data.draw(st.text() | JSON.map(json.dumps) | own.map("\n".join))
+    for each in (text, "[" * 5000):
+        try:
+            readings.function(name)(each)
+        except ParseError as error:
+            assert str(error)

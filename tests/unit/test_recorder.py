@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump, recorder_findings
 
+from busbar import job_files
 from busbar import recorder as command
 from busbar.cli import main
 from tests import goldens
@@ -275,7 +276,7 @@ def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             name, EXIT[case.verdict]
         )
         screen = capsys.readouterr().out
-        assert len(screen.splitlines()) <= command.LINES
+        assert len(screen.splitlines()) <= job_files.LINES
         written.append(f"== {name}\n{screen}")
     main(["diagnose", "--all", "--recorder", str(tmp_path / "late in one group because of another")])
     written.append(f"== everything\n{capsys.readouterr().out}")
@@ -289,7 +290,7 @@ def test_one_screen_has_twelve_lines(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "nccl_trace_rank_50").write_bytes(b"GIF89a")
     assert main(["diagnose", "--recorder", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == command.LINES
+    assert len(lines) == job_files.LINES
     assert lines[0] == "verdict: stopped: ranks 0,2,4,6,8,10,12,14 and more, 20 in all hold up the job"
     assert lines[-2] == "19 more findings: --all, or --json"
 
@@ -352,7 +353,7 @@ def test_no_dumps_of_one_job(
 @pytest.mark.parametrize("words", [(), ("log", "--recorder", "dir"), ("--recorder", "dir", "--training", "log")])
 def test_logs_or_dumps(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", *words]) == 1
-    assert "name logs, or --recorder and a directory" in capsys.readouterr().err
+    assert "name logs, or --recorder or --inspector and a directory" in capsys.readouterr().err
 
 
 def test_many_late_ranks() -> None:

@@ -5,25 +5,23 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import (
-    container_limits,
-    gpudirect,
-    grub_settings,
-    host_limits,
-    ofed,
-    pcie_path,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import ofed_state, packages
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.packages import Repository, System
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_line import Arg
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
 
 from tests import golden_rows, goldens
 
-LIMITS = host_limits.Want(1048576, 8 << 30)
+LIMITS = host_limits.LimitsWanted(1048576, 8 << 30)
 RUNTIMES = container_limits.Want(("docker", "containerd"), (), LIMITS)
-BRIDGE = pcie_path.Function("0000:12:00.0", "0000:12:00.0", "001030c0", pcie_path.Acs(0x14E, 0))
-NIC = pcie_path.Function("0000:18:00.0", "rail 0", "b3152110", pcie_path.DeviceControl(0x70, 512, 256))
-HAVE = pcie_path.Have(False, "none", (), (), {}, "/sys/bus/pci/devices")
+BRIDGE = registers.Function("0000:12:00.0", "0000:12:00.0", "001030c0", registers.Acs(0x14E, 0))
+NIC = registers.Function("0000:18:00.0", "rail 0", "b3152110", registers.DeviceControl(0x70, 512, 256))
 KERNEL_ARGS = [
     Arg("iommu", "pt"),
     Arg("intel_iommu", "off", present=False),
@@ -43,7 +41,7 @@ FILES = {
     **packages.render(System("apt", "ubuntu24.04"), REPOSITORY),
     **packages.render(System("dnf", "rhel9"), REPOSITORY),
     **gpudirect.TEXTS,
-    **pcie_path.render(HAVE, [BRIDGE], [NIC], 4096),
+    **boot_unit.render("/sys/bus/pci/devices", [BRIDGE], [NIC], 4096),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.filter.roce_chain import roce_chain as as_filter
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import Chain, resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.plugin_utils.roce_chain import disagreements
 from hypothesis import given, settings
 from hypothesis import strategies as st

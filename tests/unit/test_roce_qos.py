@@ -10,17 +10,17 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import (
-    NOUNS,
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.attributes import parse_traffic_class
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb, Pause, Port, PortState
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import QosState
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import (
+    SETTINGS,
     enabled,
     parse_pause,
-    parse_traffic_class,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Dcb, Pause, Port, State
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.qos import Have
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
 
 from tests import golden_rows, goldens
 
@@ -29,7 +29,7 @@ CHAIN = resolve({"dscp": 26}, {"traffic_class": 106})
 MAP = {dscp: dscp >> 3 for dscp in range(64)}
 TSA = ("ets", "ets", "ets", "ets", "ets", "ets", "strict", "strict")
 BANDWIDTH = (10, 10, 10, 50, 10, 10, 0, 0)
-WANT = Want(
+WANT = PortConfig(
     chain=CHAIN,
     prio2tc=tuple(range(8)),
     tsa=TSA,
@@ -51,7 +51,7 @@ NUMBERS = {
     TOS: 106,
     FORCED: 106,
 }
-GOOD = State(
+GOOD = PortState(
     port=PORT,
     tool="mlnx_qos",
     dcb=Dcb(
@@ -71,19 +71,19 @@ GOOD = State(
 )
 
 
-def planned(state: State, want: Want = WANT, lldpad: bool = False) -> Plan:
-    return roce_qos.plan(Have(lldpad, (state,)), want)
+def planned(state: PortState, want: PortConfig = WANT, lldpad: bool = False) -> Plan:
+    return roce_qos.plan(QosState(lldpad, (state,)), want)
 
 
 def found(plan: Plan) -> dict[str, Finding]:
     return {finding.check.partition(".")[2]: finding for finding in plan.findings}
 
 
-def with_dcb(**changed: Any) -> State:
+def with_dcb(**changed: Any) -> PortState:
     return replace(GOOD, dcb=replace(GOOD.dcb, **changed))
 
 
-def with_number(path: str, value: int | None) -> State:
+def with_number(path: str, value: int | None) -> PortState:
     """value: None where the file is not there."""
     numbers = {**NUMBERS, path: value}
     return replace(GOOD, numbers={path: number for path, number in numbers.items() if number is not None})
@@ -95,14 +95,14 @@ WRONG = with_dcb(owner="firmware", trust="pcp", dscp2prio=(), pfc=())
 PAUSED = Pause(False, True, True)
 NEW = replace(with_dcb(trust="pcp", pfc=()), pause=PAUSED)
 OS, FIRMWARE = replace(WANT, dcbx="os"), replace(WANT, dcbx="firmware")
-PRIORITY_4 = Want(chain=resolve({"dscp": 26, "priority": 4}, {}))
+PRIORITY_4 = PortConfig(chain=resolve({"dscp": 26, "priority": 4}, {}))
 OF_4 = {f"{SYSFS}/roce_{side}/enable/4": 1 for side in ("np", "rp")}
-PLANS: dict[str, tuple[State, Want]] = {
+PLANS: dict[str, tuple[PortState, PortConfig]] = {
     "as wanted": (GOOD, WANT),
-    "nothing is asked for": (with_dcb(owner="firmware", pfc=(4,)), Want()),
-    "a lossy fabric": (GOOD, Want(chain=resolve({"dscp": 26}, {"pfc": []}), pause_off=False)),
+    "nothing is asked for": (with_dcb(owner="firmware", pfc=(4,)), PortConfig()),
+    "a lossy fabric": (GOOD, PortConfig(chain=resolve({"dscp": 26}, {"pfc": []}), pause_off=False)),
     "trust": (with_dcb(trust="pcp", dscp2prio=()), WANT),
-    "trust in the PCP": (GOOD, Want(chain=resolve({"priority": 3}, {"trust": "pcp"}))),
+    "trust in the PCP": (GOOD, PortConfig(chain=resolve({"priority": 3}, {"trust": "pcp"}))),
     "dscp2prio": (with_dcb(dscp2prio=tuple({**MAP, 26: 4}.items())), WANT),
     "dscp2prio, of data and notifications": (with_dcb(dscp2prio=tuple({**MAP, 26: 4, 48: 0}.items())), WANT),
     "dscp2prio, two priorities of one DSCP": (with_dcb(dscp2prio=(*MAP.items(), (26, 4))), WANT),
@@ -128,7 +128,7 @@ PLANS: dict[str, tuple[State, Want]] = {
     ),
     "a DSCP that is not listed has priority 0": (
         with_dcb(dscp2prio=((48, 6),)),
-        Want(chain=resolve({}, {"dscp2prio": {26: 0, 27: 3}})),
+        PortConfig(chain=resolve({}, {"dscp2prio": {26: 0, 27: 3}})),
     ),
     "out of the box": (NEW, WANT),
     "out of the box but for PFC": (replace(NEW, dcb=replace(NEW.dcb, pfc=(4,))), WANT),
@@ -168,7 +168,7 @@ def test_what_is_said_of_a_port() -> None:
 
 
 def test_a_port_that_is_as_wanted_has_a_good_answer_to_each_question() -> None:
-    assert sorted(found(planned(GOOD))) == sorted(NOUNS)
+    assert sorted(found(planned(GOOD))) == sorted(SETTINGS)
     lossy = found(planned(*PLANS["a lossy fabric"]))
     assert (lossy["pfc"].want, "pause" in lossy) == ("off", False)
 
@@ -182,14 +182,14 @@ def test_a_changed_mask_is_withheld_where_no_link_may_bounce() -> None:
 
 def test_one_reason_on_eight_ports_is_told_once() -> None:
     states = [replace(GOOD, port=replace(PORT, label=f"0000:{n}b:00.0 mlx5_{n} eth{n}")) for n in range(8)]
-    plan = roce_qos.plan(Have(True, tuple(states)), WANT)
+    plan = roce_qos.plan(QosState(True, tuple(states)), WANT)
     roots = [finding for finding in plan.findings if not finding.ok and finding.because is None]
     assert [finding.subject for finding in roots] == ["lldpad"]
 
 
 def test_what_a_write_has_come_to_is_told() -> None:
     said = {(PORT.label, "trust"): "mlnx_qos -i eth1 --trust dscp succeeded, but the value has not changed"}
-    plan = roce_qos.plan(Have(False, (with_dcb(trust="pcp"),)), WANT, said)
+    plan = roce_qos.plan(QosState(False, (with_dcb(trust="pcp"),)), WANT, said)
     assert found(plan)["trust"].have == "pcp; mlnx_qos -i eth1 --trust dscp succeeded, but the value has not changed"
     assert "dmesg" in found(plan)["trust"].fix
 
@@ -208,9 +208,9 @@ def test_the_difference_of_a_port_is_what_is_written() -> None:
 
 
 def test_pause_matters_only_beside_pfc() -> None:
-    assert Want.from_values(CHAIN, {"pause_off": True}).pause_off
-    assert not Want.from_values(resolve({"dscp": 26}, {"pfc": []}), {"pause_off": True}).pause_off
-    assert enabled(Want.from_values(resolve({}, {}), {"pause_off": True})) == ()
+    assert PortConfig.from_values(CHAIN, {"pause_off": True}).pause_off
+    assert not PortConfig.from_values(resolve({"dscp": 26}, {"pfc": []}), {"pause_off": True}).pause_off
+    assert enabled(PortConfig.from_values(resolve({}, {}), {"pause_off": True})) == ()
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_pause_matters_only_beside_pfc() -> None:
 )
 def test_a_value_that_cannot_be_is_named(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ParseError, match=says):
-        Want.from_values(CHAIN, given)
+        PortConfig.from_values(CHAIN, given)
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------

@@ -15,14 +15,12 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOOL_PATH, Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import qos as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.nouns import (
-    DCB,
-    NOUNS,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import OF_RDMA, ports
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import OF_RDMA, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import read, read_port
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import DCB, SETTINGS
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
 from lab import machines, store
@@ -308,7 +306,7 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
     assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
     assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
     nouns = {check.partition("[")[0] for check in second["passed"]}
-    assert nouns == {f"roce_qos.{noun}" for noun in (*NOUNS, "unit", "boot_setter")}
+    assert nouns == {f"roce_qos.{noun}" for noun in (*SETTINGS, "unit", "boot_setter")}
 
 
 def test_the_same_by_dcb(call: Run, node: Node) -> None:
@@ -450,10 +448,10 @@ BROKEN = ["exit 1", f"echo '{BUFFERS}'; echo Traceback >&2; exit 1", f"echo '{BU
 @pytest.mark.parametrize("script", BROKEN)
 def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: str) -> None:
     (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{script}\n")
-    state = roce_qos.read_port(node.host, node.ports[0], WANT)
+    state = read_port(node.host, node.ports[0], WANT)
     assert (state.tool, state.gaps) == ("dcb", {})
     node.without("dcb")
-    state = roce_qos.read_port(node.host, node.ports[0], WANT)
+    state = read_port(node.host, node.ports[0], WANT)
     assert {gap.state for noun, gap in state.gaps.items() if noun in DCB} == {"unknown"}
 
 
@@ -471,11 +469,11 @@ def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node)
     (tools / "dcb").write_text(text)
     # The cable's length is PFC's.
     of_cable = replace(WANT, prio2buffer=None, buffer_size=None)
-    cases: list[tuple[Want, dict[str, str]]] = [(of_cable, {}), (WANT, {"buffers": "unsupported"})]
+    cases: list[tuple[PortConfig, dict[str, str]]] = [(of_cable, {}), (WANT, {"buffers": "unsupported"})]
     for wanted, gaps in cases:
         for tool in ("mlnx_qos", "dcb"):
             port = replace(node.ports[0], is_mellanox=tool == "mlnx_qos")
-            state = roce_qos.read_port(node.host, port, wanted)
+            state = read_port(node.host, port, wanted)
             assert state.tool == tool
             assert {noun: gap.state for noun, gap in state.gaps.items() if noun in DCB} == gaps
 
@@ -559,7 +557,7 @@ def test_a_virtual_function_of_the_host_cannot(node: Node) -> None:
     found, match = virtual_function(node)
     (port,) = ports(found, match)
     node.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "106")
-    plan = roce_qos.plan(roce_qos.read(node.host, (port,), WANT), WANT)
+    plan = roce_qos.plan(read(node.host, (port,), WANT), WANT)
     seen = {finding.check: finding.state for finding in plan.findings}
     assert (seen["roce_qos.pfc"], seen["roce_qos.ecn"], plan.changed) == ("unsupported", "unsupported", False)
     assert [f.check for f in plan.findings if f.because is None and f.state == "unsupported"] == [
@@ -572,7 +570,7 @@ def test_in_a_guest_the_port_is_the_hypervisors(node: Node) -> None:
     found, match = virtual_function(node)
     guest = replace(found, virtualization=replace(found.virtualization, is_vm=True))
     (port,) = ports(guest, match)
-    assert [noun for noun in NOUNS if port.has(noun)] == ["tos", "traffic_class"]
+    assert [noun for noun in SETTINGS if port.has(noun)] == ["tos", "traffic_class"]
     assert "hypervisor" in roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), (port,))[0]
 
 
@@ -582,7 +580,7 @@ def test_an_infiniband_port_and_a_function_without_a_netdev_are_told_apart(node:
     assert nic.rdma is not None
     infiniband = replace(nic, rdma=replace(nic.rdma, ports=(replace(nic.rdma.ports[0], link_layer="InfiniBand"),)))
     those = ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
-    plan = roce_qos.plan(roce_qos.read(node.host, those, WANT), WANT)
+    plan = roce_qos.plan(read(node.host, those, WANT), WANT)
     by_port: dict[str, set[str]] = {}
     for finding in plan.findings:
         by_port.setdefault(finding.subject, set()).add(finding.state)
@@ -595,13 +593,13 @@ def test_a_subfunction_cannot(tmp_path: Path) -> None:
     (tmp_path / "sys/devices/mlx5_core.sf.4").mkdir(parents=True)
     (tmp_path / "sys/class/net/eth1").mkdir(parents=True)
     (tmp_path / "sys/class/net/eth1/device").symlink_to("../../../devices/mlx5_core.sf.4")
-    state = roce_qos.read_port(Host(str(tmp_path), str(tmp_path)), PORT, WANT)
+    state = read_port(Host(str(tmp_path), str(tmp_path)), PORT, WANT)
     unsupported = {noun for noun, gap in state.gaps.items() if gap.state == "unsupported" and "subfunction" in gap.have}
-    assert unsupported == set(NOUNS) - set(OF_RDMA)
+    assert unsupported == set(SETTINGS) - set(OF_RDMA)
 
 
 def test_a_nic_of_another_maker_is_asked_by_dcb(node: Node) -> None:
     other = replace(node.ports[0], is_mellanox=False)
-    assert roce_qos.read_port(node.host, other, WANT).tool == "dcb"
+    assert read_port(node.host, other, WANT).tool == "dcb"
     node.without("dcb")
-    assert roce_qos.read_port(node.host, other, WANT).tool == "mlnx_qos"
+    assert read_port(node.host, other, WANT).tool == "mlnx_qos"

@@ -21,14 +21,21 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import boot as roce_boot
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import chain as roce_chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Intent, Result
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.port import Gap, Port, ports
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.unit import INTENT, OWN, RULE, SCRIPT, UNIT, Have
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.want import Want
-from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script as roce_boot
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain as roce_chain
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import module
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit import (
+    INTENT,
+    OWN,
+    RULE,
+    SCRIPT,
+    UNIT,
+    UnitState,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Gap, Port, ports
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,25 +48,25 @@ PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
 GIVEN: dict[str, Any] = dict.fromkeys(module.SETTINGS)
 GIVEN.update(roce={"dscp": 26}, pause_off=True, traffic_class=106)
 SETTINGS = {name: GIVEN[name] for name in module.SETTINGS}
-WANT = Want.from_values(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
+WANT = PortConfig.from_values(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
 ONE, OTHER = "0000:1b:00.0", "0000:2b:00.0"
 PORTS = tuple(
     Port(label=f"{address} mlx5_{number} eth{number}", pci=address, netdev=f"eth{number}", rdma="mlx5_0")
     for number, address in enumerate((ONE, OTHER))
 )
 WANTED = Intent({ONE: True, OTHER: True}, {"dscp": 26}, {"pause_off": True}, "/", "/")
-NOTHING = Have(dict.fromkeys(OWN), dict.fromkeys(OWN))
+NOTHING = UnitState(dict.fromkeys(OWN), dict.fromkeys(OWN))
 RAIL0, VF, STRANGER = "0000:1a:00.0", "0000:83:00.2", "0000:83:00.0"
 DATA_RAIL0 = "enp26s0np0"
 
 
-def provisioned(result: Result | None = None) -> Have:
+def provisioned(result: Result | None = None) -> UnitState:
     """result: of the first port."""
     results = {} if result is None else {ONE: result}
-    return Have(roce_unit.render(WANTED), dict.fromkeys(OWN, 0o644), results=results)
+    return UnitState(roce_unit.render(WANTED), dict.fromkeys(OWN, 0o644), results=results)
 
 
-def planned(have: Have, wanted: Intent | None = WANTED, missing: Finding | None = None) -> Plan:
+def planned(have: UnitState, wanted: Intent | None = WANTED, missing: Finding | None = None) -> Plan:
     return roce_unit.plan(have, wanted, PORTS, missing)
 
 
@@ -73,7 +80,7 @@ def states(plan: Plan) -> list[tuple[str, str, str]]:
 GOOD, LOST = provisioned(), replace(planned(NOTHING).findings[0], check="platform.rail_device", subject="rail 3")
 FAILED = provisioned(Result("failed", ("busy: process python (pid 7)", "and more")))
 FRONT = f"busbar-roce-qos@{OTHER}.service"
-PLANS: dict[str, tuple[Have, Intent | None, Finding | None]] = {
+PLANS: dict[str, tuple[UnitState, Intent | None, Finding | None]] = {
     "a fresh node": (NOTHING, WANTED, None),
     "a fresh node without systemctl": (replace(NOTHING, systemctl=False), WANTED, None),
     "a fresh node without udev": (replace(NOTHING, udev=False), WANTED, None),
@@ -130,7 +137,7 @@ def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     assert found is not None
     assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}
     assert found.settings == {"pause_off": True, "traffic_class": 106}
-    nothing = Want.from_values(roce_chain.resolve({}, {}), {})
+    nothing = PortConfig.from_values(roce_chain.resolve({}, {}), {})
     assert roce_unit.intent(PORTS, nothing, GIVEN["roce"], SETTINGS, "/", "/") is None
     assert roce_unit.intent((), WANT, GIVEN["roce"], SETTINGS, "/", "/") is None
 
@@ -140,7 +147,7 @@ def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
 
 def test_what_is_written_is_what_is_read_again() -> None:
     assert roce_boot.parse_intent(roce_unit.render(WANTED)[INTENT]) == WANTED
-    assert WANTED.want() == Want.from_values(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
+    assert WANTED.want() == PortConfig.from_values(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
 
 
 @pytest.mark.parametrize(

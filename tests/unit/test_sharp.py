@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state import jobs
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import variables
-from ansible_collections.busbar.fabric.plugins.modules import sharp as module
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables
+from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
+from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
@@ -31,7 +31,9 @@ from tests.unit.diagnose.job_log import HEALTHY, ranks
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 
 PROFILE = shipped()["hgx-h100"]
-WANT = sharp.Want(profiles.for_fabric(profiles.parse(PROFILE, "hgx-h100"), "infiniband"), manager="am01", nodes=4)
+WANT = sharp.SharpWanted(
+    profiles.for_fabric(profiles.parse(PROFILE, "hgx-h100"), "infiniband"), manager="am01", nodes=4
+)
 
 
 @pytest.fixture
@@ -43,11 +45,11 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def planned(root: Path, want: sharp.Want = WANT, said: str = "") -> tuple[Finding, ...]:
+def planned(root: Path, want: sharp.SharpWanted = WANT, said: str = "") -> tuple[Finding, ...]:
     return sharp.plan(sharp.read(Host(str(root), str(root)), want, lambda _host, _port: said), want).findings
 
 
-def found(root: Path, want: sharp.Want = WANT, said: str = "") -> list[tuple[str, str, str]]:
+def found(root: Path, want: sharp.SharpWanted = WANT, said: str = "") -> list[tuple[str, str, str]]:
     """check, subject and state of what is not ok."""
     return [(one.check, one.subject, one.state) for one in planned(root, want, said) if not one.ok]
 
@@ -95,17 +97,6 @@ def test_the_environment_comes_before_the_file(root: Path) -> None:
     assert found(root) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "left"),
-    [
-        *(("Ring", False), ("TREE", False), ("CollNetDirect,Ring", True), ("^Tree", True), ("^CollNetChain", False)),
-        *(("allreduce:CollNetDirect;broadcast:Ring", True), ("allreduce:Ring", False), ("broadcast:Ring", True)),
-    ],
-)
-def test_an_algorithm_list_that_leaves_collnet(value: str, left: bool) -> None:
-    assert sharp.with_collnet(value) is left
-
-
 def test_the_manager_is_unknown_until_somebody_says_where_it_is(root: Path) -> None:
     assert found(root, replace(WANT, manager="")) == [("sharp.manager", "sharp_am", "unknown")]
     assert found(root, said="no response within 3 s") == [("sharp.manager", "am01", "drift")]
@@ -116,20 +107,6 @@ def test_a_port_is_asked_by_one_connection() -> None:
         port = server.getsockname()[1]
         assert sharp.reached("127.0.0.1", port) == ""
     assert sharp.reached("127.0.0.1", port) == "Connection refused"
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [("am01", ("am01", 6126)), ("10.0.0.1:7000", ("10.0.0.1", 7000)), ("[fd00::1]:6126", ("fd00::1", 6126))],
-)
-def test_an_address(given: str, meant: tuple[str, int]) -> None:
-    assert sharp.address(given) == meant
-
-
-@pytest.mark.parametrize("given", ["-x", "a b", "am01:0", "am01:70000", "am01:x", "a/b", "http://am01", "a\nb"])
-def test_what_is_no_address_is_refused(given: str) -> None:
-    with pytest.raises(ParseError, match=r"sharp_manager is .*expected HOST"):
-        sharp.address(given)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl.shell_assignments import last_of_each, parse, words_of
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import (
+    last_of_each,
+    parse,
+    words_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

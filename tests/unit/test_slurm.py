@@ -7,60 +7,16 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.slurm import Have, Node
+from ansible_collections.busbar.fabric.plugins.module_utils.slurm import Node, SlurmState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-IDLE = Have(Node("node01", ("IDLE",)))
-OURS = Have(Node("node01", ("IDLE", "DRAIN"), "busbar: firmware (run-1)", "root@2026-11-21T13:03:06"))
-KEPT = Have(Node("node01", ("IDLE", "DRAIN"), "busbar: not resumed, x (run-1)", "root@2026-11-21T13:03:06"))
-THEIRS = Have(Node("node01", ("IDLE", "DRAIN"), "disk", "ann@2026-11-21T13:03:06"))
-BUSY = Have(Node("node01", ("MIXED",)), ("Slurm job 7 of ann (running, train)",))
+IDLE = SlurmState(Node("node01", ("IDLE",)))
+OURS = SlurmState(Node("node01", ("IDLE", "DRAIN"), "busbar: firmware (run-1)", "root@2026-11-21T13:03:06"))
+KEPT = SlurmState(Node("node01", ("IDLE", "DRAIN"), "busbar: not resumed, x (run-1)", "root@2026-11-21T13:03:06"))
+THEIRS = SlurmState(Node("node01", ("IDLE", "DRAIN"), "disk", "ann@2026-11-21T13:03:06"))
+BUSY = SlurmState(Node("node01", ("MIXED",)), ("Slurm job 7 of ann (running, train)",))
 LINE = "NodeName=node01 Arch=x86_64 OS=Linux 6.1 #1 SMP State={} ThreadsPerCore=1 Partitions=main  AllocTRES={}"
-
-
-@pytest.mark.parametrize(
-    ("state", "rest", "node"),
-    [
-        ("IDLE", "", ("IDLE",)),
-        ("IDLE*+DRAIN", "", ("IDLE", "DRAIN")),
-        ("MIXED+DRAIN+NOT_RESPONDING", "", ("MIXED", "DRAIN", "NOT_RESPONDING")),
-        ("DOWN*", " Reason=Not responding [slurm@2026-11-21T13:03:06]", ("DOWN",)),
-    ],
-)
-def test_a_state_is_read_with_its_flags_and_without_its_marks(state: str, rest: str, node: tuple[str, ...]) -> None:
-    assert slurm.parse_node(LINE.format(state, rest), "node01").states == node
-
-
-@pytest.mark.parametrize(
-    ("rest", "reason", "set_by"),
-    [
-        ("", None, None),
-        (" Reason=disk [bad] [root@2026-11-21T13:03:06]", "disk [bad]", "root@2026-11-21T13:03:06"),
-        (" Reason=a=b [ann@2026-11-21T13:03:06] Comment=c Reason=d", "a=b", "ann@2026-11-21T13:03:06"),
-        (" Reason=busbar: x (run-1) [root@Unknown]", "busbar: x (run-1)", "root@Unknown"),
-        (" Reason=who knows", "who knows", None),
-    ],
-)
-def test_a_reason_is_read_with_who_has_set_it(rest: str, reason: str | None, set_by: str | None) -> None:
-    node = slurm.parse_node(LINE.format("IDLE+DRAIN", "") + rest, "node01")
-    assert (node.reason, node.set_by) == (reason, set_by)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "Node nope not found", LINE.format("", ""), LINE.format("IDLE", "").replace("node01", "node02"), "a\nb"]
-    + [LINE.format("IDLE", "") + "\n" + LINE.format("IDLE", "")],
-)
-def test_what_is_no_answer_is_no_node(text: str) -> None:
-    with pytest.raises(ParseError):
-        slurm.parse_node(text, "node01")
-
-
-def test_a_job_is_said_with_its_user_whatever_its_name() -> None:
-    assert slurm.parse_jobs("7_3|ann|RUNNING|a|b c\n") == ("Slurm job 7_3 of ann (running, a|b c)",)
-    with pytest.raises(ParseError):
-        slurm.parse_jobs("slurm_load_jobs error\n")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +38,7 @@ def test_a_job_is_said_with_its_user_whatever_its_name() -> None:
         (BUSY, "drained", None),
     ],
 )
-def test_only_what_is_busbars_or_free_is_touched(have: Have, state: str, command: str | None) -> None:
+def test_only_what_is_busbars_or_free_is_touched(have: SlurmState, state: str, command: str | None) -> None:
     plan = slurm.plan(have, "node01", state, "firmware" if state == "drained" else "", "run-2")
     assert [argv.argv[3] for argv in plan.commands] == ([command] if command else [])
 
@@ -98,7 +54,7 @@ def test_what_stays_drained_says_why_in_words_that_slurm_takes() -> None:
 
 def test_the_same_outage_on_many_nodes_reads_the_same() -> None:
     problem = Problem("scontrol -o show node node01", "exited with 1: no controller for node01")
-    [finding] = slurm.plan(Have(None, problem=problem), "node01", "drained").findings
+    [finding] = slurm.plan(SlurmState(None, problem=problem), "node01", "drained").findings
     assert (finding.check, finding.state) == ("drain.state", "unknown")
     assert finding.have == "exited with 1: no controller for it"
 

@@ -19,7 +19,9 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl import perf_output, perf_statistics, perf_transport
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
 from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file, intent, site_values, suite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -34,7 +36,6 @@ NODE_CODE = sorted((ROOT / "module_utils").rglob("*.py")) + sorted((ROOT / "libr
 GATE = (ROOT / "plugin_utils" / "validated_action.py").read_text()
 GATED = [name for name in ACTIONS if (ROOT / "action_plugins" / f"{name}.py").read_text() == GATE]
 ON_NODES = [name for name in MODULES if name not in ACTIONS or name in GATED]
-RETURNED = {"findings", "passed", "commands", "reboot_required", "withheld"}
 # Of a task's result, but what means the same there: changed, diff, failed, msg, rc, skipped, unreachable and warnings.
 ANSIBLES_OWN = {
     *("async_result", "attempts", "deprecations", "exception", "false_condition", "finished", "include_args"),
@@ -51,6 +52,9 @@ def documentation(name: str) -> dict[str, Any]:
         fragment = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.doc_fragments.{path}")
         text = getattr(fragment.ModuleDocFragment, part.upper() or "DOCUMENTATION")
         for section, shared in yaml.safe_load(text).items():
+            if section == "notes":
+                document[section] = shared
+                continue
             own = document.setdefault(section, {})
             own.update({key: {**said, **own.get(key, {})} for key, said in shared.items()})
     return {"options": {}, **document}
@@ -69,10 +73,10 @@ def test_every_module_documents_itself_and_its_modes(name: str) -> None:
 def test_what_every_module_returns(name: str) -> None:
     """ansible-core 2.21 takes what is Ansible's own away or for something else: of `finished`, when, it made true."""
     module = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}")
-    returned = set(yaml.safe_load(module.RETURN))
+    returned = set(yaml.safe_load(module.RETURN) or ())
     assert not returned & ANSIBLES_OWN
     if name in ON_NODES:
-        assert returned >= RETURNED
+        assert "notes" in documentation(name), "what every module returns"
         assert name in GATED, f"ln -s ../plugin_utils/validated_action.py action_plugins/{name}.py"
         assert returned <= set(answer.ANSWERS.get(name, {})) | set(answer._ALL), "a key without a type"
 
@@ -113,7 +117,7 @@ def test_arguments_are_what_the_documentation_says(name: str, monkeypatch: pytes
         (answer.placement, perf_output.Placement),
         (answer.row, perf_output.Row),
         (answer.measured, perf_output.Result),
-        (answer.statistics, perf_statistics.Statistics),
+        (answer.statistics, perf_result.Statistics),
         (answer.host_transport, perf_transport.HostTransport),
         (answer.moved, perf_transport.Moved),
     ],
@@ -240,17 +244,21 @@ def test_node_code_is_python_38_and_standard_library_without_broad_except_and_sh
             assert name.split(".")[0] in sys.stdlib_module_names or name.startswith(own), f"{path.name} imports {name}"
 
 
-# Each wing of module_utils may import what stands before it; the nouns beside the wings may import all of them.
-WINGS = (
-    *("core", "machine", "change", "driver", "firmware", "owner", "roce", "lldp", "health", "nccl", "diagnose"),
-    *("nccl_tests", "fabric"),
-)
+# The files beside the folders.
 NOUNS = "nouns"
+# Each wing of module_utils may import what stands before it.
+WINGS = (
+    *("core", "machine", "change", "driver", "kernel_args", "mtu", "multirail", "pcie_path", "health"),
+    *("roce_qos", "ofed", "firmware", "lldp", "nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric", "sharp"),
+    *("limits", NOUNS, "gate"),
+)
+# Two folders of one noun: launchers, and the program that they start.
+SAME = {"nccl": "nccl_perf"}
 
 
 def _wing(path: Path) -> str:
     inner = path.relative_to(ROOT / "module_utils").parts
-    return inner[0] if len(inner) > 1 else NOUNS
+    return SAME.get(inner[0], inner[0]) if len(inner) > 1 else NOUNS
 
 
 def _imported(path: Path) -> Iterator[Path]:
@@ -263,13 +271,12 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def test_every_wing_imports_only_those_below_it_and_no_files_import_each_other() -> None:
-    order = [*WINGS, NOUNS]
     files = [path for path in NODE_CODE if path.is_relative_to(ROOT / "module_utils")]
-    assert {_wing(path) for path in files} == set(order)
+    assert {_wing(path) for path in files} == set(WINGS)
     imports = {path: set(_imported(path)) for path in files}
     for path, others in imports.items():
         for other in others:
-            assert order.index(_wing(other)) <= order.index(_wing(path)), f"{path} imports {other}"
+            assert WINGS.index(_wing(other)) <= WINGS.index(_wing(path)), f"{path} imports {other}"
     while leaves := [path for path, others in imports.items() if not others & set(imports)]:
         for path in leaves:
             del imports[path]

@@ -163,9 +163,9 @@ STARTS = {
 }
 DOORS = {
     "module_utils/core/host.py": "tools, by Host.tool",
-    "module_utils/nccl/proof.py": "our own Python",
+    "module_utils/nccl_conf/proof.py": "our own Python",
     "module_utils/nccl/rank_program.py": "a rank's program; library/nccl_perf.py looks at it where a job is started",
-    "module_utils/nccl/reader.py": "libraries, for nccl_proof.prove",
+    "module_utils/nccl_conf/parser_probe.py": "libraries, for nccl_proof.prove",
     "module_utils/nccl/roll_call.py": "the program that --gate names, as the user of the job",
     "module_utils/nccl_tests/build.py": "the commands of a build, by Host.tool",
     "module_utils/core/orphans.py": "the C library that runs already, for prctl",

@@ -12,7 +12,8 @@ import base64
 from dataclasses import dataclass
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect, pcie_path
+from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
 
 from .conftest import NewVm
 from .machine import Machine
@@ -73,8 +74,8 @@ class Seen:
     boot: str
 
     @property
-    def acs(self) -> pcie_path.Acs:
-        found = pcie_path.parse_acs(self.config)
+    def acs(self) -> registers.Acs:
+        found = registers.parse_acs(self.config)
         assert found is not None
         return found
 
@@ -92,13 +93,12 @@ def see(machine: Machine) -> Seen:
 def rendered(machine: Machine, *, card: bool = False) -> dict[str, str]:
     """pcie_path's files for the port, and for the card as if it were a NIC."""
     space = config(machine, PORT)
-    bridge = pcie_path.Function(PORT, PORT, space[:4].hex(), pcie_path.parse_acs(space))
+    bridge = registers.Function(PORT, PORT, space[:4].hex(), registers.parse_acs(space))
     nics = []
     if card:
         space = config(machine, CARD)
-        nics.append(pcie_path.Function(CARD, CARD, space[:4].hex(), pcie_path.parse_device_control(space)))
-    have = pcie_path.Have(False, "none", (), (), {})
-    return dict(pcie_path.render(have, [bridge], nics, 4096))
+        nics.append(registers.Function(CARD, CARD, space[:4].hex(), registers.parse_device_control(space)))
+    return dict(boot_unit.render("/sys/bus/pci/devices", [bridge], nics, 4096))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def seen(machine: Machine) -> dict[str, Seen]:
     steps["booted with the list and the unit for ACS"] = see(machine)
     units = (gpudirect.UNIT, gpudirect.DROPIN, gpudirect.OPENIBD_DROPIN)
     machine.put({OPENIBD: OPENIBD_TEXT, **{path: gpudirect.TEXTS[path] for path in units}})
-    machine.ssh("sh", "-c", f"rm {gpudirect.LIST} {pcie_path.DROPIN} && systemctl --quiet enable openibd.service")
+    machine.ssh("sh", "-c", f"rm {gpudirect.LIST} {boot_unit.DROPIN} && systemctl --quiet enable openibd.service")
     machine.reboot()
     steps["booted with the unit for nvidia_peermem"] = see(machine)
     return steps
@@ -129,8 +129,8 @@ def test_a_kernel_with_an_iommu_sets_acs_at_every_boot_and_the_unit_clears_just_
     seen: dict[str, Seen],
 ) -> None:
     before, after = seen["as the kernel left it"], seen["unit started"]
-    assert before.acs.control & pcie_path.REDIRECT == pcie_path.REDIRECT
-    assert after.acs.control == before.acs.control & ~pcie_path.CLEARED
+    assert before.acs.control & registers.REDIRECT == registers.REDIRECT
+    assert after.acs.control == before.acs.control & ~registers.CLEARED
     different = [offset for offset in range(4096) if before.config[offset] != after.config[offset]]
     assert different == [before.acs.offset]
 
@@ -139,23 +139,23 @@ def test_at_boot_the_unit_clears_acs_and_without_what_wants_it_acs_is_back(seen:
     with_it, without = (
         seen[step] for step in ("booted with the list and the unit for ACS", "booted with the unit for nvidia_peermem")
     )
-    assert with_it.acs.control & pcie_path.REDIRECT == 0
-    assert without.acs.control & pcie_path.REDIRECT == pcie_path.REDIRECT
+    assert with_it.acs.control & registers.REDIRECT == 0
+    assert without.acs.control & registers.REDIRECT == registers.REDIRECT
     assert (with_it.system, without.system) == ("running", "running")
     assert len({step.boot for step in seen.values()}) == 3
 
 
 def test_a_register_that_does_not_take_the_value_is_told(machine: Machine, seen: dict[str, Seen]) -> None:
     # QEMU's devices have their read requests for good.
-    script = rendered(machine, card=True)[pcie_path.SCRIPT]
+    script = rendered(machine, card=True)[boot_unit.SCRIPT]
     done = machine.ssh("python3", "-I", "-S", "-c", script, check=False)
     assert (done.returncode, done.stderr) == (
         1,
         f"{CARD}: does not take the value (run Busbar's role pcie_path again)\n",
     )
-    found = pcie_path.parse_acs(config(machine, PORT))
+    found = registers.parse_acs(config(machine, PORT))
     assert found is not None
-    assert found.control & pcie_path.REDIRECT == 0
+    assert found.control & registers.REDIRECT == 0
 
 
 def test_the_module_is_loaded_at_boot_by_the_list_alone(seen: dict[str, Seen]) -> None:

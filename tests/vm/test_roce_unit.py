@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import boot as roce_boot
-from ansible_collections.busbar.fabric.plugins.module_utils.roce import unit as roce_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce.boot import Intent, Result
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script as roce_boot
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent, Result
 
 from .conftest import NewVm
 from .machine import Machine

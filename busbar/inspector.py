@@ -1,0 +1,102 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""``busbar diagnose --inspector``: which rank a slow job waits for, out of the records of NCCL's Inspector plugin."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import (
+    MOST_LINE,
+    Collector,
+    Judgement,
+    findings,
+    judge,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
+
+from .command_line import complain
+from .job_files import JobFilesError, open_regular, screen, walk
+
+STOPPED, SLOW, OK, NOT_KNOWN = "stopped", "slow", "ok", "unknown"
+
+
+def run(directory: str, as_json: bool, everything: bool) -> int:
+    """Print the verdict on the records in a directory. Return the exit code."""
+    try:
+        judgement = judge(load(Path(directory)), time.time_ns() // 1000)
+    except (JobFilesError, OSError) as error:
+        return complain("diagnose", error)
+    if as_json:
+        print(json.dumps(to_dict(judgement), indent=1))
+    else:
+        print("\n".join(map(printable, render(judgement, terminal.WIDTH, everything))))
+    return of_states(finding.state for finding in findings(judgement))
+
+
+def load(directory: Path) -> Collector:
+    """Read the records below a directory. Raises JobFilesError, OSError."""
+    collector = Collector()
+    for path in walk(directory):
+        try:
+            with open_regular(path) as stream:
+                # A longer line is refused in parts.
+                while line := stream.readline(MOST_LINE + 1):
+                    collector.add_line(line.decode("utf-8", "replace"))
+        except OSError:
+            collector.refused += 1
+    if not collector.records:
+        raise JobFilesError(f"{directory} has no record of NCCL's Inspector (format v4, NCCL 2.28 and later)")
+    return collector
+
+
+def verdict(judgement: Judgement) -> tuple[str, str]:
+    """Return STOPPED, SLOW, OK or NOT_KNOWN, and a sentence."""
+    if judgement.behind:
+        first = judgement.behind[0]
+        return STOPPED, f"rank {first.rank} on {first.process.host} has not finished what its peers have"
+    if judgement.late:
+        first_late = judgement.late[0]
+        return SLOW, f"the others wait for rank {first_late.rank} on {first_late.process.host}"
+    if judgement.missing or judgement.refused or not judgement.compared:
+        return NOT_KNOWN, "no rank is late in the records, and some are missing"
+    return OK, f"no rank is late in {judgement.compared} collectives"
+
+
+def render(judgement: Judgement, width: int, everything: bool) -> list[str]:
+    """Return the first screen, or all of it."""
+    word, sentence = verdict(judgement)
+    figures = [
+        f"busbw: {figure.host}: {figure.operation}: {figure.busbw:.1f} GB/s (median of {figure.records})"
+        for figure in judgement.figures
+    ]
+    facts = f"{judgement.records} records, {judgement.communicators} communicators of up to {judgement.ranks} ranks"
+    if judgement.figures:
+        most = max(judgement.figures, key=lambda figure: figure.records * figure.operation.size)
+        facts += f", {most.operation} {most.busbw:.0f} GB/s busbw on {most.host}"
+    head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
+    return screen(head, findings(judgement), facts, width, figures if everything else None)
+
+
+def to_dict(judgement: Judgement) -> dict[str, Any]:
+    """Return the judgement as plain data. Durations: microseconds. busbw: GB/s."""
+    word, sentence = verdict(judgement)
+    return {
+        "verdict": word,
+        "sentence": sentence,
+        **judgement._asdict(),
+        "late": [_plain(late) for late in judgement.late],
+        "behind": [_plain(behind) for behind in judgement.behind],
+        "figures": [_plain(figure) for figure in judgement.figures],
+        "missing": {name: missing._asdict() for name, missing in judgement.missing.items()},
+        "findings": [finding.to_dict() for finding in findings(judgement)],
+    }
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in row._asdict().items()}

@@ -1,0 +1,363 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge the records of NCCL's Inspector plugin: which rank the others wait for, and the busbw of each host.
+
+A collective ends on all ranks at nearly the same time. The rank that enters last spends the least time in it, the
+others wait for it inside theirs. Formats v4.0 to v4.2 (NVIDIA/nccl, plugins/profiler/inspector/README.md).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from ..core.check import Check
+from ..core.finding import Finding, worst_first
+from ..core.size import size_text
+
+# Of a line with the event trace of 64 channels, in characters; of a name.
+MOST_LINE, _MOST_NAME = 1 << 16, 255
+# Collectives of a rank that are compared with those of others: the last ones.
+WINDOW = 512
+# Ranks of all communicators, and kinds of collectives of all hosts, that are counted.
+_MOST_MEMBERS, _MOST_FIGURES = 32768, 32768
+# A rank is late if the others lose at least this share of their time in collectives, most of it for this one rank,
+# and this many microseconds a collective on average where they wait. Below it are imbalance and kernel start.
+LOST, OF_ALL, LEAST_WAIT = 0.5, 0.8, 1000
+# Microseconds without a record after which a job with ranks behind is called stopped.
+QUIET = 300 * 1000000
+
+LATE = Check(
+    "inspector.late_rank",
+    why="its peers enter the collective and wait for it: their GPUs are busy and do nothing",
+    fix="on its host: `nvidia-smi -q -d PERFORMANCE,POWER`, `py-spy dump --pid PID`; data loader, storage, CPU load",
+)
+"Do all ranks enter their collectives together"
+BEHIND = Check(
+    "inspector.behind",
+    why="its peers have finished a collective that this rank has not, and no rank has finished one since",
+    fix="on its host: `ps` (T stopped, Z dead, D in the kernel), `dmesg`, `py-spy dump --pid PID`",
+    severity="critical",
+)
+"Has every rank finished the collectives that its peers have finished"
+READABLE = Check(
+    "inspector.readable",
+    why="a rank without records may be the one that the others wait for",
+    fix="name the directory of one job with the files of all its hosts (NCCL_INSPECTOR_DUMP_DIR)",
+)
+"Are there records of every rank, and could each line be read"
+
+
+class Operation(NamedTuple):
+    """A collective.   name: NCCL's, ``AllReduce``.   size: of the message, in bytes."""
+
+    name: str
+    size: int
+
+    def __str__(self) -> str:
+        return "%s of %s" % (self.name, size_text(self.size))
+
+
+class Process(NamedTuple):
+    """Host and process id of a rank."""
+
+    host: str
+    pid: int
+
+
+class Record(NamedTuple):
+    """One collective on one rank.
+
+    number: counts the communicator's collectives.   duration, time: microseconds; time since 1970, when it was written.
+    busbw: GB/s, by the time on this rank.
+    """
+
+    communicator: str
+    rank: int
+    ranks: int
+    process: Process
+    operation: Operation
+    number: int
+    duration: int
+    busbw: float
+    time: int
+
+
+class LateRank(NamedTuple):
+    """waits: collectives in which the others waited.   lost: share of their time.   wait: mean, microseconds."""
+
+    communicator: str
+    rank: int
+    process: Process
+    operation: Operation
+    compared: int
+    waits: int
+    lost: float
+    wait: float
+
+
+class BehindRank(NamedTuple):
+    """number: its last collective.   most: the last one of its peers.   quiet: seconds without a record."""
+
+    communicator: str
+    rank: int
+    process: Process
+    number: int
+    most: int
+    quiet: int
+
+
+class Missing(NamedTuple):
+    """Ranks without records: how many, and the first."""
+
+    ranks: int
+    first: int
+
+
+class Figure(NamedTuple):
+    """busbw: median, GB/s, within 1 %."""
+
+    host: str
+    operation: Operation
+    records: int
+    busbw: float
+
+
+class Judgement(NamedTuple):
+    """late: one for each process, the longest wait first.   missing: by communicator.   refused: lines not read."""
+
+    late: Sequence[LateRank]
+    behind: Sequence[BehindRank]
+    figures: Sequence[Figure]
+    missing: Mapping[str, Missing]
+    ranks: int
+    communicators: int
+    records: int
+    refused: int
+    compared: int
+
+
+def parse_record(line: str) -> Optional[Record]:
+    """Return the record of a line; None for a send, a receive, a proxy step or statistics. Raises ValueError."""
+    if len(line) > MOST_LINE:
+        raise ValueError("the line has more than %d characters" % MOST_LINE)
+    try:
+        data = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ValueError("it is not an object")
+    if "coll_perf" not in data:
+        if "header" in data and "metadata" in data:
+            return None
+        raise ValueError("it is not a record of NCCL's Inspector")
+    header, metadata, values = (_object(data, key) for key in ("header", "metadata", "coll_perf"))
+    ranks = _integer(header, "n_ranks", 1 << 20)
+    return Record(
+        communicator=_name(header, "id"),
+        rank=_integer(header, "rank", ranks - 1),
+        ranks=ranks,
+        process=Process(_name(metadata, "hostname"), _integer(metadata, "pid", 1 << 32)),
+        operation=Operation(_name(values, "coll"), _integer(values, "coll_msg_size_bytes", 1 << 50)),
+        number=_integer(values, "coll_sn", 1 << 62),
+        duration=_integer(values, "coll_exec_time_us", 1 << 50),
+        busbw=_bandwidth(values.get("coll_busbw_gbs")),
+        time=_integer(metadata, "dump_timestamp_us", 1 << 62),
+    )
+
+
+def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    if not isinstance(value, dict):
+        raise ValueError("%s is not an object" % key)
+    return value
+
+
+def _name(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= _MOST_NAME:
+        raise ValueError("%s is not a name" % key)
+    return value
+
+
+def _integer(data: Mapping[str, Any], key: str, most: int) -> int:
+    value = data.get(key)
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError("%s is not a number of 0 to %d" % (key, most))
+    return value
+
+
+def _bandwidth(value: object) -> float:
+    if type(value) not in (int, float) or not 0 <= float(value) < 1e6:  # type: ignore[arg-type]
+        raise ValueError("coll_busbw_gbs is not a number of 0 to 1000000")
+    return float(value)  # type: ignore[arg-type]
+
+
+class _Member:
+    """A rank of a communicator: its last collectives, by number modulo WINDOW."""
+
+    def __init__(self, record: Record) -> None:
+        self.process, self.ranks, self.last, self.time = record.process, record.ranks, -1, 0
+        self.numbers, self.durations = array("q", [-1]) * WINDOW, array("q", [0]) * WINDOW
+        self.operations = array("l", [0]) * WINDOW
+
+    def add(self, record: Record, operation: int) -> None:
+        self.time = max(self.time, record.time)
+        self.last = max(self.last, record.number)
+        place = record.number % WINDOW
+        if record.number >= self.numbers[place]:
+            self.numbers[place], self.durations[place] = record.number, record.duration
+            self.operations[place] = operation
+
+
+class Collector:
+    """Take in the lines of a job's files, in any order, with memory that does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.members: Dict[str, Dict[int, _Member]] = {}
+        # Host and collective -> busbw in steps of 2 % -> records.
+        self.figures: Dict[Tuple[str, Operation], Dict[int, int]] = {}
+        self.operations: Dict[Operation, int] = {}
+        self.records = self.refused = self.count = 0
+
+    def add_line(self, line: str) -> None:
+        """Count a line; one that is not a record is counted as refused."""
+        try:
+            record = parse_record(line)
+        except ValueError:
+            self.refused += 1
+            return
+        if record is not None:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Count a record."""
+        member = self.members.get(record.communicator, {}).get(record.rank)
+        if member is None:
+            if self.count >= _MOST_MEMBERS:
+                self.refused += 1
+                return
+            self.count += 1
+            member = self.members.setdefault(record.communicator, {})[record.rank] = _Member(record)
+        self.records += 1
+        member.add(record, self.operations.setdefault(record.operation, len(self.operations)))
+        key = (record.process.host, record.operation)
+        if record.busbw > 0 and (key in self.figures or len(self.figures) < _MOST_FIGURES):
+            steps = self.figures.setdefault(key, {})
+            step = round(math.log(record.busbw, 1.02))
+            steps[step] = steps.get(step, 0) + 1
+
+
+def judge(collector: Collector, now: int) -> Judgement:
+    """Return what the records show.   now: microseconds since 1970, by the clock of the hosts."""
+    newest = max((one.time for members in collector.members.values() for one in members.values()), default=0)
+    compared = 0
+    late: List[LateRank] = []
+    behind: List[BehindRank] = []
+    missing: Dict[str, Missing] = {}
+    for communicator, members in sorted(collector.members.items()):
+        ranks = max(member.ranks for member in members.values())
+        if len(members) < ranks:
+            first = next(rank for rank in range(ranks) if rank not in members)
+            missing[communicator] = Missing(ranks - len(members), first)
+        found, count = _late(communicator, members, list(collector.operations))
+        compared += count
+        late += found
+        if now - newest >= QUIET:
+            behind += _behind(communicator, members, (now - newest) // 1000000)
+    figures = [
+        Figure(host, operation, sum(steps.values()), 1.02 ** _median(steps))
+        for (host, operation), steps in sorted(collector.figures.items())
+    ]
+    sizes = [max(member.ranks for member in members.values()) for members in collector.members.values()]
+    return Judgement(
+        list({one.process: one for one in sorted(late, key=lambda one: one.lost)}.values())[::-1],
+        behind,
+        figures,
+        missing,
+        max(sizes, default=0),
+        len(sizes),
+        collector.records,
+        collector.refused,
+        compared,
+    )
+
+
+def _median(steps: Mapping[int, int]) -> int:
+    rest = sum(steps.values()) / 2
+    for step in sorted(steps):
+        rest -= steps[step]
+        if rest <= 0:
+            return step
+    raise ValueError("no record")
+
+
+def _late(communicator: str, members: Mapping[int, _Member], names: Sequence[Operation]) -> Tuple[List[LateRank], int]:
+    """Return the rank that the others wait for, where there is one, and how many collectives were compared."""
+    compared, total = 0, 0
+    waits: Dict[int, List[Tuple[float, int]]] = {}
+    for place in range(WINDOW) if len(members) > 1 else ():
+        number = max(member.numbers[place] for member in members.values())
+        at = {rank: member for rank, member in members.items() if member.numbers[place] == number}
+        operations = {member.operations[place] for member in at.values()}
+        operation = operations.pop()
+        if number < 0 or operations or len(at) < len(members):
+            continue
+        durations = sorted((member.durations[place], rank) for rank, member in at.items())
+        others = durations[1:]
+        wait = others[len(others) // 2][0] - durations[0][0]
+        compared += 1
+        total += others[len(others) // 2][0]
+        waits.setdefault(durations[0][1], []).append((wait, operation))
+    lost = {rank: sum(wait for wait, _operation in found) for rank, found in waits.items()}
+    if not total or sum(lost.values()) <= 0:
+        return [], compared
+    rank = max(sorted(lost), key=lost.__getitem__)
+    long = [(wait, operation) for wait, operation in waits[rank] if wait >= LEAST_WAIT]
+    share = sum(wait for wait, _operation in long) / total
+    if share < LOST or lost[rank] < OF_ALL * sum(lost.values()):
+        return [], compared
+    mean = sum(wait for wait, _operation in long) / len(long)
+    process, longest = members[rank].process, names[max(long)[1]]
+    return [LateRank(communicator, rank, process, longest, compared, len(long), share, mean)], compared
+
+
+def _behind(communicator: str, members: Mapping[int, _Member], quiet: int) -> Iterable[BehindRank]:
+    most = max(member.last for member in members.values())
+    for rank, member in sorted(members.items()):
+        if member.last < most:
+            yield BehindRank(communicator, rank, member.process, member.last, most, quiet)
+
+
+def findings(judgement: Judgement) -> List[Finding]:
+    """Return what is wrong and what is unknown, worst first."""
+    source = "NCCL Inspector"
+    found = []
+    for late in judgement.late:
+        have = "the others wait %.1f ms for it, in %d of %d collectives (%s): %.0f %% of their time there" % (
+            late.wait / 1000,
+            late.waits,
+            late.compared,
+            late.operation,
+            100 * late.lost,
+        )
+        found.append(LATE.judge(_subject(late), "drift", "all ranks enter together", have, source))
+    for behind in judgement.behind:
+        have = "its last collective is %d, and nothing since %d s" % (behind.number, behind.quiet)
+        found.append(BEHIND.judge(_subject(behind), "drift", "collective %d" % behind.most, have, source))
+    for communicator, missing in judgement.missing.items():
+        have = "no record of %d ranks, the first is rank %d" % missing
+        found.append(READABLE.judge("communicator %s" % communicator, "unknown", "records of all ranks", have, source))
+    if judgement.refused:
+        have = "%d lines were not read" % judgement.refused
+        found.append(READABLE.judge("the files", "unknown", "records", have, source))
+    if not judgement.compared:
+        have = "no collective with records of two ranks"
+        found.append(READABLE.judge("the job", "unknown", "collectives of several ranks", have, source))
+    return worst_first(found)
+
+
+def _subject(rank: Union[LateRank, BehindRank]) -> str:
+    return "rank %d (%s, pid %d)" % (rank.rank, *rank.process)

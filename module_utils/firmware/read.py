@@ -1,0 +1,182 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Read the cards that settings are wanted of: their settings, and of one whose settings wait also how it can be reset.
+
+A card holds the settings of all its ports, so it is queried, written and reset as one, by the address of its first
+declared port. A card without a declared port is never touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
+
+from ..core.host import Host, Problem, ReadError, ToolMissing, attempt
+from ..machine import lockdown
+from ..machine.profile import NicSetting, Profile
+from ..machine.rails import Rails
+from ..machine.topology import Nic, Topology
+from . import pending, tools, wanted
+from .image import Image
+from .nv_settings import Setting
+from .pending import Record
+from .reset_levels import Levels
+from .tools import CardSettings
+from .wanted import Usual, Wanted
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.
+BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SettingsWanted:
+    """settings: the site's, as wanted.parse returns them.   usual: for any training node, None: not wanted.
+
+    devices: PCI addresses of cards besides the rails'.   of_profile: its settings, by wanted.profile_settings.
+    firmware: PSID -> version that the site declares.
+    """
+
+    settings: Mapping[str, NicSetting]
+    usual: Optional[Usual] = None
+    devices: Tuple[str, ...] = ()
+    of_profile: Mapping[str, NicSetting] = field(default_factory=dict)
+    firmware: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Card:
+    """address: of its first declared port, and label.   functions: of all declared ports.
+
+    others: labels of undeclared ports or virtual functions of the same card.
+    bluefield: it has a processor.
+    """
+
+    address: str
+    label: str
+    functions: Tuple[str, ...]
+    others: Tuple[str, ...]
+    wanted: Tuple[Wanted, ...]
+    bluefield: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return its wanted settings as one line."""
+        return wanted.text(self.wanted)
+
+    def changeable(self, answer: CardSettings) -> List[Tuple[Wanted, Setting]]:
+        """Return the wanted settings that the card shows and lets be written, with what it reports of each."""
+        pairs = ((one, answer.settings.get(one.name)) for one in self.wanted)
+        return [(one, setting) for one, setting in pairs if setting is not None and not setting.read_only]
+
+    def waits(self, answer: CardSettings) -> bool:
+        """Return whether a setting differs from the wanted one, and can be changed."""
+        return any(one.differs(setting.current) for one, setting in self.changeable(answer))
+
+
+@dataclass(frozen=True)
+class CardState:
+    """Output of the tools for one card; a Problem on failure. levels, image: None while nothing waits."""
+
+    answer: Union[CardSettings, Problem]
+    levels: Union[Levels, Problem, None] = None
+    image: Union[Image, Problem, None] = None
+
+
+@dataclass(frozen=True)
+class NicsState:
+    """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> a tool's error on a change.
+
+    told: by the card's address; empty where the tool is missing.   locked: the kernel's lockdown, "" where it has none.
+    firmware: as in SettingsWanted.
+    """
+
+    hypervisor: str
+    cards: Tuple[Card, ...]
+    absent: Tuple[str, ...] = ()
+    told: Mapping[str, CardState] = field(default_factory=dict)
+    boot: str = ""
+    record: Union[Record, Problem] = field(default_factory=Record)
+    missing: Optional[Problem] = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+    locked: str = ""
+    firmware: Mapping[str, str] = field(default_factory=dict)
+
+    def answers(self) -> Iterator[Tuple[Card, CardSettings]]:
+        """Yield the cards that have responded, and what they report."""
+        for card in self.cards:
+            told = self.told.get(card.address)
+            if told is not None and isinstance(told.answer, CardSettings):
+                yield card, told.answer
+
+
+def cards(topology: Topology, profile: Profile, rails: Rails, asked: SettingsWanted) -> Tuple[Card, ...]:
+    """Return the cards that are declared, as rails or by address, in PCI order."""
+    layers = {rail.number: rail.link_layers[0] for rail in profile.rails if len(rail.link_layers) == 1}
+    declared = dict.fromkeys(asked.devices, "")
+    declared.update({nic.pci: layers.get(number, "") for number, nic in rails.nics.items()})
+    groups: Dict[str, List[Nic]] = {}
+    for nic in topology.nics:
+        if nic.pci in declared:
+            groups.setdefault(_card_of(nic), []).append(nic)
+    found = []
+    for key, nics in groups.items():
+        own = tuple(nic.pci for nic in nics)
+        rest = [nic for nic in topology.nics if nic.pci not in own]
+        others = tuple(nic.label for nic in rest if _card_of(nic) == key or nic.device.physfn in own)
+        ports = {int(nic.pci[-1]) + 1: declared[nic.pci] for nic in nics}
+        want = wanted.card_settings((asked.of_profile, asked.settings), ports, asked.usual)
+        if want:
+            found.append(Card(own[0], nics[0].label, own, others, want, nics[0].device.device in BLUEFIELD))
+    return tuple(found)
+
+
+def _card_of(nic: Nic) -> str:
+    """Ports of one card share its image GUID, also where it sits in two slots; without one, its slot."""
+    guid = nic.rdma.sys_image_guid if nic.rdma else None
+    return guid if guid and ":" in guid.strip("0:") else nic.pci[:-2]
+
+
+def read(
+    host: Host, topology: Topology, profile: Profile, rails: Rails, asked: SettingsWanted, failed: Mapping[str, str]
+) -> NicsState:
+    """Query the cards; for one whose settings wait also its reset levels, and the firmware in its flash.
+
+    failed: as in NicsState. Raises ReadError if settings wait and the boot has no id.
+    """
+    found = cards(topology, profile, rails, asked)
+    there = {nic.pci for nic in topology.nics}
+    absent = tuple(address for address in asked.devices if address not in there)
+    if topology.virtualization.is_vm:
+        return NicsState(topology.virtualization.owner, found, absent)
+    if not found:
+        return NicsState("", (), absent)
+    try:
+        tools.find_tool(host, tools.CONFIG)
+    except ToolMissing as error:
+        return NicsState("", found, absent, missing=error.problem)
+    told = {card.address: _query_card(host, card) for card in found}
+    boot = host.read(BOOT_ID) or ""
+    if not boot and any(one.levels is not None for one in told.values()):
+        raise ReadError(BOOT_ID, "is missing: whether the node was rebooted is unknown")
+    record = _attempt(lambda: pending.read(host), pending.STORE)
+    # It matters only for cards that fail or wait.
+    matters = any(one.levels is not None or isinstance(one.answer, Problem) for one in told.values())
+    locked = lockdown.read(host) if matters else ""
+    return NicsState("", found, absent, told, boot, record, None, dict(failed), locked, asked.firmware)
+
+
+def _query_card(host: Host, card: Card) -> CardState:
+    source = "%s -d %s" % (tools.CONFIG[0], card.address)
+    answer = _attempt(lambda: tools.query(host, card.address, [one.name for one in card.wanted]), source)
+    if isinstance(answer, Problem) or not card.waits(answer):
+        return CardState(answer)
+    levels = _attempt(lambda: tools.levels(host, card.address), tools.RESET[0] + " query")
+    return CardState(answer, levels, _attempt(lambda: tools.flash(host, card.address), tools.FLINT[0] + " query"))
+
+
+def _attempt(step: Callable[[], T], source: str) -> Union[T, Problem]:
+    problems: List[Problem] = []
+    found = attempt(step, source, problems)
+    return problems[0] if found is None else found

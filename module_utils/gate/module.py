@@ -1,0 +1,41 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Install the gate: options and work of the module ``gate``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any, Dict, Mapping
+
+from ..change import apply, module
+from ..core import effective_unit
+from ..core.host import Host
+from ..core.plan import Plan, merge
+from . import plan as gate
+
+SPEC = {
+    "stages": {"type": "list", "elements": "str", "choices": list(gate.STAGES)},
+    "fail": {"type": "str", "choices": ["open", "closed"], "default": "open"},
+    "budget": {"type": "float", "default": 10},
+    "max_share": {"type": "float", "default": 0.1},
+    "ignore": {"type": "list", "elements": "str", "default": []},
+    "scontrol": {"type": "str", "default": "scontrol"},
+    "sums": {"type": "dict", "default": {}},
+    "texts": {"type": "str", "default": ""},
+    **module.ROOTS,
+}
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    texts = json.loads(zlib.decompress(base64.b64decode(given["texts"])).decode()) if given["texts"] else {}
+    node = str(gate.named(texts[gate.INTENT])) if texts else ""
+    stages = None if given["stages"] is None else tuple(given["stages"])
+    want = gate.GateWanted(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
+
+    def judge() -> Plan:
+        others = effective_unit.owned_by_others(host, gate.FILES, gate.owned_files())
+        return merge(gate.plan(gate.read(host, want), want), Plan(tuple(others)))
+
+    return apply.converge(host, check_mode, judge, gate.execute)

@@ -1,0 +1,410 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Plan and judge the gate of a node: files by the role ``gate``, and Slurm's configuration.
+
+The program is program.py; the control node builds it, with the intent, and an audit gets only the hashes of both.
+slurm.conf belongs to the site: it is never written, findings name the missing line.
+Source: slurm.conf(5).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import hashlib
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..change import apply, written
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.plan import Command, FileChange, Plan
+
+STAGES = ("health", "prolog", "epilog")
+FOLDER = "/usr/local/lib/busbar"
+PROGRAM = FOLDER + "/gate.py"
+INTENT = "/etc/busbar/gate.json"
+STATE = "/var/lib/busbar/gate/state.json"
+PYTHON = "/usr/bin/python3"
+LAUNCHERS = {stage: "%s/gate-%s" % (FOLDER, stage) for stage in STAGES}
+VERDICTS = ("pass", "warn", "fail", "unknown")
+ACTIONS = ("none", "drained", "resumed", "held_by_breaker", "left_alone")
+# Exit code of the program to keep the node out; no other code drains it.
+KEEP_OUT = 3
+# Only of stage ``command``: no verdict.
+UNKNOWN = 2
+# Age of a verdict in hours from which on it has nothing about the node.
+OLD = 48
+# What of the budget a job may have to wait for.
+OF_A_JOB = 0.5
+PARAMETERS = {"health": "HealthCheckProgram", "prolog": "Prolog", "epilog": "Epilog"}
+INTERVAL, NODE_STATE = "HealthCheckInterval", "HealthCheckNodeState"
+_SHOW = ("show", "config")
+_RUN = fix_command.run_tag("gate")
+_UNDECIDED = "gate_stages is not set: the gate's files are not judged, and stay; an empty list removes them"
+_WHY = "between two jobs only the gate checks a node, and a job that starts on a faulty node fails"
+FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
+"Are the gate's program and its start scripts as written"
+STALE = Check(
+    "gate.intent",
+    why="a gate with another intent than the inventory's keeps healthy nodes out of service, or lets faulty ones in",
+    fix=_RUN,
+    aspect="persisted",
+)
+"Is the gate's intent equal to the current inventory"
+WIRED = Check("gate.wired", why="Slurm runs only programs named in slurm.conf, and Busbar does not edit that file")
+"Does the running Slurm start the gate at the stages of `gate_stages`; the remedy has the line for slurm.conf"
+LIMITS = Check(
+    "gate.limits",
+    why="Slurm kills a Prolog or Epilog that exceeds its time limit; it then counts as failed, and the node is drained",
+)
+"Does the gate end within the time limits of the running Slurm"
+VERDICT = Check("gate.verdict", why=_WHY, fix="run busbar gate HOST -i INVENTORY --run, and read its output")
+"Has the gate given a verdict on the node in the last 48 hours"
+KEPT_OUT = Check(
+    "gate.kept_out",
+    why="a node stays out of service until its fault is repaired",
+    fix="repair the findings in %s: the next passed check returns the node; busbar gate HOST -i INVENTORY --run shows"
+    " it" % STATE,
+)
+"Has the gate not taken the node out of service"
+HELD = Check(
+    "gate.held",
+    why="a node with critical findings in service is where the next job fails",
+    fix="read %s, here and on other nodes: many at once indicate a wrong intent, a driver or a switch; drain the node"
+    " by hand if it has to leave service" % STATE,
+    severity="critical",
+)
+"Has the gate drained every node with a critical finding; the breaker, or another reason in Slurm, can prevent it"
+
+
+@dataclass(frozen=True)
+class GateWanted:
+    """stages: of STAGES; none: the files go; None: not decided, they stay.   budget: seconds.   scontrol: tool or path.
+
+    sums: path -> ``total`` of each wanted file.   texts: path -> text, if they may be written.
+    node: the name in Slurm that the intent must have; "" if not given.
+    """
+
+    stages: Optional[Tuple[str, ...]] = None
+    budget: float = 10.0
+    sums: Mapping[str, str] = field(default_factory=dict)
+    scontrol: str = "scontrol"
+    texts: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class GateState:
+    """files, modes: by path of ``own()``, None where there is none.   state: as parse_state gives it, None: never run.
+
+    config: of the running Slurm, key -> value; None if it failed, and problem has the reason.
+    calls: stage -> paths that Slurm starts at it and that lead to our launcher.
+    """
+
+    files: Mapping[str, Optional[str]]
+    modes: Mapping[str, Optional[int]]
+    state: Optional[Mapping[str, Any]] = None
+    unread: Optional[Problem] = None
+    config: Optional[Mapping[str, str]] = None
+    problem: Optional[Problem] = None
+    calls: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    now: float = 0.0
+
+
+def owned_files() -> Tuple[str, ...]:
+    """Return all files that the role writes; the program writes STATE."""
+    return (PROGRAM, INTENT, *LAUNCHERS.values())
+
+
+def seconds(stage: str, budget: float) -> float:
+    """Return the program's seconds for a stage. A job waits for its Prolog, and the node's next one for the Epilog."""
+    return budget * OF_A_JOB if stage in ("prolog", "epilog") else budget
+
+
+def parse_state(text: str) -> Dict[str, Any]:
+    """Raises ParseError."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParseError("is not JSON: %.100s" % error) from error
+    if not isinstance(data, dict):
+        raise ParseError("is not a JSON object")
+    kinds = (("at", (int, float)), ("findings", list), ("history", list), ("kept_out", (dict, type(None))))
+    for name, kind in kinds:
+        if not isinstance(data.get(name), kind) or isinstance(data.get(name), bool):
+            raise ParseError("is not what the gate writes: its %s is %.60r" % (name, data.get(name)))
+    for name, allowed in (("verdict", VERDICTS), ("action", ACTIONS), ("stage", (*STAGES, "command"))):
+        if data.get(name) not in allowed:
+            raise ParseError("is not what the gate writes: its %s is %.60r" % (name, data.get(name)))
+    return data
+
+
+def parse_config(text: str) -> Dict[str, str]:
+    """Parse ``scontrol show config``. Several programs of one kind (``Prolog[0]``, since 24.05) are one value."""
+    found: Dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        name, value = re.sub(r"\[\d+\]$", "", name.strip()), value.strip()
+        if equals and re.fullmatch(r"[A-Za-z]\w*", name):
+            value = "" if value == "(null)" else value
+            found[name] = "%s,%s" % (found[name], value) if found.get(name) and name in PARAMETERS.values() else value
+    if "SlurmctldPort" not in found:
+        raise ParseError("%r is not a configuration of Slurm" % text[:80])
+    return found
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read(host: Host, want: GateWanted) -> GateState:
+    """Raises ReadError where a file of ours cannot be read."""
+    files = {path: host.read_system(path) for path in owned_files()}
+    modes = {path: host.mode_system(path) for path in owned_files()}
+    if not want.stages:
+        return GateState(files, modes)
+    unread: List[Problem] = []
+    known = attempt(lambda: state(host), STATE, unread)
+    problems: List[Problem] = []
+    source = " ".join((want.scontrol, *_SHOW))
+    config = attempt(lambda: parse_config(host.query((want.scontrol, *_SHOW))), source, problems)
+    calls = {} if config is None else {stage: tuple(_calls(host, stage, config)) for stage in want.stages}
+    return GateState(
+        files,
+        modes,
+        state=known,
+        unread=unread[0] if unread else None,
+        config=config,
+        problem=problems[0] if problems else None,
+        calls=calls,
+        now=time.time(),
+    )
+
+
+def state(host: Host) -> Optional[Dict[str, Any]]:
+    """Return the program's stored state; None before its first run. Raises ReadError, ParseError."""
+    text = host.read_system(STATE)
+    return None if text is None else parse_state(text)
+
+
+def _calls(host: Host, stage: str, config: Mapping[str, str]) -> List[str]:
+    """Return the programs that Slurm starts at the stage and that are ours, or call ours."""
+    found = []
+    for pattern in filter(None, config.get(PARAMETERS[stage], "").split(",")):
+        paths = [pattern]
+        if re.search(r"[*?\[]", pattern):
+            top = host.system("/")
+            paths = ["/" + os.path.relpath(one, top) for one in sorted(glob.glob(host.system(pattern)))[:100]]
+        for path in paths:
+            if path == LAUNCHERS[stage] or _leads(host, path, LAUNCHERS[stage]):
+                found.append(path)
+    return found
+
+
+def _leads(host: Host, path: str, target: str) -> bool:
+    """A link to it, or a script with a line that names it. A program that cannot be read calls nothing."""
+    if os.path.realpath(host.system(path)) == os.path.realpath(host.system(target)):
+        return True
+    try:
+        text = host.read_system(path, errors="replace") or ""
+    except ReadError:
+        return False
+    return any(target in line and not line.lstrip().startswith("#") for line in text.splitlines())
+
+
+def run(host: Host) -> str:
+    """Let the program check the node, without changes in Slurm. Return the command.
+
+    Raises ReadError without a verdict.
+    """
+    # With the machine's Python, wherever the node's files are.
+    done = Host().run((PYTHON, "-I", "-S", host.system(PROGRAM), "command", host.system(INTENT)), timeout=60.0)
+    if done.rc not in (0, UNKNOWN, KEEP_OUT):
+        raise ReadError(done.command, "exited with %d: %s" % (done.rc, done.last_words))
+    return done.command
+
+
+def execute(host: Host, planned: Plan) -> List[str]:
+    """Make the changes. Raises ReadError if a file cannot be written, or the program has no verdict."""
+    for change in planned.changes:
+        apply.write(host, change)
+    if planned.commands:
+        run(host)
+    return []
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def plan(have: GateState, want: GateWanted) -> Plan:
+    if not want.stages:
+        changes = tuple(FileChange(path, text, None) for path, text in have.files.items() if text is not None)
+        if not changes or want.stages is None:
+            return Plan(notes=(_UNDECIDED,) if changes else ())
+        said = ", ".join(change.described() for change in changes)
+        still = "no stage is configured; slurm.conf must no longer name them"
+        return Plan((FILES.judge(FOLDER, "drift", still, said, PROGRAM),), changes)
+    judged = [_compared(path, have, want) for path in owned_files()]
+    program, intent = (written.collect(one for one in judged if (one[0].path == INTENT) == is_it) for is_it in (0, 1))
+    changes = (*program.changes, *intent.changes)
+    findings = [
+        check.judge(
+            subject, files.state, "as the inventory has it", files.wrong or "as written", severity=files.severity
+        )
+        for check, subject, files in ((FILES, FOLDER, program), (STALE, INTENT, intent))
+    ]
+    findings += _wired(have, want)
+    first = not changes and have.state is None and have.unread is None
+    findings += _seen(have)
+    # The proof that it runs here, and its first word on the node.
+    argv = (PYTHON, "-I", "-S", PROGRAM, "command")
+    again = (Command(argv, "whether it runs here", timeout=60.0),) if changes or first else ()
+    return Plan(tuple(findings), changes, again, notes=(*program.notes, *intent.notes))
+
+
+def _compared(path: str, have: GateState, want: GateWanted) -> Tuple[FileChange, str]:
+    """A change of a file of ours, and its status. Of what has to be there only the sum may be known."""
+    mode = 0o600 if path == INTENT else 0o755
+    before, wanted = have.files[path], want.sums.get(path)
+    if wanted is None:
+        return FileChange(path, before, None), written.SAME if before is None else written.DIFFERENT
+    found = written.seal_of(before)
+    same = before is not None and total(path, before) == wanted
+    status = written.SAME if same else written.OLDER if found and path != INTENT else written.DIFFERENT
+    if same and path == INTENT:
+        status = written.EDITED if found is None else written.OLDER if found[0] != written.RELEASE else status
+        status = written.DIFFERENT if want.node and named(before or "") != want.node else status
+    after = before if status == written.SAME else want.texts.get(path, "")
+    # Only the sums are shown: the program has 400 KB, the intent is the inventory's.
+    change = FileChange(
+        path, before, after, mode, have.modes[path], shown=(_digest(path, before), "sha256 %s\n" % wanted)
+    )
+    return change, status if have.modes[path] in (None, mode) else written.DIFFERENT
+
+
+def total(path: str, text: str) -> str:
+    """SHA-256 of a file's text; of the intent without the node's name: hosts that are alike share the question."""
+    if path == INTENT:
+        try:
+            data = dict(json.loads(text), node="")
+        except (ValueError, TypeError, RecursionError):
+            return "none"
+        data.pop(written.KEY, None)
+        text = json.dumps(data, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def intent_text(data: Mapping[str, object]) -> str:
+    """Return the text of file INTENT, sealed."""
+    text = json.dumps({written.KEY: written.HEAD, **data}, sort_keys=True, indent=1) + "\n"
+    return written.seal(INTENT, text)
+
+
+def named(text: str) -> object:
+    """The node's name in an intent that is one."""
+    return json.loads(text).get("node")
+
+
+def _digest(path: str, text: Optional[str]) -> str:
+    return "" if text is None else "sha256 %s\n" % total(path, text)
+
+
+def _seen(have: GateState) -> List[Finding]:
+    """Judge the gate's last verdict."""
+    if have.unread is not None:
+        return [VERDICT.unreadable(have.unread)]
+    state, want = have.state, "a verdict of the last %d hours" % OLD
+    if state is None:
+        if have.files[PROGRAM] is None:
+            return []
+        return [VERDICT.judge("the node", "unknown", want, "it has not run yet", STATE)]
+    hours = (have.now - float(state["at"])) / 3600
+    said = "%s, at stage %s, %.0f h ago" % (state["verdict"], state["stage"], hours)
+    old = not -1 <= hours <= OLD
+    if state["verdict"] == "unknown" and state["findings"] and isinstance(state["findings"][0], dict):
+        said += ": %s: %s" % (state["findings"][0].get("check"), state["findings"][0].get("have"))
+    good = not old and state["verdict"] != "unknown"
+    findings = [VERDICT.judge("the node", "ok" if good else "unknown", want, said[:400], STATE)]
+    out = state["kept_out"]
+    text = "in service" if out is None else "out since %s: %s" % (_when(out.get("at")), out.get("reason"))
+    findings.append(KEPT_OUT.judge("the node", "ok" if out is None else "drift", "in service", text[:400], STATE))
+    held = state["action"] in ("held_by_breaker", "left_alone") and state["verdict"] in ("fail", "unknown")
+    text = "%s: %s" % (state["action"], state.get("said")) if held else "none"
+    if out is None:
+        findings.append(HELD.judge("the node", "drift" if held else "ok", "none", text[:400], STATE))
+    return findings
+
+
+def _when(at: object) -> str:
+    known = isinstance(at, (int, float)) and 0 <= at < 1 << 33
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at)) if known else "?"  # type: ignore[arg-type]
+
+
+def _wired(have: GateState, want: GateWanted) -> List[Finding]:
+    if have.config is None:
+        problem = have.problem or Problem("scontrol", "was not queried")
+        fix = "make scontrol work on the node (gate_scontrol), or set gate_stages: []"
+        return [WIRED.judge("slurm.conf", "unknown", "the running configuration", problem.message, problem.source, fix)]
+    found = []
+    for stage in want.stages:
+        found.append(_wired_stage(have, stage, have.config))
+        found += _limits(stage, want.budget, have.config)
+    return found
+
+
+def _wired_stage(have: GateState, stage: str, config: Mapping[str, str]) -> Finding:
+    parameter = PARAMETERS[stage]
+    given, path = config.get(parameter, ""), LAUNCHERS[stage]
+    lines = ["%s=%s" % (parameter, path)]
+    if stage == "health":
+        lines += ["%s=300" % INTERVAL, "%s=IDLE,CYCLE" % NODE_STATE]
+    reload = "then: scontrol reconfigure"
+    fix = "put into slurm.conf: %s ; %s" % (" ; ".join(lines), reload)
+    want = "; ".join(lines)
+    if given and not have.calls.get(stage):
+        have_text = "%s=%s, which does not call it" % (parameter, given)
+        fix = "begin the program %s with this line: %s || exit 1" % (given, path)
+        if fnmatch.fnmatch(path, given) or re.search(r"[*?\[]", given):
+            fix = "ln -s %s %s/" % (path, given.rpartition("/")[0])
+        return WIRED.judge(parameter, "drift", want, have_text, "scontrol show config", fix)
+    if not given:
+        return WIRED.judge(parameter, "drift", want, "%s is not set" % parameter, "scontrol show config", fix)
+    said = "%s=%s" % (parameter, given)
+    if stage == "health":
+        states = set(config.get(NODE_STATE, "").upper().split(","))
+        interval = number(config.get(INTERVAL, ""))
+        said += "; %s=%s; %s=%s" % (INTERVAL, config.get(INTERVAL), NODE_STATE, config.get(NODE_STATE))
+        # A node that is drained is IDLE to Slurm: NONDRAINED_IDLE would never give it back.
+        if not interval or not states & {"ANY", "IDLE"}:
+            return WIRED.judge(parameter, "drift", want, said, "scontrol show config", fix)
+    return WIRED.judge(parameter, "ok", want, said, "scontrol show config")
+
+
+def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Finding]:
+    if stage == "health":
+        return []
+    needs = seconds(stage, budget)
+    # srun reports "Prolog hung" two seconds before MessageTimeout.
+    limits = {"MessageTimeout": 2.0, "PrologEpilogTimeout": 0.0, "BatchStartTimeout": 0.0}
+    short = []
+    for name, before in limits.items():
+        value = number(config.get(name, ""))
+        # 65534 is "no limit" to Slurm, and 0 is none.
+        if value and value < 65534 and value - before < needs:
+            short.append("%s is %d s" % (name, value))
+    want = "%g s for the gate at stage %s" % (needs, stage)
+    fix = "raise the value in slurm.conf, then scontrol reconfigure; or lower gate_budget (half of it counts)"
+    state = "drift" if short else "ok"
+    return [LIMITS.judge(PARAMETERS[stage], state, want, ", ".join(short) or "enough", "scontrol show config", fix)]
+
+
+def number(value: str) -> Optional[int]:
+    """Return the number of ``10 sec``; None without one."""
+    found = re.match(r"\d+", value)
+    return int(found.group()) if found else None

@@ -1,0 +1,430 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The kernel's arguments on a node: what is active, what the next boot will have, and what is wanted.
+
+All other arguments stay as they are, byte for byte. Three ways to store arguments are known: our drop-in for GRUB's
+generator (Debian, Ubuntu), boot entries that grubby edits (EL), and /etc/kernel/cmdline
+(systemd-boot). What others add to the line, such as tuned, is read and named.
+Sources: grub-mkconfig; grub-core/commands/blscfg.c of EL; kernel-install(8).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..change import written
+from ..core import tuned
+from ..core.check import Check
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, ReadError
+from ..core.plan import Command, FileChange, Plan
+from ..driver.kernels import GRUB_CFG, GRUB_DEFAULT
+from . import grub, grub_settings, grubby
+from .grub_settings import DROPIN, LINUX
+from .line import Arg, edit, parse, plain, related, satisfied, split
+
+ACTIVE = "/proc/cmdline"
+BLS_ENTRIES = "/boot/loader/entries"
+# Variables that GRUB reads at boot: Debian's, EL's.
+GRUBENV = {"grub": "/boot/grub/grubenv", "bls": "/boot/grub2/grubenv"}
+KERNEL_CMDLINE = "/etc/kernel/cmdline"
+ARGS = Check(
+    "kernel_args.args",
+    why="required by the site",
+    fix="run the module again without --check",
+)
+"""Will the next boot have the kernel argument that a site requires by the module `kernel_args` (persisted), has
+this boot (live)"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Arguments of one kernel at the next boot.
+
+    name: of the entry or file, for people. line: as the kernel gets it. kernel: its file, as a boot entry names it.
+    raw: the line as the file has it, before GRUB reads it; None if it is the same.
+    foreign: the default entry of GRUB, written by others.
+    """
+
+    name: str
+    line: str
+    kernel: str = ""
+    raw: Optional[str] = None
+    foreign: bool = False
+
+    @property
+    def stored(self) -> str:
+        return self.line if self.raw is None else self.raw
+
+
+@dataclass(frozen=True)
+class Boot:
+    """Kernel arguments as a node stores them.
+
+    kind: "grub", "bls", "kernel-install", or "" where no boot loader stores any (a node that boots from the network).
+    entries: every kernel's line. stored: text of our drop-in, or of /etc/kernel/cmdline; None where there is no file.
+    elsewhere: other files of GRUB's settings, path -> text. kernels: (release, path) for kernel-install.
+    scope: GRUB's variables. tuned: (file, arguments) of tuned's active profile.
+    """
+
+    kind: str
+    active: str
+    entries: Tuple[Entry, ...] = ()
+    stored: Optional[str] = None
+    elsewhere: Tuple[Tuple[str, str], ...] = ()
+    kernels: Tuple[Tuple[str, str], ...] = ()
+    scope: grub.Scope = field(default_factory=dict)
+    tuned: Tuple[Tuple[str, str], ...] = ()
+
+    @property
+    def future(self) -> Tuple[Entry, ...]:
+        """Return every kernel's arguments at the next boot, and after GRUB's generator and tuned have run.
+
+        Settings that are not plain assignments are judged by their last result, grub.cfg.
+        """
+        found = list(self.entries)
+        line = self.settings
+        if line is not None:
+            found += [Entry("GRUB's settings", future) for future in self.passed(line)]
+        return (*found, *(Entry(path, "%s %s" % (found[0].line, words)) for path, words in self.tuned))
+
+    def passed(self, line: str) -> List[str]:
+        """Return the lines that kernels get of GRUB's settings."""
+        try:
+            return grub.passed(line, self.scope)
+        except ParseError:
+            # GRUB's generator refuses such a line.
+            return [""]
+
+    @property
+    def settings(self) -> Optional[str]:
+        """Return the arguments of a normal entry, as GRUB's settings have them; None where that takes a shell."""
+        files = [*self.elsewhere, *([(DROPIN, self.stored)] if self.stored is not None else [])]
+        return grub_settings.arguments(files) if self.kind == "grub" else None
+
+
+def read(host: Host) -> Boot:
+    """Raises ReadError and ParseError."""
+    active = host.require(ACTIVE)
+    stored = host.read_system(KERNEL_CMDLINE)
+    if host.has("grubby") and any(name.endswith(".conf") for name in host.listdir_system(BLS_ENTRIES)):
+        entries, scope = _bls_entries(host)
+        if stored is not None:
+            entries += _passed_entries("%s, for future kernels" % KERNEL_CMDLINE, stored.rstrip("\n"), scope)
+        return Boot("bls", active, tuple(entries), stored, scope=scope, tuned=tuned.kernel_arguments(host))
+    if host.has("update-grub") and host.read_system(GRUB_DEFAULT) is not None:
+        cfg = host.read_system(GRUB_CFG)
+        if cfg is None:
+            raise ReadError(GRUB_CFG, "is not there, though GRUB is installed; run update-grub")
+        folder = DROPIN.rpartition("/")[0]
+        names = ["%s/%s" % (folder, name) for name in host.listdir_system(folder) if _sourced(name)]
+        others = [(path, host.read_system(path) or "") for path in [GRUB_DEFAULT, *names] if path != DROPIN]
+        entries, scope = parse_grub_cfg(cfg, parse_grubenv(host.read_system(GRUBENV["grub"]) or ""))
+        arguments = tuned.kernel_arguments(host)
+        return Boot("grub", active, tuple(entries), host.read_system(DROPIN), tuple(others), (), scope, arguments)
+    if stored is not None and host.has("kernel-install"):
+        entries = [Entry(KERNEL_CMDLINE, stored.rstrip("\n"))]
+        return Boot("kernel-install", active, tuple(entries), stored, (), _kernels(host))
+    return Boot("", active)
+
+
+def next_boot(host: Host) -> str:
+    """Return what all kernels get at the next boot; "" where that cannot be read, a finding of role iommu."""
+    try:
+        return " ".join(entry.line for entry in read(host).future)
+    except (ReadError, ParseError):
+        return ""
+
+
+def _sourced(name: str) -> bool:
+    # By the shell's *.cfg.
+    return name.endswith(".cfg") and not name.startswith(".")
+
+
+def parse_grub_cfg(text: str, scope: grub.Scope = MappingProxyType({})) -> Tuple[List[Entry], grub.Scope]:
+    """Return the entries that 10_linux wrote, that of others which is the default, and variables. Raises ParseError.
+
+    Else entries of other systems and of memory tests are not ours. One for recovery leaves
+    GRUB_CMDLINE_LINUX_DEFAULT out, and no node works by it.
+    """
+    others = ""
+    begin = list(re.finditer(r"^### BEGIN \S*/10_linux ", text, re.MULTILINE))
+    end = list(re.finditer(r"^### END \S*/10_linux ", text, re.MULTILINE))
+    if len(begin) == len(end) == 1:
+        _commands, scope = grub.read(text[: begin[0].start()], scope)
+        others = text[end[0].end() :]
+        text = text[begin[0].start() : end[0].start()]
+    found, scope = grub.read(text, scope)
+    chosen = {value.rpartition(">")[2] for value in scope.get("default", ())} - {""}
+    entries = [Entry(kernel.rpartition("/")[2], line) for kernel, line in found]
+    for head, body in re.findall(r"^\s*menuentry ([^{\n]*)\{(.*?)^\s*\}", others, re.MULTILINE | re.DOTALL):
+        names = chosen.intersection(word.strip("'\"") for word in re.findall(r"'[^']*'|\"[^\"]*\"|\S+", head))
+        found = grub.read(body, scope)[0]
+        entries += [Entry("the default entry " + name, line, foreign=True) for name in names for _kernel, line in found]
+    if not entries:
+        raise ParseError("%s: no line 'linux KERNEL ARGUMENTS' in it; run update-grub" % GRUB_CFG)
+    return [entry for entry in entries if not {"single", "recovery"} & set(entry.line.split())] or entries, scope
+
+
+def _bls_entries(host: Host) -> Tuple[List[Entry], grub.Scope]:
+    scope = parse_grubenv(host.read_system(GRUBENV["bls"]) or "")
+    found: List[Entry] = []
+    for name in host.listdir_system(BLS_ENTRIES):
+        if name.endswith(".conf"):
+            text = host.read_system("%s/%s" % (BLS_ENTRIES, name)) or ""
+            kernel = (_values(text, "linux") or [""])[0]
+            found += _passed_entries(name, parse_bls(text, name), scope, kernel)
+    return found, scope
+
+
+def _passed_entries(name: str, options: str, scope: grub.Scope, kernel: str = "") -> List[Entry]:
+    raw = expand(options, scope)
+    return [Entry(name, line, kernel, raw) for line in grub.passed(raw, scope)]
+
+
+def parse_bls(text: str, name: str) -> str:
+    """The options of a boot entry. Raises ParseError."""
+    found = _values(text, "options")
+    if not found:
+        raise ParseError("%s/%s: has no line 'options'" % (BLS_ENTRIES, name))
+    # Several lines are one list (systemd's boot loader specification).
+    return " ".join(found)
+
+
+def _values(text: str, key: str) -> List[str]:
+    """Return the values of a key of a boot entry."""
+    lines = [line.split(None, 1) for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return [words[1].strip() for words in lines if len(words) == 2 and words[0] == key]
+
+
+def parse_grubenv(text: str) -> Dict[str, Tuple[str, ...]]:
+    lines = [line.partition("=") for line in text.splitlines() if not line.startswith("#")]
+    return {name: (value,) for name, equals, value in lines if equals}
+
+
+def expand(options: str, scope: grub.Scope) -> str:
+    """Return the options of a boot entry with GRUB's variables, as blscfg does it before GRUB reads the line.
+
+    EL 8 stores everything in $kernelopts, tuned its part in $tuned_params.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        return "%s " % scope[match.group(1)][0] if match.group(1) in scope else ""
+
+    return re.sub(r"(?<!\\)\$(\w+) ?", value, options).strip()
+
+
+def _kernels(host: Host) -> Tuple[Tuple[str, str], ...]:
+    found = []
+    for release in host.listdir_system("/usr/lib/modules") or host.listdir_system("/lib/modules"):
+        for path in ("/usr/lib/modules/%s/vmlinuz" % release, "/boot/vmlinuz-%s" % release):
+            if host.mode_system(path) is not None:
+                found.append((release, path))
+                break
+    return tuple(found)
+
+
+# -- plan ------------------------------------------------------------------------------------------------------------
+
+
+def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Check] = MappingProxyType({})) -> Plan:
+    """Judge each argument twice: as the next boot will have it, and as this one has it.
+
+    check: ARGS, or that of a role with its own reason.
+    others: another check for some arguments.
+    Raises ParseError for an argument that GRUB cannot pass on.
+    """
+    changes, commands = _mend(boot, args)
+    ours = boot.stored if boot.kind == "grub" and not changes else None
+    text = grub_settings.render_dropin(grub_settings.parse_dropin(ours)) if ours else None
+    files = written.compare([FileChange(DROPIN, ours, text)] if ours else [])
+    # What came from before there were seals stays.
+    files = written.collect([]) if files.wrong and not files.severity else files
+    findings: List[Finding] = list(files.edited(check))
+    reboot: List[str] = []
+    for arg in args:
+        persisted = _persisted(boot, arg, others.get(arg, check))
+        active = satisfied(boot.active, arg)
+        findings += [persisted, _live(boot, arg, others.get(arg, check), persisted, active)]
+        if not active and (persisted.ok or persisted.state == "drift"):
+            reboot.append("kernel argument %s is not active before a reboot" % arg)
+    return Plan(tuple(findings), (*changes, *files.changes), commands, tuple(reboot), files.notes)
+
+
+def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tuple[Command, ...]]:
+    lines = [entry.line for entry in boot.future]
+    wrong = [arg for arg in args if not all(satisfied(line, arg) for line in lines)]
+    if not wrong or not boot.kind:
+        return (), ()
+    tokens, in_grub = plain(wrong, lines), boot.kind in GRUBENV
+    if boot.kind == "grub":
+        stored = _mended(boot, tokens)
+        changes = (FileChange(DROPIN, boot.stored, stored),) if stored != boot.stored else ()
+        if not changes and all(_culprit(boot, arg) for arg in wrong):
+            # Running the generator again would not help.
+            return (), ()
+        return changes, (Command(("update-grub",), "rewrite %s" % GRUB_CFG), _sync(GRUB_CFG.rpartition("/")[0]))
+    if _beyond_grubby(boot, tokens) or all(edit(e.stored, tokens, in_grub) == e.stored for e in boot.entries):
+        return (), ()
+    changes = ()
+    if boot.stored is not None:
+        end = "\n" if boot.stored.endswith("\n") else ""
+        text = edit(boot.stored.rstrip("\n"), tokens, in_grub) + end
+        if text != boot.stored:
+            changes = (FileChange(KERNEL_CMDLINE, boot.stored, text),)
+    if boot.kind == "kernel-install":
+        return changes, tuple(
+            Command(("kernel-install", "add", release, path), "write the boot entry of kernel %s" % release)
+            for release, path in boot.kernels
+        )
+    return changes, (*grubby.commands(_grubby_changes(boot, tokens)), _sync(BLS_ENTRIES))
+
+
+def _mended(boot: Boot, tokens: Sequence[Arg]) -> Optional[str]:
+    """Return our drop-in such that it sees to these arguments; an earlier release's is written anew."""
+    stored = boot.stored
+    for arg in tokens:
+        if not _promised(boot, stored, arg):
+            stored = _with_arg(boot, stored, arg)
+    if stored is None or grub_settings.is_current(stored):
+        return stored
+    return grub_settings.render_dropin(grub_settings.parse_dropin(stored))
+
+
+def _promised(boot: Boot, stored: Optional[str], arg: Arg) -> bool:
+    line = replace(boot, stored=stored).settings
+    return line is not None and all(satisfied(future, arg) for future in boot.passed(line))
+
+
+def _with_arg(boot: Boot, stored: Optional[str], arg: Arg) -> Optional[str]:
+    """Return our drop-in with the argument in it; None where nothing is left in it."""
+    have = list(grub_settings.parse_dropin(stored)) if stored is not None else []
+    if arg not in have:
+        have = [other for other in have if not _contradicts(other, arg)]
+        text = grub_settings.render_dropin(have) if have else None
+        if not arg.present and _promised(boot, text, arg):
+            return text
+        have.append(arg)
+    return grub_settings.render_dropin(have)
+
+
+def _contradicts(old: Arg, new: Arg) -> bool:
+    if old.name.replace("-", "_") != new.name.replace("-", "_"):
+        return False
+    if old.value == new.value or old.exclusive or new.exclusive:
+        return old.present or new.present
+    return (old.present and not new.present and new.value is None) or (
+        new.present and not old.present and old.value is None
+    )
+
+
+def _sync(folder: str) -> Command:
+    # Of this file system alone: one that hangs elsewhere must not hold us up.
+    return Command(
+        ("sync", "--file-system", folder),
+        "GRUB reads no journal: after a power cut now it would read the old file",
+    )
+
+
+def _culprit(boot: Boot, arg: Arg) -> str:
+    """Return what to do about another's file that spoils the argument whatever Busbar writes, "" where none does."""
+    for path, words in boot.tuned:
+        if not satisfied("%s %s" % (arg.token, words) if arg.present else words, arg):
+            return (
+                "take %s out of section [bootloader] of tuned's profile (%s; copy it to %s first if it is below /usr),"
+                " run tuned-adm profile with the name of the profile%s"
+                % (related(words, arg), path, tuned.FOLDER, " and update-grub" if boot.kind == "grub" else "")
+            )
+    for one in boot.entries:
+        if one.foreign and not satisfied(one.line, arg):
+            return "write %s into %s in /etc/grub.d, or run grub-set-default 0; then update-grub" % (arg, one.name)
+    cut = grub.GRUB.cut(boot.settings or "")
+    if cut and not _promised(boot, _mended(boot, plain([arg], [entry.line for entry in boot.future])), arg):
+        paths = [path for path, settings in boot.elsewhere if cut in settings]
+        return 'put %s into quotes for GRUB in %s, as \\"%s\\" within others, and run update-grub' % (
+            cut,
+            " or ".join(paths) or "the settings of GRUB",
+            cut,
+        )
+    later = sorted(file for file in boot.elsewhere if file[0] > DROPIN and LINUX in file[1])
+    files: List[Tuple[str, str]] = [(DROPIN, grub_settings.render_dropin([arg]))] if later else []
+    for path, text in later:
+        files.append((path, text))
+        line = grub_settings.arguments(files)
+        if line is None or not all(satisfied(future, arg) for future in boot.passed(line)):
+            return "let %s, which is read after %s, leave %s as it is, and run update-grub" % (path, DROPIN, LINUX)
+    return ""
+
+
+def _grubby_changes(boot: Boot, args: Sequence[Arg]) -> List[grubby.Change]:
+    names = {arg.name.replace("-", "_") for arg in args}
+
+    def of_names(line: str) -> Tuple[str, ...]:
+        tokens = (token for _gap, token in split(line, in_grub=True) if token)
+        return tuple(token for token in tokens if parse(token, in_grub=True)[0] in names)
+
+    return [
+        grubby.Change(
+            entry.kernel,
+            tuple(token for _gap, token in split(entry.stored, in_grub=True)),
+            of_names(entry.stored),
+            of_names(edit(entry.stored, args, in_grub=True)),
+        )
+        for entry in boot.entries
+    ]
+
+
+def _beyond_grubby(boot: Boot, args: Sequence[Arg]) -> str:
+    """Return the token that it would spoil, "" where none or where it is not used."""
+    changes = _grubby_changes(boot, args) if boot.kind == "bls" else []
+    return next(filter(None, map(grubby.spoils, changes)), "")
+
+
+def _persisted(boot: Boot, arg: Arg, check: Check) -> Finding:
+    bad = [entry for entry in boot.future if not satisfied(entry.line, arg)]
+    source = {"grub": GRUB_CFG, "bls": BLS_ENTRIES, "kernel-install": KERNEL_CMDLINE}.get(boot.kind, ACTIVE)
+    state, have, fix = "ok", related(boot.active, arg) or str(arg), None
+    if not boot.kind and not satisfied(boot.active, arg):
+        state, have = "not_owned", "no boot loader that Busbar knows stores arguments on this node"
+        fix = "%s the arguments where the node boots from (the image, or the network boot server's configuration)"
+        fix = fix % ("add %s to" % arg.token if arg.present else "remove %s from" % arg.token) + ", then reboot it"
+    elif bad:
+        have = "%s in %s" % (related(bad[0].line, arg) or "no %s" % arg.name, bad[0].name)
+        have += " and %d more" % (len(bad) - 1) if bad[1:] else ""
+        spoilt, fix = _beyond_grubby(boot, plain([arg], [entry.line for entry in bad])), _culprit(boot, arg)
+        state = "not_owned" if fix else "drift"
+        if spoilt and not fix:
+            text = "grubby would corrupt %s: edit the lines 'options' in %s%s by hand, so that they have %s"
+            more = " and %s" % KERNEL_CMDLINE if boot.stored is not None else ""
+            fix = text % (spoilt, BLS_ENTRIES, more, arg.grub_token if arg.present else arg)
+    elif boot.entries:
+        have = related(boot.entries[0].line, arg) or str(arg)
+    words = related((bad or boot.entries or (Entry("", boot.active),))[0].line, arg).split()
+    source += origin(boot, words) if boot.kind in GRUBENV else ""
+    return check.judge(str(arg), state, str(arg), have, source, fix or None, aspect="persisted")
+
+
+def origin(boot: Boot, words: Sequence[str]) -> str:
+    """Return, for a source, which of the files known has one of the words."""
+    files = [*boot.elsewhere, (DROPIN, boot.stored or ""), *boot.tuned]
+    names = [path for path, text in files if any(word in text for word in words)]
+    return " (set in %s)" % ", ".join(names) if names else ""
+
+
+def _live(boot: Boot, arg: Arg, check: Check, persisted: Finding, active: bool) -> Finding:
+    have = related(boot.active, arg)
+    if not active and persisted.ok:
+        have = "pending: the next boot will have it"
+    return check.judge(
+        str(arg),
+        "ok" if active else "drift",
+        want=str(arg),
+        have=have or (str(arg) if active else "not on the command line"),
+        source=ACTIVE,
+        fix="%s, or reboot the node" % check.fix,
+        disruption="reboot",
+        because=persisted,
+    )

@@ -1,0 +1,308 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge by LLDP whether the switch port at the other end of each RoCE rail is set as the rail needs.
+
+The control node compares the leaves over all hosts; here is what one host can judge alone. What a switch does not send
+is not a fault: `docs/cabling.md#lldp`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.check import Check
+from ..core.finding import Finding, one_cause
+from ..core.host import ParseError
+from ..core.plan import Plan
+from ..core.systemd_files import start
+from ..machine.profile import Profile
+from ..machine.rails import Rails, ethernet
+from ..machine.topology import Topology
+from ..roce_qos.config import PortConfig
+from ..roce_qos.port import ports
+from . import dcbx
+from .neighbour import UNIT, LldpState, Neighbour
+
+# Modes: judge neighbours if there are any, require neighbours, or do nothing.
+ASKED = ("auto", "none", "required")
+AUTO, NONE, REQUIRED = ASKED
+# Of an Ethernet frame without its payload and checksum: some switches count the checksum or a tag as well.
+HEADER = 14
+
+AGENT = Check(
+    "lldp.agent",
+    why="without an LLDP agent it is unknown which switch port a rail is plugged into, and how that port is configured",
+    fix="install lldpd, then %s; or let systemd-networkd 256 or later manage the rails (LLDP=yes); if neither is"
+    " possible, set busbar_lldp: none" % start(UNIT, ""),
+)
+"Does lldpd, or systemd-networkd, respond"
+
+NEIGHBOUR = Check(
+    "lldp.neighbour",
+    why="a rail whose neighbour is unknown may be plugged into the wrong switch port, or into one with other settings",
+    fix="run lldpcli show neighbors on the host; enable LLDP on the switch port; if the NIC's firmware consumes the"
+    " frames (mlxconfig -d DEVICE query: LLDP_NB_RX_MODE, ethtool --show-priv-flags INTERFACE), switch that off; or"
+    " set busbar_lldp_neighbours to a table of the switches' ports",
+)
+"Does each rail that is up, or each member of a bond, receive LLDP from one switch; none is `unknown`"
+
+MTU = Check(
+    "lldp.mtu",
+    why="a switch port drops frames that are larger than its MTU, so large messages never arrive",
+    fix="raise the MTU of the switch port, usually to 9216; or lower busbar_mtu on all hosts",
+)
+"Does the switch port accept frames of the rail's MTU, if the switch announces its maximum"
+
+PFC = Check(
+    "lldp.pfc",
+    why="if only one end of the link pauses a priority, the queue is lossless in one direction, or in none",
+    fix="set PFC of the switch port to these priorities; or, where the switch is right, correct busbar_roce.priority"
+    " (roce_qos_pfc)",
+)
+"Has the switch port PFC on the priorities of busbar_roce and on no other, according to its DCBX"
+
+DSCP = Check(
+    "lldp.dscp",
+    why="a switch that maps the DSCP of RDMA to another priority than the NIC moves it out of the lossless queue",
+    fix="map the DSCP on the switch as in busbar_roce (dscp, priority, cnp_dscp, cnp_priority), or correct busbar_roce",
+)
+"Does the switch give the DSCPs of busbar_roce, and RoCE's UDP port, their priorities, according to its DCBX"
+
+ETS = Check(
+    "lldp.ets",
+    why="a lossless priority that shares a queue stalls with the other traffic in it; without bandwidth it starves",
+    fix="give the lossless priority of busbar_roce a separate traffic class on the switch, with bandwidth",
+)
+"""Does the lossless priority have a traffic class of the switch with bandwidth, which no priority without PFC
+shares; with roce_qos_tc_bandwidth, with that bandwidth"""
+
+# Checks whose faults slow a rail: frames are dropped, or sent without the lossless queue.
+SLOWING = tuple(check.id for check in (MTU, PFC, DSCP, ETS))
+
+
+@dataclass(frozen=True)
+class LldpIntent:
+    """asked: a word of ASKED.   dcbx: a switch that sends nothing about PFC and DSCP is a finding.
+
+    mtu: that the site declares, None for none.   roce: settings that the site wants on the rails' ports.
+    """
+
+    asked: str = AUTO
+    dcbx: bool = False
+    mtu: Optional[int] = None
+    roce: PortConfig = field(default_factory=PortConfig)
+
+
+@dataclass(frozen=True)
+class RailPort:
+    """A port of a rail, of a bond each member. mtu: of its interface, in bytes.   mac: its address, or its bond's."""
+
+    rail: int
+    label: str
+    pci: str
+    netdev: str
+    device: str
+    mtu: Optional[int]
+    mac: str = ""
+
+
+def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[RailPort, ...]:
+    """Return the host's Ethernet ports that are up; platform reports what is down or missing.
+
+    The port of a virtual function is the hypervisor's, which receives LLDP.
+    """
+    nics = {nic.pci: nic for nic in machine.nics}
+    found = []
+    for number, nic in ethernet(rails, profile).items():
+        for port in ports(machine, Rails({number: nic}, {}, None)):
+            own = nics[port.pci]
+            carrying = {gid.netdev for one in (own.rdma.ports if own.rdma else ()) for gid in one.gids}
+            netdev = next((one for one in own.netdevs if one.name in carrying), None) or next(iter(own.netdevs), None)
+            up = own.port is None or own.port.state == "ACTIVE"
+            if port.of_port and netdev is not None and up and netdev.operstate not in ("down", "lowerlayerdown"):
+                found.append(
+                    RailPort(number, port.label, port.pci, netdev.name, port.rdma or "", netdev.mtu, netdev.mac or "")
+                )
+    return tuple(found)
+
+
+def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
+    """Judge the neighbours. The plan has no changes: a switch is not changed from here."""
+    if not own or want.asked == NONE:
+        return Plan()
+    if heard.problem is not None:
+        fix = "run %s on the host; repair what it reports, or restart its daemon" % heard.source
+        said = AGENT.judge("lldp", "unknown", "a response", heard.problem.message, heard.problem.source, fix)
+        return Plan((said,))
+    if not heard.source:
+        if want.asked == AUTO:
+            return Plan()
+        fix = AGENT.fix.replace(start(UNIT, ""), start(UNIT, heard.mask))
+        agents = "lldpd or systemd-networkd"
+        return Plan((AGENT.judge("lldp", "unknown", agents, heard.silent, "lldpcli, networkctl", fix),))
+    findings = [AGENT.judge("lldp", "ok", "a response", heard.source, heard.source)]
+    of_port = {port: heard.switches(port.netdev) for port in own}
+    if want.asked == AUTO and not any(of_port.values()):
+        return Plan()
+    known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
+    findings += [_judge_neighbour(port, found, heard.source) for port, found in of_port.items()]
+    findings += [_mtu(port, one, want, heard.source) for port, one in known.items() if one.mfs is not None]
+    findings += _lossless(known, want, heard) if heard.tlvs else []
+    return Plan(one_cause(findings, ("unknown",)))
+
+
+def notes(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[str]:
+    """Return limits of the result that are not faults."""
+    if not own or want.asked == NONE or heard.problem is not None:
+        return []
+    found = [one for port in own for one in heard.switches(port.netdev)]
+    if not found:
+        said = heard.silent or "no rail has an LLDP neighbour"
+        return [] if want.asked == REQUIRED else ["where the rails are plugged in is not judged: " + said]
+    if not heard.tlvs:
+        return ["systemd-networkd does not report the switches' MTU, PFC and DSCP: install lldpd to have them judged"]
+    sent = {subtype for one in found for subtype in one.dcbx}
+    if want.roce.chain.pfc is not None and not want.dcbx and not sent & {dcbx.PFC, dcbx.APPLICATION, dcbx.ETS}:
+        return ["the switches send no DCBX: their PFC, DSCP map and ETS are not judged"]
+    return []
+
+
+def to_dicts(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[Dict[str, Any]]:
+    """Return what the control node compares over hosts: each port with its neighbour, "" without one."""
+    if want.asked == NONE:
+        return []
+    found = []
+    for port in own:
+        of_port = heard.switches(port.netdev)
+        one = of_port[0] if len(of_port) == 1 else Neighbour(port.netdev, "", "")
+        said = {"chassis": one.chassis, "name": one.name, "port": one.port, "description": one.description}
+        of_host = {name: value for name, value in asdict(port).items() if name != "mtu"}
+        found.append({**of_host, **said})
+    return found
+
+
+def _judge_neighbour(port: RailPort, found: Sequence[Neighbour], source: str) -> Finding:
+    if len(found) == 1:
+        return NEIGHBOUR.judge(port.label, "ok", "a switch", found[0].label, source)
+    if not found:
+        return NEIGHBOUR.judge(port.label, "unknown", "a switch", "has no LLDP neighbour", source)
+    have = "has %d LLDP neighbours: %s" % (len(found), ", ".join(one.label for one in found[:4]))
+    fix = (
+        "lldpcli show neighbors ports %s; which of them is its switch is unknown: stop LLDP on the others" % port.netdev
+    )
+    return NEIGHBOUR.judge(port.label, "unknown", "one switch", have, source, fix)
+
+
+def _mtu(port: RailPort, one: Neighbour, want: LldpIntent, source: str) -> Finding:
+    mtu = want.mtu or port.mtu
+    frames = "%s accepts frames of %s bytes" % (one.label, one.mfs)
+    if mtu is None:
+        return MTU.judge(port.label, "unknown", "the rail's MTU", "its MTU cannot be read", source)
+    state = "ok" if (one.mfs or 0) >= mtu + HEADER else "drift"
+    return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), frames, source)
+
+
+def _lossless(known: Mapping[RailPort, Neighbour], want: LldpIntent, heard: LldpState) -> List[Finding]:
+    """Judge DCBX. If one switch port sends it, another that does not is a finding, wanted or not."""
+    chain = want.roce.chain
+    found: List[Finding] = []
+    if chain.pfc is not None:
+        found += _each(PFC, known, (dcbx.PFC,), dcbx.pfc, want, heard, _pfc)
+    if chain.dscp is not None and chain.trust == "dscp":
+        found += _each(DSCP, known, (dcbx.APPLICATION,), _rdma_applications, want, heard, _dscp)
+    if chain.pfc and chain.priority in chain.pfc:
+        found += _each(ETS, known, (dcbx.ETS, dcbx.RECOMMENDED_ETS), dcbx.ets, want, heard, _ets)
+    return found
+
+
+def _rdma_applications(data: Sequence[int]) -> Optional[dcbx.Applications]:
+    """Return the applications; None if none of them is RDMA."""
+    found = dcbx.applications(data)
+    return found if found.dscp or found.roce else None
+
+
+def _each(
+    check: Check,
+    known: Mapping[RailPort, Neighbour],
+    subtypes: Sequence[int],
+    read: Any,
+    want: LldpIntent,
+    heard: LldpState,
+    judge: Any,
+) -> List[Finding]:
+    """Judge each port. subtypes: the first that is sent counts."""
+    answers: Dict[RailPort, Any] = {}
+    refused: Dict[RailPort, str] = {}
+    for port, one in known.items():
+        try:
+            sent = (dcbx.decode(one.dcbx, subtype, read) for subtype in subtypes)
+            answers[port] = next((answer for answer in sent if answer is not None), None)
+        except ParseError as error:
+            refused[port] = "%s: %s" % (one.label, error)
+    asked = any(answer is not None for answer in answers.values()) or (want.dcbx and check is not ETS)
+    found = []
+    for port, one in known.items():
+        if port in refused:
+            found.append(check.judge(port.label, "unknown", "a TLV of IEEE 802.1Qaz", refused[port], heard.source))
+        elif answers[port] is not None:
+            wanted, wrong, have = judge(answers[port], want)
+            state = "drift" if wrong else "ok"
+            found.append(check.judge(port.label, state, wanted, "%s: %s" % (one.label, wrong or have), heard.source))
+        elif asked:
+            have = "the switch does not send it (DCBX)"
+            fix = "let %s send DCBX (IEEE 802.1Qaz) on this port" % (one.name or "the switch")
+            if want.dcbx:
+                fix += ", or set busbar_lldp_dcbx: false"
+            found.append(check.judge(port.label, "unknown", "what the switch sends", have, heard.source, fix))
+    return found
+
+
+def _pfc(answer: Tuple[int, ...], want: LldpIntent) -> Tuple[str, str, str]:
+    """Return (wanted, what is wrong, actual)."""
+    pfc = want.roce.chain.pfc or ()
+    have = "PFC %s" % _listed(answer)
+    return "PFC %s" % _listed(pfc), "" if answer == tuple(pfc) else have, have
+
+
+def _dscp(answer: dcbx.Applications, want: LldpIntent) -> Tuple[str, str, str]:
+    chain = want.roce.chain
+    wrong, have = [], []
+    for dscp, priority in sorted(chain.dscp2prio.items()):
+        given = answer.dscp.get(dscp)
+        if given is None:
+            # Unnamed DSCPs get the switch's default, which is wrong only for RDMA data.
+            if dscp == chain.dscp and answer.dscp:
+                wrong.append("DSCP %d to none" % dscp)
+            continue
+        (have if given == (priority,) else wrong).append("DSCP %d to %s" % (dscp, _listed(given)))
+    if answer.roce:
+        right = answer.roce == (chain.priority,)
+        (have if right else wrong).append("UDP port %d to %s" % (dcbx.ROCE_V2, _listed(answer.roce)))
+    wanted = ["DSCP %d to %d" % entry for entry in sorted(chain.dscp2prio.items())]
+    return ", ".join(wanted), ", ".join(wrong), ", ".join(have)
+
+
+def _ets(answer: dcbx.Ets, want: LldpIntent) -> Tuple[str, str, str]:
+    asked, chain = want.roce, want.roce.chain
+    priority, pfc = chain.priority or 0, chain.pfc or ()
+    number = answer.prio2tc[priority]
+    share, shares = answer.bandwidth[number], answer.tsa[number] == dcbx.SHARES
+    others = [one for one in range(8) if answer.prio2tc[one] == number and one not in pfc]
+    wanted, wrong = "priority %d in a separate class, with bandwidth" % priority, []
+    if others:
+        wrong.append("class %d has priority %d and %s, which are without PFC" % (number, priority, _listed(others)))
+    if shares and not share:
+        wrong.append("class %d of priority %d has 0 %%" % (number, priority))
+    if asked.bandwidth is not None and asked.tsa is not None and asked.prio2tc is not None:
+        own = asked.prio2tc[priority]
+        if asked.tsa[own] == "ets":
+            wanted += " of %d %%" % asked.bandwidth[own]
+            if shares and share and share != asked.bandwidth[own]:
+                wrong.append("class %d of priority %d has %d %%" % (number, priority, share))
+    have = "class %d of priority %d%s" % (number, priority, " has %d %%" % share if shares else "")
+    return wanted, "; ".join(wrong), have
+
+
+def _listed(priorities: Sequence[int]) -> str:
+    return ",".join(map(str, priorities)) or "off"

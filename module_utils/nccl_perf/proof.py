@@ -1,0 +1,137 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Fold what NCCL's own log of a run of nccl-tests proves of that run's transport, per host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, Iterable, List, Set, Tuple
+
+from ..core.finding import printable
+from ..diagnose import mnnvl, transport
+from ..diagnose.names import UNNAMED
+from ..diagnose.names import names as listed
+from ..diagnose.reader import StateLog
+from ..diagnose.state import Job, Process, jobs
+from .record import SHARP, Wanted, short_names
+from .transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
+
+_SENTENCES, _LONGEST = 8, 600
+_QUOTED = 6
+
+
+def read(log: StateLog, wanted: Wanted) -> Network:
+    """Return what NCCL's log of a run proves; ``missing`` lists what it does not."""
+    found = jobs(log.state)
+    # Programs that ran alone, and a rank of another job, are jobs of their own.
+    job = max(found, key=lambda one: (one.world.ranks if one.world is not None else 0, len(one.processes)))
+    if job.world is not None and len(job.world.began) == job.world.ranks == wanted.ranks:
+        # All ranks are there: what has none is a line that the launcher has torn, not a process.
+        began = {id(one) for one in job.world.began.values()}
+        job = replace(job, processes=tuple(one for one in job.processes if id(one) in began))
+    proof = transport.transport(job)
+    missing: List[str] = []
+    if not log.state.processes:
+        missing.append(
+            "the output has no line of NCCL's log (NCCL_DEBUG=INFO did not reach the ranks, or NCCL_DEBUG_FILE in"
+            " /etc/nccl.conf sends it elsewhere)"
+        )
+    else:
+        missing += proof.missing
+    if len(found) > 1:
+        missing.append("NCCL's log is of %d jobs, not of one" % len(found))
+    if proof.expected is not None and proof.expected != wanted.ranks:
+        missing.append("NCCL's job has %d ranks, not %d" % (proof.expected, wanted.ranks))
+    names = short_names(wanted.hosts)
+    hosts = _hosts(job, proof)
+    nvlink = _read_nvlink(job) if wanted.way == "nvlink" else None
+    if nvlink is not None and log.state.processes:
+        missing += _no_nvlink(nvlink, proof, set(hosts))
+    elif log.state.processes and proof.nodes is not None and proof.nodes != len(names):
+        missing.append("NCCL counts %d nodes, not %d" % (proof.nodes, len(names)))
+    if log.state.processes and sorted(hosts) != names:
+        missing.append(_differ(set(names), set(hosts)))
+    if log.state.left_out:
+        missing.append("NCCL's log was not read to its end: %s" % ", ".join(sorted(log.state.left_out)))
+    reduction = transport.collnet(job)
+    if wanted.algorithm == SHARP and not reduction.proven:
+        missing.append(reduction.missing)
+    by_nvlink = nvlink is not None and nvlink.on and proof.nodes == 1 and not any(one.devices for one in hosts.values())
+    return Network(
+        # NCCL names a network in any case.
+        networks=(NVLINK,) if by_nvlink else proof.networks,
+        nodes=proof.nodes,
+        expected=proof.expected,
+        missing=tuple(dict.fromkeys(printable(one)[:_LONGEST] for one in missing))[:_SENTENCES],
+        gdr=not any(one.without_gdr for one in hosts.values()) if any(one.devices for one in hosts.values()) else None,
+        hosts=hosts,
+        versions=job.versions,
+        quoted=tuple(transport.quoted(log, job)[:_QUOTED]),
+        nvlink=nvlink,
+    )
+
+
+def _read_nvlink(job: Job) -> Nvlink:
+    """Return what the log proves of a run that is to go over NVLink."""
+    ranks: Dict[int, Process] = dict(job.world.began) if job.world is not None else {}
+    shown = {process.mnnvl for process in ranks.values()}
+    on = None if not shown or None in shown else shown == {True}
+    joined: Set[str] = set()
+    for process in job.processes:
+        for pair in process.bridged:
+            hosts = {_short(ranks[rank].host) for rank in pair if rank in ranks}
+            joined |= hosts if len(hosts) > 1 else set()
+        if process.nvls_group and on and job.nodes == 1:
+            # The multicast group is of all that NCCL counts as one node.
+            joined.add(_short(process.host))
+    reasons, variables = ([], []) if on and job.nodes == 1 else mnnvl.causes(job)
+    return Nvlink(on, tuple(sorted(joined))[:HOSTS], tuple(reasons), tuple(variables))
+
+
+def _no_nvlink(shown: Nvlink, proof: transport.Transport, hosts: Set[str]) -> List[str]:
+    """Return what the log does not show of NVLink between the hosts of a run."""
+    if shown.on is None:
+        return ["not every rank reports whether it uses NVLink between hosts (MNNVL in the line with nNodes)"]
+    alone = hosts - set(shown.joined)
+    if shown.on and proof.nodes == 1 and alone and not any(one.paths for one in proof.ranks):
+        return ["no connection of %s to another host is shown (via P2P/MNNVL, NVLS comm)" % listed(alone)]
+    return []
+
+
+def _hosts(job: Job, proof: transport.Transport) -> Dict[str, HostTransport]:
+    ranks: Dict[str, int] = {}
+    found: Dict[str, Set[str]] = {}
+    used: Dict[str, Set[str]] = {}
+    without: Dict[str, Set[str]] = {}
+    for process in job.processes:
+        parts = (part for device in process.devices.values() for part in device.parts)
+        found.setdefault(_short(process.host), set()).update(parts)
+    for process in job.world.began.values() if job.world is not None else ():
+        ranks[_short(process.host)] = ranks.get(_short(process.host), 0) + 1
+    for one in proof.ranks:
+        for path in one.paths:
+            of_path = path.device.split("+")
+            used.setdefault(_short(one.host), set()).update(of_path)
+            if path.gdr is False:
+                without.setdefault(_short(one.host), set()).update(of_path)
+    return {
+        host: HostTransport(ranks.get(host, 0), *(_names(of.get(host, ())) for of in (used, without, found)))
+        for host in sorted(found)[:HOSTS]
+    }
+
+
+def _names(values: Iterable[str]) -> Tuple[str, ...]:
+    return tuple(sorted(printable(value)[:64] for value in values))[:DEVICES]
+
+
+def _short(host: str) -> str:
+    return printable(host).partition(".")[0].lower()[:255] or UNNAMED
+
+
+def _differ(wanted: Set[str], there: Set[str]) -> str:
+    parts = []
+    if wanted - there:
+        parts.append("%s did not take part" % listed(wanted - there))
+    if there - wanted:
+        parts.append("%s took part without being requested" % listed(there - wanted))
+    return "in NCCL's log %s" % ", and ".join(parts)

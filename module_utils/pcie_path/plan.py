@@ -1,0 +1,257 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Plan and judge ACS of the PCIe bridges between GPUs and NICs, and the NICs' maximum read request.
+
+They are set immediately and, by a unit of systemd, at every boot.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..change import written
+from ..core import fix_command
+from ..core.check import Check
+from ..core.finding import Finding, one_cause
+from ..core.host import Host, ReadError
+from ..core.plan import FileChange, Plan, merge
+from ..machine import lockdown, pci, virtualization
+from ..machine.pci import PciDevice
+from ..machine.rails import Rails
+from ..machine.topology import Nic, Topology
+from .boot_unit import OWN, SCRIPT, UNIT, render
+from .registers import (
+    CLEARED,
+    READ_REQUEST,
+    REDIRECT,
+    Acs,
+    DeviceControl,
+    Function,
+    Write,
+    config_path,
+    encode_size,
+    parse_acs,
+    parse_device_control,
+    read_function,
+)
+
+_LOST = "is not below a PCI host bridge: the bridges above it are not known"
+_RUN = fix_command.run_tag("pcie_path")
+
+ACS = Check(
+    "pcie_path.acs",
+    why="a bridge with ACS redirection sends data between GPUs and NICs through the CPU: GPUDirect is slow or fails."
+    " Firmware or an active IOMMU sets it at every boot; it has to stay on hosts that pass devices to virtual machines",
+    fix=_RUN,
+)
+"""Does no bridge between GPUs and NICs that share a switch redirect their traffic to the CPU; SrcValid alone, which
+slows nothing, is minor"""
+
+MAX_READ_REQUEST = Check(
+    "pcie_path.max_read_request",
+    why="a NIC that reads in small requests cannot keep a wide PCIe link busy",
+    fix=_RUN,
+    severity="minor",
+)
+"Does each compute NIC read in requests of the configured size"
+
+AT_BOOT = Check(
+    "pcie_path.unit",
+    why="firmware and kernel set ACS and read requests again at every boot",
+    fix=_RUN,
+    aspect="persisted",
+)
+"""Are ACS and read requests set again at every boot; not judged while a GPU or NIC is missing (the boot then sets
+the others and names it in the journal)"""
+
+_unit = functools.partial(AT_BOOT.judge, UNIT, want="exactly the configured values are set at boot")
+# Where the kernel is locked down, registers cannot be written. Of several arguments the kernel takes the last alone;
+# its flags are bits 4 to 0 of the control word, x leaves one (kernel-parameters.txt 6.12, pci=config_acs).
+_ACS_IF_LOCKED = (
+    'boot with pci="config_acs=%s" (Linux 6.11 and later; in a file of GRUB\'s settings write \\" for each quote, then'
+    " run update-grub), or without Secure Boot"
+)
+_READ_REQUEST_IF_LOCKED = "set it in the firmware's setup for %s, or boot without Secure Boot"
+
+
+@dataclass(frozen=True)
+class PathConfig:
+    """Wanted state by the inventory.
+
+    clear_acs: ACS redirects and validates nothing on the bridges.
+    max_read_request: of each NIC, in bytes; 0 for none.
+    persist: set it at every boot, too.
+    """
+
+    clear_acs: bool
+    max_read_request: int
+    persist: bool
+
+
+@dataclass(frozen=True)
+class PathState:
+    """State of a node.
+
+    is_vm, hypervisor: by machine.virtualization, the second with its cloud.
+    bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
+    files: path of each file of OWN -> its text, None where it is absent.
+    devices: the directory in which sysfs has the PCI devices of this machine.
+    locked: the kernel's lockdown, integrity or confidentiality; "" for none.
+    passed_on: address of a GPU that is handed to virtual machines (vfio-pci), "" where there is no such GPU.
+    """
+
+    is_vm: bool
+    hypervisor: str
+    bridges: Tuple[Function, ...]
+    nics: Tuple[Function, ...]
+    files: Mapping[str, Optional[str]]
+    devices: str = pci.DEVICES
+    locked: str = ""
+    passed_on: str = ""
+
+
+def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
+    """Return NICs whose read requests count: those of the rails, and all others for compute traffic.
+
+    A rail counts also while its port is down: its registers are set at boot, when no port is up.
+    """
+    of_rails = {nic.pci for nic in rails.nics.values()}
+    return tuple(nic for nic in topology.nics if nic.role == "compute" or nic.pci in of_rails)
+
+
+def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tuple[str, ...]:
+    """PCI addresses, sorted, of the bridges on the paths between two GPUs, and between a GPU and a NIC.
+
+    Traffic turns round at the nearest bridge above both devices; neither that bridge nor any above it is among them.
+    Two devices that share no bridge meet in the CPU, and nothing that a bridge does makes their path shorter.
+    """
+    found: Set[str] = set()
+    for gpu in gpus:
+        for peer in (*gpus, *nics):
+            if pci.path_class(gpu, peer) in ("PIX", "PXB"):
+                found.update(set(gpu.ancestors) ^ set(peer.ancestors))
+    return tuple(sorted(found))
+
+
+def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> PathState:
+    """Return the node's state; in a virtual machine only that it is one.
+
+    nics: as compute_nics returns them. A register that cannot be read is a Function with a problem.
+    Raises ReadError if it is unknown whether this is a virtual machine, and if a file of OWN cannot be read.
+    """
+    machine = topology.virtualization
+    for problem in topology.problems:
+        if problem.source == machine.source == virtualization.VENDOR:
+            raise ReadError(problem.source, problem.message)
+    if machine.is_vm:
+        return PathState(True, machine.owner, (), (), {})
+    gpus = [gpu.device for gpu in topology.gpus]
+    peers = [nic.device for nic in nics]
+    bridges = [read_function(host, address, address, parse_acs) for address in bridges_between(gpus, peers)]
+    bridges += [Function(one.address, one.address, problem=_LOST) for one in (*gpus, *peers) if not one.ancestors]
+    return PathState(
+        is_vm=False,
+        hypervisor=machine.owner,
+        bridges=tuple(bridges),
+        nics=tuple(read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
+        files={path: host.read_system(path) for path in OWN},
+        devices=host.hardware(pci.DEVICES),
+        locked=lockdown.read(host),
+        passed_on=next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), ""),
+    )
+
+
+def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -> Plan:
+    """Plan registers, as commands of type Write, and files, and judge both.
+
+    missing: finding of a missing GPU or NIC; the settings at boot then stay as they are.
+    The plan is empty in a virtual machine, where these registers are the hypervisor's.
+    """
+    if have.is_vm:
+        return Plan()
+    bridges = have.bridges if want.clear_acs and not have.passed_on else ()
+    nics = have.nics if want.max_read_request else ()
+    findings: List[Finding] = []
+    writes: List[Write] = []
+    # Where it cannot be written, SrcValid alone is not worth another boot.
+    unwanted = REDIRECT if have.locked else CLEARED
+    wrong = {f.address: f.register for f in bridges if isinstance(f.register, Acs) and f.register.control & unwanted}
+    by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % address for address in wrong)
+    for function in bridges:
+        acs = wrong.get(function.address)
+        severity = None if acs is None or acs.control & REDIRECT else "minor"
+        want_bits = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
+        findings.append(_judged(ACS, function, want_bits, bool(acs), have.locked, by_boot, severity))
+        writes += [Write.to_register(function.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
+    size = want.max_read_request
+    for function in nics:
+        control, todo = function.register, []
+        if isinstance(control, DeviceControl) and control.max_read_request != size:
+            todo = [Write.to_register(function.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, encode_size(size))]
+        by_boot = _READ_REQUEST_IF_LOCKED % function.address
+        findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked, by_boot))
+        writes += todo
+    cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
+    # If config space cannot be read for one reason, the first function has the cause for all.
+    # A kernel that is locked down is one cause, too.
+    locked = [finding for finding in findings if finding.state == "unsupported" and finding.check == ACS.id]
+    findings = [replace(f, because=locked[0].id) if f in locked[1:] else f for f in findings]
+    live = Plan(one_cause(findings, ("unknown",)), commands=() if have.locked else tuple(writes))
+    return merge(live, _persisted(have, bridges, nics, want, cause))
+
+
+def notes(have: PathState, want: PathConfig) -> List[str]:
+    """Return sentences for the verdict: why ACS or read requests were not judged."""
+    if have.is_vm:
+        return ["ACS and read requests are the hypervisor's (%s): nothing was required" % have.hypervisor]
+    if not want.clear_acs:
+        return []
+    if have.passed_on:
+        return ["ACS was left alone: GPU %s is handed to virtual machines (vfio-pci)" % have.passed_on]
+    if not have.bridges:
+        return [
+            "ACS does not matter here: sysfs shows no GPU that shares a PCIe switch with another one or with a"
+            " compute NIC"
+        ]
+    return []
+
+
+def _judged(
+    check: Check, function: Function, want: str, wrong: bool, locked: str, by_boot: str, severity: Optional[str] = None
+) -> Finding:
+    """Judge one function. wrong: its register is not as wanted. locked: as in PathState. by_boot: the fix then."""
+    state, have, fix = "drift" if wrong else "ok", str(function.register or "no such capability"), None
+    if function.problem:
+        state, have = "unknown", function.problem
+        fix = "run as root; if it already ran as root, look at lspci -vvv -s %s and at dmesg" % function.address
+    elif wrong and locked:
+        state, fix = "unsupported", by_boot
+        have += "; the kernel is locked down (%s) and does not allow writing it" % locked
+    return check.judge(function.label, state, want, have, config_path(function.address), fix, severity=severity)
+
+
+def _persisted(
+    have: PathState, bridges: Sequence[Function], nics: Sequence[Function], want: PathConfig, cause: Optional[Finding]
+) -> Plan:
+    """Plan the files of OWN: as rendered if registers are set at boot, else absent.
+
+    cause: the finding by which the wanted registers are unknown; None if everything is known.
+    """
+    asked = want.persist and not have.locked and bool(want.clear_acs or want.max_read_request)
+    if asked and cause is not None:
+        text = "not judged while a GPU, a NIC or a register of one is not there"
+        return Plan((_unit("unknown", have=text, because=cause),))
+    texts = render(have.devices, bridges, nics, want.max_read_request) if asked else {}
+    candidates = [
+        FileChange(path, have.files[path], texts.get(path), mode=0o755 if path == SCRIPT else 0o644) for path in OWN
+    ]
+    files = written.compare(candidates)
+    if not texts and not files.changes:
+        return Plan()
+    # Earlier releases left SrcValid, which slows nothing.
+    former = written.compare(candidates, lambda path, text: written.effect(path, text.replace("0x1C, 0)", "0x1D, 0)")))
+    severity = former.severity if former.wrong else "minor"
+    found = _unit(files.state, have=files.wrong or "set at boot", severity=severity)
+    return Plan((found,), files.changes, notes=files.notes)

@@ -1,0 +1,229 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Find, parse and write the registers of the PCIe path: ACS of bridges, and the maximum read request of NICs.
+
+Both are words in config space, each found by its capability. Only their own bits are changed.
+Sources: PCI Express Base Specification 7.5.3.4 (Device Control), 7.7.11 (ACS); sysfs-bus-pci.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import Callable, List, Optional, Union
+
+from ..change import apply
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.plan import Command, Plan
+from ..machine import pci
+
+CONFIG_SIZE = 4096
+
+# Bits of the ACS control word, by the names that lspci gives them.
+ACS_BITS = (
+    ("SrcValid", 0x01),
+    ("TransBlk", 0x02),
+    ("ReqRedir", 0x04),
+    ("CmpltRedir", 0x08),
+    ("UpstreamFwd", 0x10),
+    ("EgressCtrl", 0x20),
+    ("DirectTrans", 0x40),
+)
+REDIRECT = 0x1C  # ReqRedir, CmpltRedir, UpstreamFwd
+
+# SrcValid redirects nothing, but nothing needs it where no ACS is wanted, and tests of others take it for ACS.
+CLEARED = REDIRECT | 0x01
+READ_REQUEST = 0x7000  # bits of the device control word that hold n of a largest read request of 128 bytes << n
+SIZES = (128, 256, 512, 1024, 2048, 4096)
+_ACS_ID, _EXPRESS_ID = 0x000D, 0x10
+_SILENT = "reads as all ones: the device does not respond"
+
+
+@dataclass(frozen=True)
+class Acs:
+    """The ACS control word of a bridge: its value, and its offset in config space in bytes."""
+
+    offset: int
+    control: int
+
+    def __str__(self) -> str:
+        return " ".join(name + ("+" if self.control & bit else "-") for name, bit in ACS_BITS)
+
+
+@dataclass(frozen=True)
+class DeviceControl:
+    """The device control word of a function: its offset in config space, and the sizes that it sets, all in bytes."""
+
+    offset: int
+    max_read_request: int
+    max_payload: int
+
+    def __str__(self) -> str:
+        return "%d bytes (max payload %d)" % (self.max_read_request, self.max_payload)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A bridge or a NIC.
+
+    address: its PCI address. label: subject of its findings. identity: vendor and device, the first four bytes of its
+    config space in hexadecimal, "" where these could not be read.
+    register: of a bridge its ACS, None where it has none; of a NIC its device control.
+    problem: why the register is not known; "" where it is.
+    """
+
+    address: str
+    label: str
+    identity: str = ""
+    register: Union[Acs, DeviceControl, None] = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Write(Command):
+    """A write of some bits of a 16-bit word in the config space of a function: ``write`` below does it.
+
+    argv: the setpci command that would do the same, for people to read; it is never run.
+    address: of the function. offset: of the word, in bytes.
+    mask: the bits that change.   value: what these bits shall be, in their places in the word.
+    """
+
+    address: str = ""
+    offset: int = 0
+    mask: int = 0
+    value: int = 0
+
+    @classmethod
+    def to_register(cls, address: str, register: str, offset: int, mask: int, value: int) -> Write:
+        """Return the write. register: setpci's name of the word. The rest is as in Write."""
+        argv = ("setpci", "-s", address, "%s=%04x:%04x" % (register, value, mask))
+        return cls(argv, "set a PCIe register", address=address, offset=offset, mask=mask, value=value)
+
+    def apply(self, word: int) -> int:
+        """The word with its bits changed."""
+        return word & ~self.mask | self.value
+
+
+def parse_acs(config: bytes) -> Optional[Acs]:
+    """Return the ACS of a function from its config space, None without ACS.
+
+    Raises ParseError if these are not all of its 4096 bytes, as for users who are not root, or if they are invalid.
+    """
+    _check_length(config, CONFIG_SIZE)
+    at, seen = 0x100, set()
+    while at:
+        if at < 0x100 or at in seen:
+            raise ParseError("the list of extended capabilities leads to 0x%03x, where none can be" % at)
+        seen.add(at)
+        header = _number(config, at, 4)
+        if header == 0xFFFFFFFF:
+            raise ParseError("0x%03x reads as all ones: the device does not respond" % at)
+        if header & 0xFFFF == _ACS_ID:
+            if at + 8 > CONFIG_SIZE:
+                raise ParseError("the ACS capability at 0x%03x leaves config space" % at)
+            return Acs(at + 6, _number(config, at + 6))
+        at = header >> 20 & 0xFFC
+    return None
+
+
+def parse_device_control(config: bytes) -> DeviceControl:
+    """The device control of the function whose config space this is, of which 256 bytes suffice.
+
+    Raises ParseError where fewer bytes are given, where these make no sense, and where it is not PCI Express.
+    """
+    _check_length(config, 256)
+    has_list = _number(config, 0x06) & 0x10
+    at, seen = config[0x34] & 0xFC if has_list else 0, set()
+    while at:
+        if at < 0x40 or at in seen:
+            raise ParseError("the list of capabilities leads to 0x%02x, where none can be" % at)
+        seen.add(at)
+        if config[at] == _EXPRESS_ID:
+            control = _number(config, at + 8)
+            read_request, payload = control >> 12 & 7, control >> 5 & 7
+            if max(read_request, payload) >= len(SIZES):
+                raise ParseError("device control 0x%04x names a size that PCI Express does not have" % control)
+            return DeviceControl(at + 8, SIZES[read_request], SIZES[payload])
+        at = config[at + 1] & 0xFC
+    raise ParseError("has no PCI Express capability")
+
+
+def _check_length(config: bytes, needed: int) -> None:
+    """Raises ParseError where fewer bytes than needed are there, or where the device does not respond.
+
+    The kernel shows 64 bytes to users who are not root; a device without extended config space has only 256 bytes.
+    """
+    if len(config) < needed:
+        way_out = "it needs root" if len(config) < 256 else "look for MMCONFIG in dmesg"
+        raise ParseError("only %d of %d bytes can be read: %s" % (len(config), needed, way_out))
+    if config[:4] == b"\xff" * 4:
+        raise ParseError(_SILENT)
+
+
+def _number(config: bytes, offset: int, size: int = 2) -> int:
+    return int.from_bytes(config[offset : offset + size], "little")
+
+
+def read_config(host: Host, address: str) -> bytes:
+    """Return the config space of one function: 4096 bytes, less for users who are not root. Raises ReadError."""
+    path = config_path(address)
+    try:
+        # Opening a pipe in its place would wait for ever without O_NONBLOCK.
+        with open(os.open(host.hardware(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ReadError(path, "is not a regular file")
+            return stream.read(CONFIG_SIZE)
+    except OSError as error:
+        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+
+
+def config_path(address: str) -> str:
+    """The file in which sysfs has the config space of the function with this PCI address."""
+    return "%s/%s/config" % (pci.DEVICES, address)
+
+
+def read_function(
+    host: Host, address: str, label: str, parse: Callable[[bytes], Union[Acs, DeviceControl, None]]
+) -> Function:
+    """The function with its register, or with the problem that kept it from being read. parse: of its config space."""
+
+    def step() -> Function:
+        config = read_config(host, address)
+        return Function(address, label, config[:4].hex(), parse(config))
+
+    problems: List[Problem] = []
+    return attempt(step, address, problems) or Function(address, label, problem=problems[0].message)
+
+
+def execute(host: Host, planned: Plan) -> List[str]:
+    """Make the changes of a plan: registers, then files. Raises ReadError at the first that fails.
+
+    Return the paths of backups: none, for the files are Busbar's.
+    """
+    for command in planned.commands:
+        if isinstance(command, Write):
+            write(host, command)
+    for change in planned.changes:
+        apply.write(host, change)
+    return []
+
+
+def write(host: Host, change: Write) -> None:
+    """Reads the word of ``change``, changes its bits and writes it back. Raises ReadError, which names the file."""
+    path = config_path(change.address)
+    try:
+        with open(host.hardware(path), "r+b", buffering=0) as stream:
+            stream.seek(change.offset)
+            word = _number(stream.read(2), 0)
+            if word == 0xFFFF:
+                raise ReadError(path, _SILENT)
+            stream.seek(change.offset)
+            stream.write(change.apply(word).to_bytes(2, "little"))
+    except OSError as error:
+        raise ReadError(path, "cannot be written: %s" % error.strerror) from error
+
+
+def encode_size(size: int) -> int:
+    """A size of SIZES as the bits of READ_REQUEST have it."""
+    return SIZES.index(size) << 12

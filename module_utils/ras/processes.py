@@ -1,0 +1,275 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Find processes that have libnccl mapped, their users, and the ports of their RAS. Reads /proc only.
+
+Only the variables of ``REPORTED`` are read from a process's environment, which holds secrets.
+Sources: proc(5): PID/maps, PID/status, PID/environ, PID/fd, net/tcp; NCCL 2.30.7, src/ras/client_support.cc
+(NCCL_RAS_ADDR, localhost:28028), docs/userguide env.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..core.host import Host, ParseError, Problem, attempt
+from ..core.number import whole
+from ..nccl_conf.environment_sources import parse_nccl_conf
+
+PORT = 28028
+ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
+# Variables that set RAS, and what is stored of a hang when the job is killed.
+REPORTED = (
+    ADDRESS,
+    ENABLE,
+    "NCCL_RAS_TIMEOUT_FACTOR",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+)
+_LISTEN = "0A"
+# proc(5) has hundreds of bytes for each mapping; a process has 65,530 of them at most (vm.max_map_count).
+_MAPS_LIMIT = 64 << 20
+_ENVIRONMENT_LIMIT = 4 << 20
+_LIBRARY = re.compile(rb"(/[^\n]*/libnccl\.so[.0-9]*)(?: \(deleted\))?\n")
+_ROW = re.compile(
+    r"\s*\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) \S+ ([0-9A-F]{2}) \S+ \S+ \S+\s+(\d+)\s+\d+ (\d+)\b.*"
+)
+_STATUS = re.compile(r"(\w+):\s*(.*)")
+_PORT = re.compile(r":([0-9]{1,5})$")
+_GPU = re.compile(r"/dev/nvidia\d+")
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A TCP socket that listens. inode: the socket's; processes that share a port have several sockets."""
+
+    address: str
+    port: int
+    uid: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Process:
+    """inner: its pid in its container, which NCCL reports.   state: letter of proc(5), T for stopped.
+
+    library: the libnccl that it has mapped.   ras: where its RAS listens; it may share that with its children.
+    port: where it would listen.   apart: it has its own network (container), where no other process can connect.
+    told: variables of REPORTED in its environment.   gpu: it has one open.
+    """
+
+    pid: int
+    inner: int
+    parent: int
+    user: str
+    name: str
+    state: str
+    library: str
+    ras: Tuple[Listener, ...]
+    port: int
+    apart: bool
+    gpu: bool
+    told: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Node:
+    """strangers: who listens at RAS's default port, and has no libnccl mapped: is never spoken to."""
+
+    processes: Tuple[Process, ...]
+    strangers: Tuple[Listener, ...]
+    users: Mapping[int, str]
+    problems: Tuple[Problem, ...]
+
+
+def parse_tcp(text: str) -> List[Listener]:
+    """The listening sockets of /proc/net/tcp or tcp6. Raises ParseError."""
+    lines = text.splitlines()
+    if not lines or "local_address" not in lines[0]:
+        raise ParseError("%r is not the heading of /proc/net/tcp" % text[:80])
+    found = []
+    for line in lines[1:]:
+        match = _ROW.fullmatch(line)
+        if match is None:
+            raise ParseError("%r is not a line of /proc/net/tcp" % line[:80])
+        if match.group(3) == _LISTEN:
+            found.append(
+                Listener(_address(match.group(1)), int(match.group(2), 16), int(match.group(4)), int(match.group(5)))
+            )
+    return found
+
+
+def _address(word: str) -> str:
+    """Words of 32 bits, each in the order of the CPU, which is little-endian wherever there is CUDA."""
+    data = b"".join(bytes.fromhex(word[at : at + 8])[::-1] for at in range(0, len(word), 8))
+    return str(ip_address(data))
+
+
+def parse_users(text: str) -> Dict[int, str]:
+    """UID -> name, of passwd(5)."""
+    rows = [line.split(":") for line in text.splitlines()]
+    ids = [(whole(row[2]), row[0]) for row in reversed(rows) if len(row) > 6]
+    return {uid: name for uid, name in ids if uid is not None}
+
+
+def parse_status(text: str) -> Dict[str, str]:
+    """Parse /proc/PID/status."""
+    return {match.group(1): match.group(2) for match in map(_STATUS.fullmatch, text.splitlines()) if match}
+
+
+def ras_port(address: Optional[str]) -> int:
+    """Return the port in a value of NCCL_RAS_ADDR; PORT if there is none, or it is invalid."""
+    port = _PORT.search(address or "")
+    return int(port.group(1)) if port and 0 < int(port.group(1)) < 65536 else PORT
+
+
+def read(host: Host) -> Node:
+    problems: List[Problem] = []
+    users = parse_users(attempt(lambda: host.read_system("/etc/passwd", "replace"), "/etc/passwd", problems) or "")
+    conf = attempt(lambda: host.read_system("/etc/nccl.conf", "replace"), "/etc/nccl.conf", problems) or ""
+    site = next((pair.value for pair in parse_nccl_conf(conf) if pair.name == ADDRESS), None)
+    here = _namespace(host, "self")
+    listeners = _listeners(host, "/proc/net", problems)
+    found, hidden = [], 0
+    for pid in sorted((name for name in host.listdir("/proc") if name.isdigit()), key=int):
+        try:
+            library = _library(host, pid)
+            if library:
+                found.append(_process(host, pid, library, here, listeners, site, users, problems))
+        except PermissionError:
+            # For root in a container, init is the host's; it is not a rank.
+            hidden += pid != "1"
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        except OSError as error:
+            problems.append(Problem("/proc/%s" % pid, "cannot be read: %s" % error.strerror))
+    if hidden:
+        said = "of %d processes cannot be read, which only root may: run it as root (become)" % hidden
+        problems.append(Problem("/proc/PID/maps", said))
+    known = {each.inode for process in found for each in process.ras}
+    strangers = tuple(each for each in listeners if each.port == PORT and each.inode not in known)
+    return Node(tuple(found), strangers, users, tuple(problems))
+
+
+def again(host: Host, of_node: Sequence[Process]) -> Tuple[Process, ...]:
+    """The same processes as they are by now, without those that have ended."""
+    found = []
+    for process in of_node:
+        try:
+            found.append(replace(process, state=_status(host, str(process.pid)).get("State", "?")[:1]))
+        except OSError:
+            continue  # it has ended meanwhile
+    return tuple(found)
+
+
+def _process(
+    host: Host,
+    pid: str,
+    library: str,
+    here: str,
+    listeners: Sequence[Listener],
+    site: Optional[str],
+    users: Mapping[int, str],
+    problems: List[Problem],
+) -> Process:
+    status = _status(host, pid)
+    uid = int((status.get("Uid", "").split() or ["-1"])[0])
+    told = _environment(host, pid)
+    port = ras_port(told.get(ADDRESS) or site)
+    there = _namespace(host, pid)
+    apart = bool(here and there and here != there)
+    if apart:
+        listeners = _listeners(host, "/proc/%s/net" % pid, problems)
+    files = _open_files(host, pid)
+    return Process(
+        pid=int(pid),
+        inner=int((status.get("NSpid", "").split() or [pid])[-1]),
+        parent=int(status.get("PPid", "0")),
+        user=users.get(uid, "uid %d" % uid),
+        name=status.get("Name", "?"),
+        state=status.get("State", "?")[:1],
+        library=library,
+        ras=tuple(each for each in listeners if each.port == port and "socket:[%d]" % each.inode in files),
+        port=port,
+        apart=apart,
+        gpu=any(_GPU.fullmatch(file) for file in files),
+        told=told,
+    )
+
+
+def _listeners(host: Host, folder: str, problems: List[Problem]) -> List[Listener]:
+    found: List[Listener] = []
+    for name in ("tcp", "tcp6"):
+        path = "%s/%s" % (folder, name)
+        found += attempt(lambda path=path: _parsed(host, path), path, problems) or []
+    return found
+
+
+def _parsed(host: Host, path: str) -> List[Listener]:
+    text = host.read(path)
+    # Without IPv6 there is no tcp6.
+    return [] if text is None else parse_tcp(text)
+
+
+def _library(host: Host, pid: str) -> str:
+    """The libnccl that a process has mapped; "" for none. Raises OSError."""
+    held = b""
+    size = 0
+    with open(host.hardware("/proc/%s/maps" % pid), "rb") as stream:
+        while size < _MAPS_LIMIT:
+            data = stream.read(1 << 18)
+            if not data:
+                break
+            size += len(data)
+            # A path may lie across two of them.
+            held = held[-8192:] + data
+            if b"/libnccl.so" in held:
+                match = _LIBRARY.search(held)
+                if match is not None:
+                    return match.group(1).decode("utf-8", "backslashreplace")
+    return ""
+
+
+def _environment(host: Host, pid: str) -> Dict[str, str]:
+    with open(host.hardware("/proc/%s/environ" % pid), "rb") as stream:
+        data = stream.read(_ENVIRONMENT_LIMIT)
+    found: Dict[str, str] = {}
+    for variable in data.split(b"\0"):
+        name, _equals, value = variable.partition(b"=")
+        if name.decode("ascii", "replace") in REPORTED:
+            found.setdefault(name.decode("ascii"), value[:200].decode("utf-8", "replace"))
+    return found
+
+
+def _status(host: Host, pid: str) -> Dict[str, str]:
+    """A process may have any bytes in its name."""
+    with open(host.hardware("/proc/%s/status" % pid), "rb") as stream:
+        return parse_status(stream.read(1 << 16).decode("utf-8", "replace"))
+
+
+def _open_files(host: Host, pid: str) -> Set[str]:
+    """Return the targets of a process's descriptors, unresolved: a file may lie on a server that does not respond."""
+    folder = host.hardware("/proc/%s/fd" % pid)
+    found = set()
+    for name in os.listdir(folder):
+        try:
+            found.add(os.readlink(os.path.join(folder, name)))
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return found
+
+
+def _namespace(host: Host, pid: str) -> str:
+    """Return a process's network namespace; "" if it cannot be read."""
+    try:
+        return os.readlink(host.hardware("/proc/%s/ns/net" % pid))
+    except OSError:
+        return ""

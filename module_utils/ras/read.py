@@ -1,0 +1,199 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge the RAS status of the NCCL jobs on a node, and what a job must set to have one."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+from ..core.finding import Finding, printable
+from ..core.host import Host, Problem, attempt
+from ..machine import netdev_address
+from ..nccl_conf import library
+from ..nccl_conf.version import Version
+from . import join as ras_join
+from . import judge as nccl_hang
+from . import processes
+from . import views as ras_views
+from .checks import RAS, READABLE
+from .known import Known, seen
+from .processes import Node, Process
+from .views import Silence, View
+
+# RAS has been there since.
+FIRST = (2, 24, 0)
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """addresses: IP addresses of the node, by which NCCL names it."""
+
+    node: Node
+    views: Tuple[View, ...]
+    silent: Tuple[Silence, ...]
+    addresses: Tuple[str, ...]
+    problems: Tuple[Problem, ...]
+
+
+def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.query) -> Reading:
+    """Read the jobs. interval: seconds between the two queries."""
+    node = processes.read(host)
+    problems = list(node.problems)
+    views, silent = ras_views.read(node.processes, interval, ask)
+    # What has been stopped, or has died, meanwhile, too.
+    node = replace(node, processes=processes.again(host, node.processes))
+    found = attempt(lambda: netdev_address.read(host), "ip -j address show", problems) if node.processes else None
+    addresses = [each.address for of in (found or {}).values() for each in of]
+    return Reading(node, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
+
+
+def known(reading: Reading) -> Known:
+    """Return what one node knows of its processes."""
+    name = platform.node() or "this host"
+    names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
+    # The process in question may be one that could not be read.
+    asked = [] if reading.problems else [name]
+    return Known(names, frozenset(asked), seen(name, map(process_dict, reading.node.processes)))
+
+
+def process_dict(process: Process) -> Dict[str, Any]:
+    """Return the fields of a process for the control node."""
+    kept = ("pid", "inner", "user", "name", "state", "library", "apart", "gpu")
+    return dict({key: getattr(process, key) for key in kept}, told=dict(process.told))
+
+
+def silence_dict(silence: Silence) -> Dict[str, Any]:
+    problem = silence.problem
+    return {
+        "source": problem.source,
+        "message": problem.message,
+        "users": list(silence.users),
+        "pids": list(silence.pids),
+    }
+
+
+def judge(host: Host, reading: Reading) -> List[Finding]:
+    """Judge the jobs, also one over several hosts, as far as this node's RAS reports it, usually completely."""
+    found = [READABLE.unreadable(problem) for problem in reading.problems]
+    found += nccl_hang.judge(ras_join.distinct(reading.views), reading.silent, known(reading))
+    return found + unasked(reading, lambda process: _version(host, process))
+
+
+def _version(host: Host, process: Process) -> Optional[Version]:
+    """Return the version of the library that a process has mapped, read through its root; None if unreadable."""
+    path = host.hardware("/proc/%d/root%s" % (process.pid, process.library))
+    found = attempt(lambda: library.scan(path), path, [])
+    return None if found is None else found.version
+
+
+def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
+    """Report jobs whose RAS was not queried, and why; one finding for each user and cause."""
+    of_node = reading.node.processes
+    if not of_node:
+        return [_stranger(each, reading) for each in reading.node.strangers] + [
+            RAS.judge(
+                "processes",
+                "unknown",
+                want="a job that uses NCCL",
+                have="no process has libnccl mapped",
+                source="/proc/PID/maps",
+                fix="name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so"
+                " in /proc/PID/maps), query by hand: ncclras -v, or: " + _BY_HAND,
+            )
+        ]
+    causes: Dict[Tuple[str, str, str, str], List[int]] = {}
+    for process in _without(of_node, reading):
+        have, fix = _cause(process, reading, version(process))
+        causes.setdefault((process.user, process.library, have, fix), []).append(process.pid)
+    found = []
+    for (user, path, have, fix), pids in causes.items():
+        shown = "%s%s" % (
+            ", ".join(map(str, pids[:_NAMED])),
+            " and %d more" % (len(pids) - _NAMED) if len(pids) > _NAMED else "",
+        )
+        found.append(
+            RAS.judge(
+                printable("%s of %s" % (path, user)),
+                "unknown",
+                want="a RAS that responds",
+                have="%s (process %s)" % (have, shown),
+                source="/proc/%d" % pids[0],
+                fix=fix.replace("PID", str(pids[0])),
+            )
+        )
+    if reading.views and not found:
+        versions = sorted({view.now.version for view in reading.views})
+        jobs = ", ".join("NCCL %s" % each for each in versions)
+        found.append(RAS.judge("processes", "ok", want="a RAS that responds", have=jobs, source="/proc/PID/maps"))
+    return found
+
+
+_BY_HAND = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/28028; echo verbose status >&3; timeout 30 cat <&3'"
+
+
+def _stranger(each: processes.Listener, reading: Reading) -> Finding:
+    user = reading.node.users.get(each.uid, "uid %d" % each.uid)
+    return RAS.judge(
+        printable("port %d of %s" % (each.port, user)),
+        "unknown",
+        want="a job's RAS",
+        have="a process without libnccl listens there; Busbar does not query it",
+        source="/proc/net/tcp",
+        fix="identify the process: ss -ltnp sport = :%d; for a job with NCCL linked statically query by hand: %s"
+        % (each.port, _BY_HAND),
+    )
+
+
+def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
+    """Return processes of jobs without a query, except parents (launchers) and children (loaders) of others."""
+    heard: Set[int] = set()
+    for view in reading.views:
+        heard |= ras_views.pids(view.now)
+    by_pid = {process.pid: process for process in of_node}
+    covered = {process.pid for process in of_node if process.ras and not process.apart}
+    covered |= {process.pid for process in of_node if {process.pid, process.inner} & heard}
+    related = set(covered)
+    for pid in covered:
+        parent = by_pid[pid].parent
+        while parent in by_pid and parent not in related:
+            related.add(parent)
+            parent = by_pid[parent].parent
+    for process in of_node:
+        chain = [process.pid]
+        while by_pid[chain[-1]].parent in by_pid and by_pid[chain[-1]].parent not in chain:
+            chain.append(by_pid[chain[-1]].parent)
+        if covered & set(chain):
+            related.add(process.pid)
+    rest = [process for process in of_node if process.pid not in related]
+    # A process with an open GPU is a rank; without any, as before the first kernel, all may be.
+    return [process for process in rest if process.gpu] or ([] if covered else rest)
+
+
+def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tuple[str, str]:
+    """Return why its RAS cannot be queried, and the fix."""
+    dotted = ".".join(map(str, version or ()))
+    now = "of the running job: py-spy dump --pid PID"
+    if process.apart:
+        inside = "nsenter --target PID --net " + _BY_HAND
+        return "it runs in a container with a separate network", "query it there: " + inside
+    if version and version < FIRST:
+        return "NCCL %s has no RAS" % dotted, "start the job with NCCL 2.24 or later, better 2.28.7; " + now
+    if process.told.get(processes.ENABLE, "").strip() == "0":
+        return "NCCL_RAS_ENABLE=0 in its environment", "start the job without NCCL_RAS_ENABLE=0; " + now
+    held = [each for each in reading.node.strangers if each.port == process.port]
+    others = [each for each in reading.node.processes if each.user != process.user and each.ras]
+    holders = [reading.node.users.get(each.uid, "uid %d" % each.uid) for each in held]
+    holders += [each.user for each in others if process.port in {listener.port for listener in each.ras}]
+    if holders:
+        return (
+            "port %d is held by %s, and NCCL reports that only in an INFO line" % (process.port, holders[0]),
+            "start the job with its own port: NCCL_RAS_ADDR=localhost:%d; %s" % (process.port + 1, now),
+        )
+    return (
+        "no RAS of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else ""),
+        "it has no communicator yet, or NCCL_RAS_ENABLE=0 in an nccl.conf, or its release is before 2.24: start it with"
+        " NCCL_DEBUG=INFO and look for 'RAS client listening socket'; " + now,
+    )
