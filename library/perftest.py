@@ -12,7 +12,7 @@ author: Busbar contributors (@busbar)
 description:
   - Runs C(ib_write_bw) and C(ib_write_lat) on all rails of O(sessions) at once, as servers or as clients, under one
     time limit, and ends every process that it started. Both hosts of a pair run it at the same time, see
-    M(busbar.fabric.rail_pairs).
+    M(busbar.fabric.verify).
   - Reads the NICs' counters before and after, and reports what their change means.
   - Runs nothing on a node in use, see O(require_idle).
   - Changes nothing on the host but C(/var/lib/busbar/perftest), where the last result of each role is stored
@@ -24,7 +24,7 @@ attributes:
 options:
   sessions:
     description:
-      - This host's end of each test, as M(busbar.fabric.rail_pairs) plans them. Outside check mode all of one role.
+      - This host's end of each test, as M(busbar.fabric.verify) plans them. Outside check mode all of one role.
     type: list
     elements: dict
     required: true

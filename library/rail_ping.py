@@ -10,7 +10,7 @@ short_description: (internal) Ping the same rail of other hosts with packets of 
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Internal module of busbar.fabric. Pings what M(busbar.fabric.rail_ping_plan) has planned for this host, all at once,
+  - Internal module of busbar.fabric. Pings what M(busbar.fabric.verify) has planned for this host, all at once,
     with packets that must not be fragmented. Reports which end has too small an MTU, or that a switch between them has.
     Three packets each, on an idle or a busy node.
   - Changes nothing.
@@ -33,8 +33,7 @@ extends_documentation_fragment:
 EXAMPLES = r"""
 - name: Ping the rails of other hosts
   busbar.fabric.rail_ping:
-    pings: "{{ rail_ping_plan_result.hosts[inventory_hostname].pings }}"
-    findings: "{{ rail_ping_plan_result.hosts[inventory_hostname].findings }}"
+    pings: "{{ planned_pings }}"
   register: rail_ping_result
 """
 
@@ -91,7 +90,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         asked = [rail_ping.from_dict(one) for one in given["pings"]]
         known = [finding.from_dict(one) for one in given["findings"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ParseError("pings and findings come from rail_ping_plan, these do not: %r" % error) from error
+        raise ParseError("pings and findings come from verify, these do not: %r" % error) from error
     return Plan((*known, *rail_ping.ping_all(host, asked))).result()
 
 

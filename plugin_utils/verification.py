@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import netdev_mtu, perftest, rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp import ports as lldp
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     answer,
     due_roles,

@@ -249,7 +249,19 @@ NOUNS = "nouns"
 # Each wing of module_utils may import what stands before it.
 WINGS = (
     *("core", "machine", "change", "driver", "kernel_args", "mtu", "multirail", "pcie_path", "health"),
-    *("roce_qos", "ofed", "firmware", "lldp", "nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric", "sharp"),
+    *(
+        "roce_qos",
+        "ofed",
+        "firmware",
+        "lldp",
+        "nccl_conf",
+        "ras",
+        "diagnose",
+        "nccl_tests",
+        "nccl_perf",
+        "fabric",
+        "sharp",
+    ),
     *("limits", NOUNS, "gate"),
 )
 # Two folders of one noun: launchers, and the program that they start.
