@@ -194,10 +194,14 @@ class PingTask:
         return asdict(self)
 
 
-def from_dict(data: Mapping[str, Any]) -> PingTask:
-    """Return what ``to_dict`` wrote, after its way through JSON. Raises KeyError and TypeError."""
-    ping = Ping(Peer(**data["ping"]["source"]), Peer(**data["ping"]["target"]))
-    return PingTask(ping, data["mtu"])
+def tasks(data: Sequence[Mapping[str, Any]]) -> List[PingTask]:
+    """Return what ``to_dict`` wrote of each, after its way through JSON. Raises ParseError."""
+    try:
+        return [
+            PingTask(Ping(Peer(**one["ping"]["source"]), Peer(**one["ping"]["target"])), one["mtu"]) for one in data
+        ]
+    except (KeyError, TypeError) as error:
+        raise ParseError("pings come from verify, these do not: %r" % error) from error
 
 
 def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[PingTask, ...], Tuple[Finding, ...]]]:

@@ -66,7 +66,8 @@ class Verification:
         }
         compared = compare_rails(read)
         planned = rail_ping.plan([member(host, read[host]) for host in self._there if _rails(read[host]) is not None])
-        pings = self._query("rail_ping", {host: _ping_options(*of_host) for host, of_host in planned.items()})
+        pinging = {host: [one.to_dict() for one in pings] for host, (pings, _unpaired) in planned.items() if pings}
+        pings = self._query("perftest", {host: {"pings": of_host} for host, of_host in pinging.items()})
         pairs = rail_pairs.plan(
             [
                 rail_pairs.candidate(
@@ -81,7 +82,7 @@ class Verification:
         return {
             host: Proof(
                 compared[host],
-                pairs.findings[host],
+                (*pairs.findings[host], *planned.get(host, ((), ()))[1]),
                 tuple(session for one in pairs.passes for session in one.get(host, ())),
                 pings.get(host, {}),
                 tested.get(host, ()),
@@ -154,10 +155,6 @@ def _rail_options(variables: Variables) -> dict[str, Any]:
     }
 
 
-def _ping_options(pings: Sequence[rail_ping.PingTask], findings: Sequence[Finding]) -> dict[str, Any]:
-    return {"pings": [one.to_dict() for one in pings], "findings": [finding.to_dict() for finding in findings]}
-
-
 def member(host: str, variables: Variables) -> rail_ping.Member:
     """Return a host with the rails that can be pinged."""
     info = _rails(variables)
@@ -214,7 +211,7 @@ def failure(results: Sequence[Result]) -> str:
 class Proof:
     """All parts of the verification of one host.
 
-    untested: what has no partner.   planned: its tests.   ping: of rail_ping.   tested: of perftest.
+    untested: what has no partner.   planned: its tests.   ping: of its pings.   tested: of its tests.
     failures: host -> why it did not finish its part.
     """
 
