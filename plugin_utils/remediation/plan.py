@@ -396,8 +396,7 @@ def plan_node(
     left, held = action_log.open_drains(own).get(name), name in action_log.held(own)
     items = tuple(Case(one, now, limits, own, moment).judge() for one in accusations)
     returns = bool(items) and all(item.verdict == STALE for item in items) and limits.drains and held
-    plan = NodePlan(name, items)
-    acted = plan.acted
+    acted = NodePlan(name, items).acted
     roles = in_order(role for item in acted for role in item.roles)
     mended = {item.finding.check for item in acted if item.verdict == MEND}
     between = not mended.isdisjoint(BETWEEN)
@@ -406,7 +405,8 @@ def plan_node(
         or {item.finding.disruption, root_of(item.finding, now).disruption} != {"none"}
         for item in acted
     )
-    reason = "; ".join(f"{item.finding.check}: {item.finding.have or '-'}" for item in acted)
+    reasons = [f"{item.finding.check}: {item.finding.have or '-'}" for item in acted]
+    reason = "; ".join(reasons) or (left.why if left else "") or "proven to be repaired"
     return NodePlan(
         name=name,
         items=items,
@@ -423,5 +423,5 @@ def plan_node(
         returns=returns,
         known=left is not None or held,
         act=bool(acted) or returns or left is not None,
-        reason=(reason or (left.why if left else "") or "proven to be repaired")[:REASON],
+        reason=reason[:REASON],
     )
