@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
@@ -212,6 +213,40 @@ def test_the_worst_is_first_and_its_leaf_after_it() -> None:
 )
 def test_batches_are_those_of_serial(sizes: list[int | str], nodes: int, found: list[int]) -> None:
     assert rollout.batches(sizes, nodes) == found
+
+
+class HostVars(dict[str, Any]):
+    """As Ansible's."""
+
+    raw_get = dict.__getitem__
+
+
+READ = {"accused": ["b", "c", "d"], "paired": ["e", "c"], "pairs": {"c": ["e"], "d": ["e", "f"]}}
+PENDING = {"state": {"pending": True}}
+
+
+@pytest.mark.parametrize(
+    ("play", "hosts"),
+    [
+        ("accused", ["b", "c", "d"]),
+        ("paired", ["e", "c"]),
+        ("canary", ["c"]),
+        ("others", ["d", "b"]),
+        ("canary_pending", ["c"]),
+        ("canary_paired", ["e", "c"]),
+        # One that was not drained, or is closed, waits for nothing.
+        ("others_pending", ["d"]),
+        ("others_paired", ["e", "f", "d"]),
+    ],
+)
+def test_the_hosts_of_each_play_are_in_the_order_of_their_repair(play: str, hosts: list[str]) -> None:
+    registered = {"remediate_read_result": READ, "remediate_plan_result": {"order": ["c", "d", "b"]}}
+    states = {"b": {"state": {"pending": False}}, "c": PENDING, "d": PENDING}
+    # A host without a plan comes first, as one that is only a good partner does.
+    hostvars = HostVars(a={}, **{host: {**registered, "remediate_state": states.get(host)} for host in "bcdef"})
+    assert play_nodes("abcdef", hostvars, f"remediate_{play}") == hosts
+    assert play_nodes("a", hostvars, f"remediate_{play}") == ["!all"]
+    assert play_nodes("a", {}, f"remediate_{play}") == ["!all"]
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------
