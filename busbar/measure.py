@@ -257,4 +257,5 @@ def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Man
         wrong = [str(found[host]["msg"]) for host in silent if "msg" in found.get(host, {})]
         why = "; ".join(wrong[:3]) or f"no result of {', '.join(silent[:3])}: {runner.tail(said)}"
         raise MeasureError(runner.clean(why, manifest.secrets))
-    return {host: found[host]["values"] for host in manifest.hosts}
+    values: dict[str, Any] = {host: found[host]["values"] for host in manifest.hosts}
+    return values

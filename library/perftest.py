@@ -187,10 +187,10 @@ def main() -> None:
     module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
 
 
-def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     if not given["sessions"]:
-        found = rail_ping.ping_all(host, rail_ping.tasks(given["pings"]))
-        return dict(Plan(found).result(), sessions=[], finished_at=None, simulated=False)
+        pinged = rail_ping.ping_all(host, rail_ping.tasks(given["pings"]))
+        return dict(Plan(pinged).result(), sessions=[], finished_at=None, simulated=False)
     task = rail_test.Task(host, given)
     if not check_mode:
         for number in (signal.SIGTERM, signal.SIGHUP):

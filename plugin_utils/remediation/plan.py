@@ -195,7 +195,7 @@ class NodePlan:
 
 def plan_from_dict(data: Mapping[str, Any]) -> NodePlan:
     """Return what ``to_dict`` was called on."""
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    given: dict[str, Any] = {name: tuple(of) if isinstance(of, list) else of for name, of in data.items()}
     return NodePlan(**{**given, "items": tuple(map(_item_from_dict, data["items"]))})
 
 
