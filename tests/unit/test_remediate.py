@@ -6,9 +6,12 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.action import remediate as action
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, localise_judge, localise_record
@@ -247,6 +250,80 @@ def test_the_hosts_of_each_play_are_in_the_order_of_their_repair(play: str, host
     assert play_nodes("abcdef", hostvars, f"remediate_{play}") == hosts
     assert play_nodes("a", hostvars, f"remediate_{play}") == ["!all"]
     assert play_nodes("a", {}, f"remediate_{play}") == ["!all"]
+
+
+class Play:
+    """The phases of the action for a play, as a run registers their results."""
+
+    def __init__(self, folder: Path, hosts: str, check_mode: bool = False, **registered: Any) -> None:
+        self.folder, self.check_mode, self.hosts = folder, check_mode, list(hosts)
+        values = {"busbar_drain": "slurm", "busbar_max_disruption": "link", "busbar_remediate_max_share": 1.0}
+        mtu = {"roles": json.dumps({"mtu": {"findings": [LINK.to_dict()], "passed": []}})}
+        audits = {"fleet_audit_result": {"hosts": dict.fromkeys("abc", mtu)}}
+        intent = {"busbar_intent": {"values": values}}
+        self.of_host = HostVars({host: {"inventory_hostname": host, **audits, **intent} for host in "abc"})
+        self.shared = {
+            "groups": {"gpu_nodes": [*"abc"]},
+            "hostvars": self.of_host,
+            "ansible_play_hosts_all": self.hosts,
+        }
+
+    def run(self, phase: str, register: str, host: str = "a", **given: Any) -> dict[str, Any]:
+        task = SimpleNamespace(args={"phase": phase, "results": str(self.folder), **given}, async_val=0, diff=False)
+        task.check_mode = self.check_mode
+        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nonexistent"))
+        plugin = action.ActionModule(task, connection, None, None, None, None)
+        result: dict[str, Any] = plugin.run(None, {**self.of_host[host], **self.shared})
+        for each in self.hosts if phase in ("read", "plan") else host:
+            self.of_host[each][register] = result
+        return result
+
+    def step(self, host: str) -> tuple[str, bool]:
+        taken = self.run("step", "remediate_state", host)
+        return taken["step"], taken["more"]
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_a_play_plans_over_all_and_takes_each_step_after_it_is_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], check_mode: bool
+) -> None:
+    """Of b an earlier run has left what it repaired; c is accused, and left out; x is in no inventory."""
+    old = [entry("drained", "begun", host="b", finding=LINK.id), entry("role", "begun", host="b", finding=LINK.id)]
+    action_log.append(tmp_path, [*old, entry("drained", "begun", host="y")])
+    file = tmp_path / "f.json"
+    file.write_text(json.dumps({"hosts": {host: {"findings": [LINK.to_dict()]} for host in "acx"}}))
+    play = Play(tmp_path, "ab", check_mode)
+    read = play.run("read", "remediate_read_result", findings=[str(file)])
+    assert (read["accused"], read["drained"], read["wrong"]) == (["a", "b"], ["b", "y"], {})
+    planned = play.run("plan", "remediate_plan_result")
+    # What was begun is finished first; the rest of its batches is one host.
+    assert (planned["order"], planned["batches"]) == (["b", "a"], [1])
+    assert planned["hosts"]["b"]["left"]
+    said = capsys.readouterr().out
+    for line in ("nothing is done there: x", "left out by --limit: c", "and not in the inventory: y"):
+        assert line in said
+    steps = [play.step("b"), play.step("b"), play.step("a")]
+    logged = [(one.host, one.action, one.outcome) for one in action_log.read(tmp_path).entries[3:]]
+    if check_mode:
+        assert (steps, logged) == ([("", False)] * 3, [])
+        return
+    assert steps[:2] == [("look", True), ("drain", True)]
+    # The run of the node before it has no end.
+    assert steps[2] == ("", False)
+    assert logged == [
+        *[(host, "asked", "done") for host in "ab"],
+        *[("b", "drained", "begun"), ("a", "refused", "held")],
+    ]
+    assert play.run("failed", "remediate_state", "b", message="x\ny")["more"]
+    assert play.step("b") == ("resume", True)
+    report = play.run("report", "remediate_result", "a")
+    assert [one["check"] for one in report["findings"]] == ["remediate.rollout"]
+
+
+def test_without_a_log_nothing_is_done(tmp_path: Path) -> None:
+    assert "without a log of it" in Play(tmp_path, "a").run("read", "x", results="")["msg"]
+    (tmp_path / "file").touch()
+    assert "nothing is done without a record of it" in Play(tmp_path / "file", "a").run("read", "x")["msg"]
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------
